@@ -175,12 +175,13 @@ private:
             const int position = this->first_[g] + number;
             if (piece == 0 && peer < kPeers) each(token, peer, match, position);
             if (__ballot_sync(kAllLanes, match) == 0) continue;
+            const i64 at = static_cast<i64>(position) * Rows::kRowStride;
+            mover_.store(match ? rows_at_[g] + at : nullptr, row, piece);
+            // Behind the piece, whose scales may only be made as it is stored.
             this->send_record(g, match, position, mover_.meta(), [&](int i) {
                 const int value = scaled_by(row, i);
                 return (value < 0 ? 0 : value / Cut::kBytes) == piece;
             });
-            const i64 at = static_cast<i64>(position) * Rows::kRowStride;
-            mover_.store(match ? rows_at_[g] + at : nullptr, row, piece);
             if (match) {
                 // M1: this lane has waited for its own bulk store; PackedIn::arrive acquires.
                 u64* told = piece_told<Rows, Role>(this->routes_.windows[peer], team_.group.rank, number, piece);
