@@ -230,5 +230,5 @@ class Refused(unittest.TestCase):
             "`weights_ahead` is for way `per-rank`: rows that travel per-expert need no weights",
             lambda: made(own, 4, weights_ahead=True),
         )
-        with self.assertRaisesRegex(epforge.Mismatch, "DecodeDispatch .* the group has 2"):
+        with self.assertRaisesRegex(epforge.Mismatch, "PackedDispatch .* the group has 2"):
             made(own, 4, nodes=2, way="per-rank")
