@@ -7,6 +7,7 @@ mod direct_ends;
 mod direct_warps;
 mod lone_net;
 mod lone_rings;
+mod made;
 mod moves;
 mod net_ends;
 mod net_queues;
@@ -15,6 +16,7 @@ mod net_slot_rows;
 mod net_slots;
 mod once;
 mod once_words;
+mod packed;
 mod played_rings;
 mod presences;
 mod puts;
@@ -59,6 +61,8 @@ const LONE_RINGS_TEXT: &str = concat!(
     include_str!("functions/played_rings.cu"),
     include_str!("functions/lone_rings.cu")
 );
+const MADE_TEXT: &str =
+    concat!(include_str!("functions/cast_rows.cu"), include_str!("functions/made.cu"));
 const MOVES_TEXT: &str = include_str!("functions/moves.cu");
 const NET_ENDS_TEXT: &str = concat!(
     include_str!("functions/given_up.cu"),
@@ -80,6 +84,11 @@ const ONCE_TEXT: &str =
     concat!(include_str!("functions/once_ranks.cu"), include_str!("functions/once.cu"));
 const ONCE_WORDS_TEXT: &str =
     concat!(include_str!("functions/given_up.cu"), include_str!("functions/once_words.cu"));
+const PACKED_TEXT: &str = concat!(
+    include_str!("functions/given_up.cu"),
+    include_str!("functions/cast_rows.cu"),
+    include_str!("functions/packed.cu")
+);
 const PRESENCES_TEXT: &str = include_str!("functions/presences.cu");
 const PUTS_TEXT: &str = include_str!("functions/puts.cu");
 const RINGS_TEXT: &str =
@@ -198,10 +207,14 @@ pub enum FunctionSet {
     Words,
     /// Rows that a warp moves.
     Moves,
+    /// Rows that a warp casts, sends and copies.
+    Made,
     /// A dispatch in one launch.
     Once,
     /// Rows as words in one.
     OnceWords,
+    /// Rows in pieces to receivers that pack them.
+    Packed,
     /// Rows that a warp adds up.
     Sums,
     /// Rows and sums back to their tokens.
@@ -232,7 +245,7 @@ pub enum FunctionSet {
 
 impl FunctionSet {
     /// All kernels.
-    pub const ALL: [FunctionSet; 30] = [
+    pub const ALL: [FunctionSet; 32] = [
         FunctionSet::Values,
         FunctionSet::Warps,
         FunctionSet::Waits,
@@ -248,8 +261,10 @@ impl FunctionSet {
         FunctionSet::Sources,
         FunctionSet::Words,
         FunctionSet::Moves,
+        FunctionSet::Made,
         FunctionSet::Once,
         FunctionSet::OnceWords,
+        FunctionSet::Packed,
         FunctionSet::Sums,
         FunctionSet::WaysBack,
         FunctionSet::WordsBack,
@@ -283,8 +298,10 @@ impl FunctionSet {
             FunctionSet::Sources => "sources",
             FunctionSet::Words => "words",
             FunctionSet::Moves => "moves",
+            FunctionSet::Made => "casts and copies",
             FunctionSet::Once => "one launch",
             FunctionSet::OnceWords => "one launch as words",
+            FunctionSet::Packed => "rows that are packed",
             FunctionSet::Sums => "sums",
             FunctionSet::WaysBack => "ways back",
             FunctionSet::WordsBack => "ways back as words",
@@ -319,8 +336,10 @@ impl FunctionSet {
             FunctionSet::Sources => (SOURCES_TEXT, "sources_of"),
             FunctionSet::Words => (WORDS_TEXT, "words_of"),
             FunctionSet::Moves => (MOVES_TEXT, "moves_of"),
+            FunctionSet::Made => (MADE_TEXT, "made_of"),
             FunctionSet::Once => (ONCE_TEXT, "once_of"),
             FunctionSet::OnceWords => (ONCE_WORDS_TEXT, "once_words_of"),
+            FunctionSet::Packed => (PACKED_TEXT, "packed_of"),
             FunctionSet::Sums => (SUMS_TEXT, "sums_of"),
             FunctionSet::WaysBack => (WAYS_BACK_TEXT, "ways_back_of"),
             FunctionSet::WordsBack => (WORDS_BACK_TEXT, "words_back_of"),
@@ -354,8 +373,10 @@ impl FunctionSet {
             FunctionSet::Sources => &sources::CHECKS,
             FunctionSet::Words => &words::CHECKS,
             FunctionSet::Moves => &moves::CHECKS,
+            FunctionSet::Made => &made::CHECKS,
             FunctionSet::Once => &once::CHECKS,
             FunctionSet::OnceWords => &once_words::CHECKS,
+            FunctionSet::Packed => &packed::CHECKS,
             FunctionSet::Sums => &sums::CHECKS,
             FunctionSet::WaysBack => &ways_back::CHECKS,
             FunctionSet::WordsBack => &words_back::CHECKS,
@@ -400,6 +421,7 @@ impl FunctionSet {
                 | Words
                 | Once
                 | OnceWords
+                | Packed
                 | WaysBack
                 | WordsBack
                 | SpreadsBack
@@ -462,8 +484,10 @@ impl FunctionSet {
             FunctionSet::Sources => (1, 32, 0, sources::WINDOW_BYTES),
             FunctionSet::Words => (2, 32, 0, words::WINDOW_BYTES),
             FunctionSet::Moves => (1, 32, moves::SHARED_BYTES, 0),
+            FunctionSet::Made => (1, 32, made::SHARED_BYTES, made::WINDOW_BYTES),
             FunctionSet::Once => (3, 64, once::SHARED_BYTES, once::WINDOW_BYTES),
             FunctionSet::OnceWords => (1, 32, once_words::SHARED_BYTES, once_words::WINDOW_BYTES),
+            FunctionSet::Packed => (1, 32, packed::SHARED_BYTES, packed::WINDOW_BYTES),
             FunctionSet::Sums => (1, 32, sums::SHARED_BYTES, sums::WINDOW_BYTES),
             FunctionSet::WaysBack => (2, 96, 0, ways_back::WINDOW_BYTES),
             FunctionSet::WordsBack => (2, 96, 0, words_back::WINDOW_BYTES),

@@ -49,6 +49,7 @@ struct Role {
     static constexpr int kExperts = 68;
     static constexpr int kCountWords = 9;
     static constexpr bool kEarly = kEarly_;
+    static constexpr bool kLists = false;
     static constexpr bool kTma = true;
     static constexpr int kStages = 2;
     static constexpr int kPieceBytes = kRow;
