@@ -268,6 +268,10 @@ fn send_pieces(
     let record = record(0, READY, 0, (sent.call, sent.call));
     let mut ends = state(is_stopped, sent.is_missing.then_some((record, sent.call)));
     ends[0] = i64::from(is_stopped && (waits || sent.is_stopped));
+    if sent.is_missing {
+        // Each warp that waits has one.
+        ends[2] = 4.min(index as i64 + 1);
+    }
     ends
 }
 
