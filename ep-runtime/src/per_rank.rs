@@ -360,11 +360,11 @@ mod tests {
             let launches = asked.iter().filter(|it| **it == "launch").count();
             (made.err().map(|error| error.to_string()), launches)
         };
-        // What the last kernel leaves.
+        // What the kernel leaves.
         let packed_count = outputs.packed_count.first(3);
         let (refused, launched) = launches(&Outputs { packed_count, ..outputs.clone() });
         assert!(refused.is_some_and(|it| it.contains("`packed_count`")));
         assert_eq!(launched, 0);
-        assert_eq!(launches(&outputs), (None, 3), "rows are cast, sent and packed");
+        assert_eq!(launches(&outputs), (None, 1), "rows are cast, sent and packed at once");
     }
 }

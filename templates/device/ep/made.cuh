@@ -153,6 +153,7 @@ public:
     /// Begins to load a piece of a row,
     __device__ __forceinline__ void begin(const void* row, int piece) {
         await();  // the piece before may have gone nowhere
+        __syncwarp();  // each lane has seen its phase end before another one begins
         if (team_.leader()) {
             const u32 bytes = static_cast<u32>(bytes_of(piece));
             mbarrier_arrive_expect(&smem_.full[0], bytes);

@@ -6,7 +6,7 @@ use ep_codegen::schedule::{RuleSet, Ways};
 use ep_runtime::Pipeline;
 use ep_runtime::pipelines::PackedDispatch;
 
-use super::meaning::held_by;
+use super::meaning::{accepted, held_by};
 use super::planted::all_are_found;
 use super::run::Form;
 use crate::by_commit;
@@ -27,13 +27,15 @@ fn packed(
         ("words", words),
         ("piece", 1024),
     ];
-    let ruled = |drawn: Drawn| {
-        let ways = Ways::of(&drawn.ir, RuleSet::All);
-        let composed = drawn.ir.roles.iter().any(|role| ways.is_composed(&role.name));
-        assert!(!composed, "the rule is for {}", drawn.ir.name);
-        drawn
-    };
     held_by(&[PackedDispatch::ir()], &numbers, seed, &ruled, run)
+}
+
+/// The call, which the rule is for.
+fn ruled(drawn: Drawn) -> Drawn {
+    let ways = Ways::of(&drawn.ir, RuleSet::All);
+    let composed = drawn.ir.roles.iter().any(|role| ways.is_composed(&role.name));
+    assert!(!composed, "the rule is for {}", drawn.ir.name);
+    drawn
 }
 
 /// Choices of one value and of all lanes; tokens behind those of a warp's first look; rows of several pieces and parts,
@@ -56,6 +58,19 @@ fn rows_are_packed_as_declared() {
     for (seed, shape) in by_commit::some((0..20).zip(SHAPES.into_iter().cycle()), 4) {
         let held = packed(shape, seed, &|form| form);
         held.unwrap_or_else(|words| panic!("{shape:?}, seed {seed}: {words}"));
+    }
+}
+
+/// What a user declares, with pieces that are no whole turns of a warp.
+#[test]
+fn rows_of_another_declaration_are_packed_alike() {
+    let ir = accepted(&Packs::default().source()).expect("the declaration is right");
+    for seed in by_commit::some(0..8, 2) {
+        let ranks = 2 + seed as i64 % 2;
+        let numbers =
+            [("ranks", ranks), ("hidden", 1040), ("experts", 7), ("topk", 3), ("max_tokens", 6)];
+        let held = held_by(std::slice::from_ref(&ir), &numbers, seed, &ruled, &|form| form);
+        held.unwrap_or_else(|words| panic!("seed {seed}: {words}"));
     }
 }
 
@@ -167,6 +182,7 @@ impl Packs {
                  let local_experts = ceil(experts, ranks), let max_rows = ranks * max_tokens,
              }}
              variant payload {{ Fp8 {{ x: e4m3, scale: f32 block {block} }} }}
+             tune {{ piece: 100 in [100, 1024] }}
              size tokens in 0..=max_tokens;
              input x: bf16[tokens, hidden], ids: i64[tokens, topk] in -1..experts,
                  expert_begin: i32[ranks + 1] in 0..=experts ascending by at most local_experts;

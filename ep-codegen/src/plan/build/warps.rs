@@ -28,6 +28,8 @@ const GATHER_STAGES_MIN: i64 = 2;
 /// Pieces and stages of a mover, where the declaration tunes no others.
 const MOVER_PIECE: i64 = 3584;
 const MOVER_STAGES: i64 = 3;
+/// What a warp makes of a row at once: a word of scales, and no less, goes with it.
+const TURN_BYTES: i64 = 512;
 /// Those that are tried in turn for composed roles: the fewer warps there are, the more is each to have on
 /// its way; and so many warps that none of them fits take the least.
 const STAGED_PIECES: [i64; 4] = [MOVER_PIECE, 2048, 1024, 512];
@@ -168,13 +170,14 @@ impl Planner<'_> {
         if used.gather { self.gather_cut(role, cut) } else { cut }
     }
 
-    /// Bytes of a piece: as many as `piece` says, or, where warps share what is made of a row, so many values.
+    /// Bytes of a piece: as many as `piece` says, or, where warps share what is made of a row, so many values, in whole
+    /// turns of a warp.
     fn piece_bytes(&self, role: &Role, packs: bool) -> i64 {
         let piece = self.number("piece").unwrap_or(MOVER_PIECE);
         let packed = OneLaunch::of(self.ir).filter(|one| packs && one.role.name == role.name);
         let row = packed.and_then(|one| self.ir.carried(&one.rows.name));
         let elem = row.and_then(|(_, message)| row_field(self.ir, message)).map(|(_, elem)| elem);
-        piece * elem.map_or(1, |elem| elem_bytes(&elem))
+        elem.map_or(piece, |elem| align(piece * elem_bytes(&elem), TURN_BYTES))
     }
 
     /// A composed role takes the largest pieces and most stages that fit for all warps of its blocks: with
