@@ -317,7 +317,7 @@ public:
     __device__ __forceinline__ void for_tokens(Count count, From from, Pack pack, Each each) {
         if constexpr (Rows::kFewTokens > 0) {
             if (as_words_) {
-                send_words(from, pack);
+                send_words<false>(from, pack);
                 record_places(count, each);
                 return;
             }
@@ -360,25 +360,26 @@ public:
     }
 
 protected:
-    /// Sends this warp's parts of rows as words; the last part of a token are its small fields.
-    template <class From, class Pack>
+    /// Sends this warp's parts of rows as words; the last part of a token are its small fields, which are those of
+    /// tokens that go nowhere too (`kAll`) or are not.
+    template <bool kAll, class From, class Pack>
     __device__ __forceinline__ void send_words(From from, Pack pack) {
-        using Words = typename SentAs<Rows::kWholeRowBytes, decltype(from(0))>::Words;
+        using Row = decltype(from(0));
+        using Words = typename SentAs<Rows::kWholeRowBytes, Row>::Words;
         const int end = units_of(Words::kParts + 1);
 #pragma unroll 1
         for (int unit = once_turn(team_); unit < end && !team_.stopped; unit += senders_) {
             const int token = unit % tokens_, part = unit / tokens_;
-            if (part < Words::kParts && !goes_anywhere(token)) continue;
-            const auto row = from(token);
+            if (!(kAll && part == Words::kParts) && !goes_anywhere(token)) continue;
             if (part < Words::kParts) {
-                const auto own = part_of<Words>(row, part);
+                const auto own = part_of<Words>(from(token), part);
                 for_receivers(token, [&](WordPair* to) { own.send(to, part, team_.epoch); });
             } else {
                 char* record = mover_.meta();
                 pack(token, record);
                 __syncwarp();
                 for_receivers(token, [&](WordPair* to) {
-                    send_fields(Words::numbers(to), record, [&](int i) { return scaled_by(row, i) < 0; });
+                    send_fields(Words::numbers(to), record, [](int i) { return scaled_by(Row{}, i) < 0; });
                 });
             }
             __syncwarp();

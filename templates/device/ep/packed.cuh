@@ -142,7 +142,7 @@ public:
     __device__ __forceinline__ void for_tokens(Count count, From from, Pack pack, Each each) {
         if constexpr (Rows::kFewTokens > 0) {
             if (as_words_) {
-                this->send_words(from, pack);
+                this->template send_words<true>(from, pack);
                 this->record_places(count, each);
                 return;
             }

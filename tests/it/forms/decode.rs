@@ -79,8 +79,8 @@ in ep/one_launch.cuh
 
 == small fields are those of a row that came before
 in ep/one_launch.cuh
-- send_fields(Words::numbers(to), record, [&](int i)
-+ send_fields(Words::numbers(to) + 1, record, [&](int i)
+- send_fields(Words::numbers(to), record, [](int i)
++ send_fields(Words::numbers(to) + 1, record, [](int i)
 ";
 
 #[test]

@@ -315,7 +315,7 @@ in ep/made.cuh
 
 == the scales of words are sent twice, once unset
 in ep/one_launch.cuh
-- return scaled_by(row, i) < 0; });
+- return scaled_by(Row{}, i) < 0; });
 + return i >= 0; });
 
 == a part that came as words is written at the first one's place
