@@ -9,7 +9,8 @@ struct Args {
 };
 
 constexpr int kValues = 2704;  // turns of a warp, some more blocks, and one that is short
-constexpr int kUnits = 460;    // of the memory in which the row is: batches of a warp, and some more
+constexpr int kWhole = 2560;   // whole words of scales
+constexpr int kUnits = 449;    // of the memory in which the row is: batches of a warp, and one more
 
 using cast_rows::Marks;
 
@@ -22,12 +23,12 @@ struct Role {
     static constexpr int kRowBytes = 1808;
     static constexpr int kPieceBytes = 512;
     static constexpr int kStages = 2;
-    static constexpr int kMetaBytes = 80;
+    static constexpr int kMetaBytes = 528;
     static constexpr bool kTma = kTma_;
 };
 
 struct alignas(128) Bytes {
-    char bytes[1792];
+    char bytes[2176];
 };
 
 /// Parts of a row, each with its scales, at places of their own.
@@ -57,8 +58,10 @@ template <class R, class From>
 __device__ __forceinline__ void moves(ep::Team& team, Bytes& shared, const From& row, char* out) {
     static_assert(sizeof(ep::MoverSmem<R>) <= sizeof(Bytes), "it has room");
     const int lane = team.lane;
-    ep::PieceMover<R> mover(reinterpret_cast<ep::MoverSmem<R>&>(shared), team);
-    for (int i = lane; i < 20; i += ep::kLanes) reinterpret_cast<ep::u32*>(mover.meta())[i] = 17 * i;
+    // Nothing is behind it.
+    char* memory = shared.bytes + sizeof(Bytes) - sizeof(ep::MoverSmem<R>);
+    ep::PieceMover<R> mover(*reinterpret_cast<ep::MoverSmem<R>*>(memory), team);
+    for (int i = lane; i < 132; i += ep::kLanes) reinterpret_cast<ep::u32*>(mover.meta())[i] = 17 * i;
     char* to = lane == 1 ? out : lane == 30 ? out + 2048 : nullptr;
     for (int i = 0; i < R::kRowBytes / 8 && to != nullptr; ++i) reinterpret_cast<ep::i64*>(to)[i] = 1;
     __syncwarp();
@@ -78,7 +81,7 @@ __device__ __forceinline__ void moves(ep::Team& team, Bytes& shared, const From&
     }
     mover.begin(row, 0);
     mover.finish();
-    for (int i = (lane + 1) % ep::kLanes; i < 20; i += ep::kLanes) {
+    for (int i = (lane + 1) % ep::kLanes; i < 132; i += ep::kLanes) {
         reinterpret_cast<ep::u32*>(out + 4096)[i] = reinterpret_cast<ep::u32*>(mover.meta())[i];
     }
 }
@@ -100,34 +103,36 @@ __device__ __forceinline__ void lists(ep::i64* out) {
             }
             return listed;
         };
-        out[c * 32 + lane] = ep::listed_before<kWidth>(tokens[c], lane * 3 - 3, row);
+        out[c * 32 + lane] = ep::listed_before<kWidth>(tokens[c], lane == 4 ? -3 : lane * 2, row);
         out[400 + c * 32 + lane] = faults;
     }
 }
 
 /// Small values to the rows of three lanes, side by side and apart.
 template <class T>
-__device__ __forceinline__ void fields(const char* from, T* out) {
+__device__ __forceinline__ void fields(const char* row, T* out) {
     const int lane = ep::lane_index();
     const bool match = lane == 0 || lane == 7 || lane == 31;
     Marks marks{reinterpret_cast<ep::i64*>(out) + 16384};
     const int counts[4] = {40, 32, 5, 65};
     for (int c = 0; c < 4; ++c) {
         marks.write();
-        ep::copy_field<T>(match, out + c * 8192 + lane * 256, c == 3 ? 1 : 3, from + 64, counts[c]);
+        // Nothing is behind them.
+        const char* from = row + kUnits * 16 - counts[c] * sizeof(T);
+        ep::copy_field<T>(match, out + c * 8192 + lane * 256, c == 3 ? 1 : 3, from, counts[c]);
         marks.read();
     }
-    ep::copy_field<T>(false, nullptr, 1, from, 40);
+    ep::copy_field<T>(false, nullptr, 1, row, 40);
 }
 
-/// Slices of a row to the rows of three lanes.
+/// Slices of a row to the rows of three lanes, or of the first one.
 __device__ __forceinline__ void slices(const char* from, char* out) {
     const int lane = ep::lane_index();
     const int place = lane == 0 ? 0 : lane == 5 ? 1 : 2;
-    const bool match = lane == 0 || lane == 5 || lane == 31;
     Marks marks{reinterpret_cast<ep::i64*>(out) + 16384};
     const int numbers[4] = {0, 0, 1, 7}, all[4] = {1, 2, 2, 8};
     for (int c = 0; c < 4; ++c) {
+        const bool match = lane == 0 || (c < 3 && (lane == 5 || lane == 31));
         marks.write();
         ep::copy_slice<kUnits * 16>(match, out + (c * 3 + place) * 8192, from, numbers[c], all[c]);
         marks.read();
@@ -162,9 +167,9 @@ extern "C" __global__ void __launch_bounds__(32)
         case 2: makes<ep::ue8m0>(row, bytes); break;
         case 3: scaled(row, out); break;
         case 4: sends<ep::SentAs<kValues, Row<float>>::Words>(Row<float>{row}, out); break;
-        case 5: sends<ep::WordRow<kValues, 4>>(Row<float>{row}, out); break;
+        case 5: sends<ep::WordRow<kWhole, 4>>(ep::cast_from<float, kWhole, 8>(row), out); break;
         case 6: sends<ep::SentAs<kValues, Row<ep::ue8m0>>::Words>(Row<ep::ue8m0>{row}, out); break;
-        case 7: sends<ep::WordRow<kValues, 4>>(Row<ep::ue8m0>{row}, out); break;
+        case 7: sends<ep::WordRow<kWhole, 4>>(ep::cast_from<ep::ue8m0, kWhole, 8>(row), out); break;
         case 8: sends<ep::SentAs<kValues, const void*>::Words>(lying, out); break;
         case 9: moves<Role<true>>(team, shared, lying, bytes); break;
         case 10: moves<Role<true>>(team, shared, ep::cast_from<float, 1808, 8>(row), bytes); break;
@@ -176,6 +181,7 @@ extern "C" __global__ void __launch_bounds__(32)
         case 16: fields<ep::ue8m0>(reinterpret_cast<char*>(row), reinterpret_cast<ep::ue8m0*>(out)); break;
         case 17: slices(reinterpret_cast<char*>(row), bytes); break;
         case 18: once(out); break;
+        case 19: sends<ep::WordRow<16, 1>>(ep::cast_from<ep::ue8m0, 16, 8>(row), out); break;
         default: break;
     }
     ep::leave(args.group, call);

@@ -5,24 +5,25 @@ use std::iter::repeat_n;
 use super::{Check, ROOM, Sheet, UNTOUCHED, stamped};
 
 /// What a warp moves.
-pub(super) const SHARED_BYTES: i64 = 1792;
+pub(super) const SHARED_BYTES: i64 = 2176;
 
 /// A row, and large values up to the end of this.
 pub(super) const WINDOW_BYTES: i64 = 64 + UNITS as i64 * 16;
 
 const VALUES: usize = 2704;
-const UNITS: usize = 460;
+const WHOLE: usize = 2560;
+const UNITS: usize = 449;
 
-pub(super) const CHECKS: [Check; 19] = [
+pub(super) const CHECKS: [Check; 20] = [
     ("a row that is cast", Vec::new),
     ("parts that are cast", || makes(Scales::Floats)),
     ("parts that are cast by powers of two", || makes(Scales::Powers)),
     ("words that have scales", scaled),
-    ("casts as words", || sends(Some(Scales::Floats))),
-    ("casts as words of several units", || sends(Some(Scales::Floats))),
-    ("casts by powers of two as words", || sends(Some(Scales::Powers))),
-    ("casts by powers of two as words of several units", || sends(Some(Scales::Powers))),
-    ("a row as words", || sends(None)),
+    ("casts as words", || sends(Some(Scales::Floats), VALUES)),
+    ("casts as words of several units", || sends(Some(Scales::Floats), WHOLE)),
+    ("casts by powers of two as words", || sends(Some(Scales::Powers), VALUES)),
+    ("casts by powers of two as words of several units", || sends(Some(Scales::Powers), WHOLE)),
+    ("a row as words", || sends(None, VALUES)),
     ("pieces", || moves(None)),
     ("pieces that are cast", || moves(Some(Scales::Floats))),
     ("pieces by vectors", || moves(None)),
@@ -33,6 +34,7 @@ pub(super) const CHECKS: [Check; 19] = [
     ("fields of bytes", || fields(1)),
     ("slices", slices),
     ("values of a row", once),
+    ("a cast of one unit as words", || sends(Some(Scales::Powers), 16)),
 ];
 
 /// Bytes of memory that nobody else has written.
@@ -150,13 +152,13 @@ pub(super) fn words_of(call: i64, bytes: &[u8]) -> Vec<(usize, i64)> {
     words.enumerate().map(|(i, word)| (place(i), word)).collect()
 }
 
-fn sends(scales: Option<Scales>) -> Vec<i64> {
+fn sends(scales: Option<Scales>, values: usize) -> Vec<i64> {
     let mut sheet = Sheet::new();
-    let codes: Vec<u8> = (0..VALUES).map(|i| code(0, i)).collect();
-    let bytes = scales.map_or_else(|| lying(0, VALUES, VALUES / 2), |_| codes);
+    let codes: Vec<u8> = (0..values).map(|i| code(0, i)).collect();
+    let bytes = scales.map_or_else(|| lying(0, VALUES, values / 2), |_| codes);
     words_of(7, &bytes).into_iter().for_each(|(place, word)| sheet.set(place, word));
-    let words = scales.map(|scales| scales.words(0, VALUES)).unwrap_or_default();
-    sheet.put(VALUES.div_ceil(512) * 128 + 2, words.into_iter().map(|word| stamped(7, word)));
+    let words = scales.map(|scales| scales.words(0, values)).unwrap_or_default();
+    sheet.put(values.div_ceil(512) * 128 + 2, words.into_iter().map(|word| stamped(7, word)));
     sheet.0
 }
 
@@ -170,7 +172,7 @@ fn moves(scales: Option<Scales>) -> Vec<i64> {
             memory.put(16384 + (piece * 32 + lane) * 8, &row[end - 8..end]);
         }
     }
-    for i in 0..20_u32 {
+    for i in 0..132_u32 {
         memory.put(4096 + i as usize * 4, &(17 * i).to_le_bytes());
     }
     for block in (0..15).filter(|_| scales.is_some()) {
@@ -196,7 +198,7 @@ fn lists(width: i64) -> Vec<i64> {
     };
     for (c, tokens) in [0, 1, 31, 32, 33, 64, 127, 128, 129, 160, 300].into_iter().enumerate() {
         let before = |lane: i64| {
-            let value = lane * 3 - 3;
+            let value = if lane == 4 { -3 } else { lane * 2 };
             let is_used = value >= 0 && lane < width;
             (0..tokens).filter(|token| is_used && listed(*token, value)).count() as i64
         };
@@ -208,8 +210,9 @@ fn lists(width: i64) -> Vec<i64> {
 
 fn fields(size: usize) -> Vec<i64> {
     let mut memory = Memory::new(8 * ROOM);
-    let from = &lying(0, VALUES, UNITS * 8)[64..];
+    let all = lying(0, VALUES, UNITS * 8);
     for (c, (count, column)) in [(40, 3), (32, 3), (5, 3), (65, 1)].into_iter().enumerate() {
+        let from = &all[all.len() - count * size..];
         for lane in [0, 7, 31] {
             for i in 0..count {
                 let at = c * 8192 + lane * 256 + i * column;
@@ -225,7 +228,9 @@ fn slices() -> Vec<i64> {
     let mut memory = Memory::new(8 * ROOM);
     let from = lying(0, VALUES, UNITS * 8);
     for (c, (slice, slices)) in [(0, 1), (0, 2), (1, 2), (7, 8)].into_iter().enumerate() {
-        for (place, unit) in (0..3).flat_map(|place| (0..UNITS).map(move |unit| (place, unit))) {
+        for (place, unit) in (0..if c < 3 { 3 } else { 1 })
+            .flat_map(|place| (0..UNITS).map(move |unit| (place, unit)))
+        {
             if unit / 32 % slices == slice {
                 let at = (c * 3 + place) * 8192 + unit * 16;
                 memory.put(at, &from[unit * 16..(unit + 1) * 16]);

@@ -59,7 +59,7 @@ struct Rows {
 
 using Many = Rows<kMany, 33, 0, 80, 512, true>;
 using Long = Rows<3, 2, 0, kValues, 512, true>;
-using Vector = Rows<3, 2, 0, kValues, 512, false>;
+using Vector = Rows<3, 2, 0, kValues, 1024, false>;  // more than a turn of a warp
 using Few = Rows<3, 2, 5, kValues, 512, true>;
 using Pieces = Rows<3, 0, 0, 560, 16, false>;  // more of them than lanes
 
@@ -362,7 +362,7 @@ extern "C" __global__ void __launch_bounds__(32)
         case 3: sends<Long, Lying>(group, bytes, Sent{9, 5}, out); break;
         case 4: sends<Long, Floats>(group, bytes, Sent{10, 5}, out); break;
         case 5: sends<Long, Powers>(group, bytes, Sent{11, 1}, out); break;
-        case 6: sends<Vector, Lying>(group, bytes, Sent{12, 3}, out); break;
+        case 6: sends<Vector, Lying>(group, bytes, Sent{12, 5}, out); break;
         case 7: sends<Few, Floats>(group, bytes, Sent{13, 5}, out); break;
         case 8: sends<Few, Powers>(group, bytes, Sent{14, 5}, out); break;
         case 9: sends<Few, Powers>(group, bytes, Sent{15, 6}, out); break;
@@ -373,13 +373,16 @@ extern "C" __global__ void __launch_bounds__(32)
         case 14: takes<Long>(group, bytes, false, Taken{8, 1, 0}, out); break;
         case 15: takes<Long>(group, bytes, false, Taken{9, 5, 0}, out); break;
         case 16: takes<Few>(group, bytes, false, Taken{10, 5, 4}, out); break;
-        case 17: takes<Few>(group, bytes, false, Taken{11, 3, 0}, out); break;
+        case 17: takes<Few>(group, bytes, false, Taken{11, 5, 0}, out); break;
         case 18: takes<Pieces>(group, bytes, false, Taken{12, 3, 0}, out); break;
         case 19: takes<Pieces>(group, bytes, true, Taken{13, 3, 0, Missing::kPiece, 1, 34}, out); break;
         case 20: takes<Long>(group, bytes, true, Taken{14, 5, 0, Missing::kPiece, 2, 1}, out); break;
         case 21: takes<Long>(group, bytes, true, Taken{15, 5, 0, Missing::kField, 2, 39}, out); break;
         case 22: takes<Few>(group, bytes, true, Taken{16, 5, 4, Missing::kWord, 2, 451}, out); break;
         case 23: takes<Long>(group, bytes, true, Taken{17, 5, 0, Missing::kCount, 0, 4}, out); break;
+        case 24: takes<Pieces>(group, bytes, true, Taken{18, 3, 0, Missing::kPiece, 1, 2}, out); break;
+        case 25: takes<Long>(group, bytes, true, Taken{19, 5, 0, Missing::kField, 2, 3}, out); break;
+        case 26: takes<Few>(group, bytes, true, Taken{20, 5, 4, Missing::kField, 2, 39}, out); break;
         default: break;
     }
     ep::leave(args.group, call);

@@ -14,14 +14,14 @@ const TOKENS: usize = 6;
 const ROWS: usize = 16;
 const FIELDS: usize = 40;
 
-pub(super) const CHECKS: [Check; 24] = [
+pub(super) const CHECKS: [Check; 27] = [
     ("rows of tokens", Vec::new),
     ("rows to many ranks", || sends(&MANY, None, &Sent::new(7, 6))),
     ("casts to many ranks", || sends(&MANY, Some(Scales::Floats), &Sent::new(8, 2))),
     ("long rows", || sends(&LONG, None, &Sent::new(9, 5))),
     ("long casts", || sends(&LONG, Some(Scales::Floats), &Sent::new(10, 5))),
     ("a long cast by powers of two", || sends(&LONG, Some(Scales::Powers), &Sent::new(11, 1))),
-    ("long rows by vectors", || sends(&LONG, None, &Sent::new(12, 3))),
+    ("long rows by vectors", || sends(&VECTOR, None, &Sent::new(12, 5))),
     ("casts as words", || sends(&FEW, Some(Scales::Floats), &Sent::new(13, 5))),
     ("casts by powers of two as words", || sends(&FEW, Some(Scales::Powers), &Sent::new(14, 5))),
     ("casts that are too many for words", || sends(&FEW, Some(Scales::Powers), &Sent::new(15, 6))),
@@ -38,7 +38,7 @@ pub(super) const CHECKS: [Check; 24] = [
     ("slices of a row", || takes(&LONG, &Taken::new(8, &[1]))),
     ("rows of the first and the last rank", || takes(&LONG, &Taken::new(9, &ENDS))),
     ("rows of which some are words", || takes(&FEW, &Taken { words: 4, ..Taken::new(10, &ENDS) })),
-    ("slices where none are words", || takes(&FEW, &Taken::new(11, &[1, 2]))),
+    ("rows where none are words", || takes(&FEW, &Taken::new(11, &ENDS))),
     ("slices of rows of many pieces", || takes(&PIECES, &Taken::new(12, &[1, 2]))),
     ("the last of many pieces, which does not come", || {
         takes(&PIECES, &Taken { lost: Some((CLOSED, 1, 0)), ..Taken::new(13, &[1, 2]) })
@@ -54,6 +54,16 @@ pub(super) const CHECKS: [Check; 24] = [
     }),
     ("a number of rows that does not come", || {
         takes(&LONG, &Taken { lost: Some((FLAG, 2, 3)), ..Taken::new(17, &ENDS) })
+    }),
+    ("the first of two pieces of a lane, which does not come", || {
+        let lost = Some((CLOSED, 1, 0));
+        takes(&PIECES, &Taken { lost, seen: 0, ..Taken::new(18, &[1, 2]) })
+    }),
+    ("the first field of a lane, which does not come", || {
+        takes(&LONG, &Taken { lost: Some((CLOSED, 2, 3)), ..Taken::new(19, &ENDS) })
+    }),
+    ("a field behind words, which does not come", || {
+        takes(&FEW, &Taken { words: 4, lost: Some((CLOSED, 2, 6)), ..Taken::new(20, &ENDS) })
     }),
 ];
 
@@ -76,6 +86,7 @@ struct Form {
 
 const MANY: Form = Form { peers: 34, own: 33, few: 0, row: 80, piece: 80 };
 const LONG: Form = Form { peers: 3, own: 2, few: 0, row: 1808, piece: 512 };
+const VECTOR: Form = Form { piece: 1024, ..LONG };
 const FEW: Form = Form { few: 5, ..LONG };
 const PIECES: Form = Form { peers: 3, own: 0, few: 0, row: 560, piece: 16 };
 
@@ -313,11 +324,13 @@ struct Taken<'a> {
     sources: &'a [usize],
     words: usize,
     lost: Option<(i64, i64, usize)>,
+    /// How old the word is that is seen last.
+    seen: i64,
 }
 
 impl Taken<'_> {
     fn new(call: i64, sources: &[usize]) -> Taken<'_> {
-        Taken { call, sources, words: 0, lost: None }
+        Taken { call, sources, words: 0, lost: None, seen: 2 }
     }
 }
 
@@ -363,8 +376,9 @@ fn takes(form: &Form, taken: &Taken<'_>) -> Vec<i64> {
             sheet.set(row * 64 + 48, (0..6).find(own).unwrap_or(0) as i64 + 1);
         }
     }
-    let record =
-        taken.lost.map(|(kind, peer, _)| record(1, kind, peer, (taken.call, taken.call - 2)));
+    let record = taken
+        .lost
+        .map(|(kind, peer, _)| record(1, kind, peer, (taken.call, taken.call - taken.seen)));
     for index in 0..warps {
         sheet.put(1300 + index * 32, [0; 32]);
         sheet.set(1500 + index, total as i64);
