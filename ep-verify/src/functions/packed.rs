@@ -300,7 +300,7 @@ fn send_as_words(
         if is_row && !(0..windows.form.peers).any(|peer| goes(token, peer)) {
             continue;
         }
-        sheet.add(400 + index * 8 + token, 1);
+        sheet.add(400 + index * 8 + token, i64::from(is_row));
         sheet.add(300 + token, i64::from(!is_row));
         if !is_row {
             windows.send_words(token);
