@@ -351,15 +351,14 @@ fn position(view: &View<'_>, phase: &Ident) -> usize {
 /// reach only the window of another rank.
 fn places(view: &View<'_>, site: &Site<'_>, out: &mut Diagnostics) {
     match &site.stmt.kind {
-        StmtKind::Store { place, .. } => {
-            let Some(channel) = row_landed(view, site) else { return };
+        StmtKind::Store { .. } => {
+            let Some((place, channel)) = row_landed(view, site) else { return };
             // What has landed once may be copied to other memory.
-            let lands = |other: &Site<'_>| match &other.stmt.kind {
-                StmtKind::Store { place, .. } => {
-                    row_landed(view, other).is_some_and(|of| of.name == channel.name)
+            let lands = |other: &Site<'_>| {
+                row_landed(view, other).is_some_and(|(place, of)| {
+                    of.name == channel.name
                         && view.tensor(&place.tensor).is_some_and(|it| it.decl.window.is_some())
-                }
-                _ => false,
+                })
             };
             if !view.sites.iter().any(lands) {
                 needs_window(view, &place.tensor, &channel.name, "direct", out);
@@ -379,9 +378,9 @@ fn places(view: &View<'_>, site: &Site<'_>, out: &mut Diagnostics) {
     }
 }
 
-/// The direct channel whose row a statement stores.
-fn row_landed<'v>(view: &View<'v>, site: &Site<'v>) -> Option<&'v ast::Channel> {
-    let StmtKind::Store { value, .. } = &site.stmt.kind else { return None };
+/// Where a statement stores the row of a direct channel.
+fn row_landed<'v>(view: &View<'v>, site: &Site<'v>) -> Option<(&'v Place, &'v ast::Channel)> {
+    let StmtKind::Store { place, value } = &site.stmt.kind else { return None };
     let ExprKind::Field { base, field } = &value.kind else { return None };
     let name = root(base)?;
     let binder = site.scope.iter().rev().find(|binder| *binder.name == *name)?;
@@ -389,7 +388,7 @@ fn row_landed<'v>(view: &View<'v>, site: &Site<'v>) -> Option<&'v ast::Channel> 
     let row = view
         .message(&channel.message)
         .is_some_and(|message| message.fields.iter().any(|f| f.name == *field && f.row.is_some()));
-    (row && channel.kind.value.traits().lands).then_some(channel)
+    (row && channel.kind.value.traits().lands).then_some((place, channel))
 }
 
 fn needs_window(view: &View<'_>, name: &Ident, channel: &Ident, kind: &str, out: &mut Diagnostics) {

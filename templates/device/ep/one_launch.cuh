@@ -5,7 +5,7 @@
 // Positions follow from the counts of the ranks before, and from the bits of the tokens before. A warp
 // that sends tells every receiver once, when all its rows have arrived: when it has taken its share of
 // what others sent, or before (`kEarly`), with its last row ahead of the small fields. Where the receiver packs rows
-// as they come (`kPacks`, packed.cuh), warps send pieces of rows, and tell of each one.
+// as they come (packed.cuh), warps send pieces of rows, and tell of each one.
 //
 // A rank with at most `kFewTokens` tokens sends rows as words (as_words.cuh): it waits for nobody, and tells
 // nobody. Which of its rows one is says where it lies; the receiver takes it to its place.
@@ -285,6 +285,7 @@ __device__ __forceinline__ int once_turn(const Team& team) {
 /// One warp's sending side: a lane for each rank, in groups of 32.
 template <class Rows, class Role, class Mover = Mover<Role>>
 class OnceOut {
+protected:
     static constexpr int kPeers = Rows::kPeers;
     static constexpr int kGroups = (kPeers + kLanes - 1) / kLanes;
 

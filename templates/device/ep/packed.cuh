@@ -114,9 +114,9 @@ template <class Rows, class Role>
 class PackedOut : public OnceOut<Rows, Role, PieceMover<Role>> {
     using Out = OnceOut<Rows, Role, PieceMover<Role>>;
     using Cut = Pieces<Role>;
-    static constexpr int kPeers = Rows::kPeers;
-    static constexpr int kGroups = (kPeers + kLanes - 1) / kLanes;
     using Out::as_words_;
+    using Out::kGroups;
+    using Out::kPeers;
     using Out::mover_;
     using Out::rows_at_;
     using Out::senders_;

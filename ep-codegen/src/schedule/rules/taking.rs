@@ -4,7 +4,7 @@ use super::sum_and_bias;
 use super::values::{NOT_PLAIN, is_bf16, is_name, mentions_name};
 use super::{Checked, Forms, Unfit};
 use crate::ir::parts::parts;
-use crate::ir::rows::moved_row;
+use crate::ir::rows::{is_own_row, moved_row};
 use crate::ir::{
     Action, Channel, Domain, Elem, Expr, Field, Memory, NameKind, PeerSet, Place, Stmt, walk,
 };
@@ -59,9 +59,7 @@ impl Forms<'_> {
         value: &Expr,
     ) -> Result<bool, Unfit> {
         let tensor = self.tensor(&target.tensor)?;
-        let at_row = matches!(target.indices.as_slice(),
-            [Expr::Field { of, field, .. }] if of == binder && field == "row");
-        if !at_row || tensor.memory == Memory::Host {
+        if !is_own_row(&target.indices, binder) || tensor.memory == Memory::Host {
             let why =
                 format!("what a message brings is written at `{binder}.row`, in device memory");
             return self.refuse(&stmt.at, &why);

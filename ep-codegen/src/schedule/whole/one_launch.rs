@@ -50,7 +50,7 @@ impl Whole<'_, '_> {
         out.push(Step::Do(method(&rows, "ask", vec![from.clone()])));
         out.push(Step::Says(one.send.at.clone()));
         out.extend(fanout.inner.map(|inner| Step::Says(inner.at.clone())));
-        let count = self.count_word(one, "peer", &[&one.awaits.at])?;
+        let count = self.slot_word((one, one.rows_to), "peer", &[&one.awaits.at])?;
         let pack = self.packed(&scope, (one, &fanout))?;
         let each = self.each_sent(&scope, one, &fanout)?;
         out.push(Step::Do(method(&rows, "for_tokens", vec![count, from, pack, each])));
@@ -62,7 +62,7 @@ impl Whole<'_, '_> {
         };
         let record = method(&mover, "meta", Vec::new());
         out.push(object(class, &taken, vec![team(), record, tokens, self.offered(one)?]));
-        let count = self.count_word(one, "me", &[])?;
+        let count = self.slot_word((one, one.rows_to), "me", &[])?;
         out.push(Step::Do(method(&taken, "open", vec![count])));
         out.push(Step::Says(one.take.at.clone()));
         scope.by_lane = false;
@@ -122,23 +122,23 @@ impl Whole<'_, '_> {
         Ok((source.elem.clone(), Constant::field(&message.name, &source.name)))
     }
 
-    /// The function that gives the word in which a source tells how many rows it has for `peer`.
-    fn count_word(
+    /// The function that gives the word in which a source has counted something, by its index in a field of the slots.
+    pub(super) fn slot_word(
         &mut self,
-        one: &OneLaunch<'_>,
-        peer: &'static str,
+        (one, field): (&OneLaunch<'_>, &str),
+        index: &'static str,
         says: &[&crate::ir::Source],
     ) -> Lowered<Term> {
         let slots = self.role.object(&one.slots.name);
-        let field = Term::constant(Constant::field(&one.slots.message, one.rows_to));
-        let all = [(Index, "source"), (Index, peer)];
-        let params = if peer == "me" { &all[..1] } else { &all[..] };
+        let field = Term::constant(Constant::field(&one.slots.message, field));
+        let all = [(Index, "source"), (Index, index)];
+        let params = if index == "me" { &all[..1] } else { &all[..] };
         self.function(says, params, |this, params, _| {
             let words = method(&slots, "from", vec![params[0].clone()]);
             let words = Term { elem: Elem::U8, ..words };
             let field = binary(BinaryOp::Add, words, field);
-            let peer = params.get(1).cloned().unwrap_or_else(|| this.role.me());
-            Ok(Some(call(ep::word_of, vec![field, peer])))
+            let index = params.get(1).cloned().unwrap_or_else(|| this.role.me());
+            Ok(Some(call(ep::word_of, vec![field, index])))
         })
     }
 

@@ -1,6 +1,6 @@
 //! Rows that are packed as they come: what the sender counts for them, and what each lane does for its choice.
 
-use super::{Whole, binary, call, method, name};
+use super::{Whole, call, method, name};
 use crate::ir::parts::parts;
 use crate::ir::{Action, BinaryOp, Elem, Expr, NameKind};
 use crate::schedule::Lowered;
@@ -64,15 +64,7 @@ impl Whole<'_, '_> {
         out: &mut Vec<Step>,
     ) -> Lowered<()> {
         let list = self.list_of(scope, (one, packs))?;
-        let slots = self.role.object(&one.slots.name);
-        let field = Term::constant(Constant::field(&one.slots.message, packs.field));
-        let params = [(Index, "source"), (Index, "list")];
-        let count = self.function(&[&one.awaits.at], &params, |_, params, _| {
-            let words = method(&slots, "from", vec![params[0].clone()]);
-            let words = Term { elem: Elem::U8, ..words };
-            let field = binary(BinaryOp::Add, words, field);
-            Ok(Some(call(ep::word_of, vec![field, params[1].clone()])))
-        })?;
+        let count = self.slot_word((one, packs.field), "list", &[&one.awaits.at])?;
         let each = self.each_place(scope, (one, packs), taken)?;
         let all = Symbol::method(taken, "for_places").of(self.role.number(packs.width));
         out.push(Step::Do(call(all, vec![take, list, count, each])));
