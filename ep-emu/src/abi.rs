@@ -41,6 +41,7 @@ pub(crate) struct Table {
     pub(crate) bulk_wait: extern "C" fn(u32, i32, Pc),
     pub(crate) shared: extern "C" fn(u32, Pc) -> usize,
     pub(crate) last_kernel: extern "C" fn(),
+    pub(crate) next_kernel: extern "C" fn(),
     pub(crate) clock: extern "C" fn() -> u64,
     pub(crate) note_wait: extern "C" fn(u32, u32, u32, u32, i32, i32, u32, u32),
     pub(crate) trap: extern "C" fn(*const std::ffi::c_char, Pc),

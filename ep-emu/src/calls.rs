@@ -28,6 +28,7 @@ pub(crate) static TABLE: Table = Table {
     bulk_wait,
     shared,
     last_kernel,
+    next_kernel,
     clock,
     note_wait,
     trap,
@@ -190,6 +191,10 @@ extern "C" fn last_kernel() {
     with(|machine| machine.after_last_kernel());
 }
 
+extern "C" fn next_kernel() {
+    check(with(|machine| machine.bring_next_kernel()));
+}
+
 extern "C" fn note_wait(
     pipeline: u32,
     role: u32,
@@ -201,7 +206,7 @@ extern "C" fn note_wait(
     epoch: u32,
 ) {
     let site = WaitSite { pipeline, role, channel, kind, stripe, peer, want, epoch };
-    with(|machine| machine.begin_wait(site));
+    check(with(|machine| machine.begin_wait(site)));
 }
 
 extern "C" fn trap(message: *const c_char, pc: Pc) {

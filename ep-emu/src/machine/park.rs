@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::Machine;
+use super::{Machine, Outcome};
 use crate::abi::Pc;
 use crate::failure::WaitSite;
 use crate::state::Idx;
@@ -28,12 +28,17 @@ impl Machine<'_> {
 
     /// The running lane begins to wait for something. If it waited for something else before, it has come on, which a
     /// kernel that writes rows by plain stores does not show otherwise.
-    pub(crate) fn begin_wait(&mut self, site: WaitSite) {
+    pub(crate) fn begin_wait(&mut self, site: WaitSite) -> Outcome<()> {
+        let here = self.here();
+        if self.blocks[self.block_of(here)].has_brought_next {
+            return Err(self.waits_beside_next(here));
+        }
         let lane = self.lane();
         if lane.site.replace(site) != Some(site) {
             lane.polling.forget();
             self.progress += 1;
         }
+        Ok(())
     }
 
     /// A value at `at` has changed: whoever polls it may run again.

@@ -98,6 +98,7 @@ impl Machine<'_> {
         block.view.grid = [grid, 1, 1];
         block.view.shared_bytes = shared_bytes;
         (block.live, block.launch, block.run, block.args) = (threads, at, Some(run), args);
+        block.has_brought_next = false;
         block.barriers.fill_with(Default::default);
         block.mbarriers.clear();
         let (shared, capacity) = (block.shared, block.shared_capacity);
@@ -138,6 +139,26 @@ impl Machine<'_> {
         if let Some(checker) = &mut self.checker {
             checker.after_last_kernel(here);
         }
+    }
+
+    /// The running lane lets the next launch in, beside its own block, in which nobody may wait from now on: the next
+    /// launch may hold the SM that those need who are waited for.
+    pub(crate) fn bring_next_kernel(&mut self) -> Outcome<()> {
+        let slot = self.block_of(self.here());
+        self.blocks[slot].has_brought_next = true;
+        let warps = self.blocks[slot].warps();
+        let mut lanes = warps.start * 32..warps.end * 32;
+        match lanes.find(|lane| self.lanes[*lane].state == State::Poll) {
+            Some(lane) => Err(self.waits_beside_next(lane)),
+            None => Ok(()),
+        }
+    }
+
+    /// What is wrong with a wait in a block that has let the next launch in.
+    pub(crate) fn waits_beside_next(&self, lane: Idx) -> Box<Fault> {
+        let who = self.who(lane);
+        let message = format!("{who} waits when its block has let the next kernel in,");
+        Box::new(Fault::new(FailureKind::Deadlock, message, self.lanes[lane].pc))
     }
 
     /// The running lane has returned from the kernel.

@@ -246,6 +246,8 @@ pub(crate) struct Block {
     pub(crate) args: *const u8,
     /// Which launch of its rank it belongs to.
     pub(crate) launch: usize,
+    /// Whether the next one may run beside it.
+    pub(crate) has_brought_next: bool,
 }
 
 impl Block {
@@ -266,6 +268,7 @@ impl Block {
             run: None,
             args: std::ptr::null(),
             launch: 0,
+            has_brought_next: false,
         }
     }
 

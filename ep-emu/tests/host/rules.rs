@@ -186,6 +186,26 @@ const PLANTED: [Planted; 25] = [
     planted("one_read", LANES, ("args.data[0];", "args.data[130];"), Rule::Bounds),
 ];
 
+/// A block that has let the next launch in, which may hold the SMs of those that are waited for, waits for nobody.
+#[test]
+fn nobody_waits_beside_the_next_launch() {
+    let shape = Shape { threads: 64, ..BLOCKS };
+    let run = |edits: &[(&str, &str)], seed| litmus("next_beside", shape, edits, seed, Rules::ALL);
+    let waiter = "if (blockIdx.x == 0 && threadIdx.x == 32) {";
+    let brings =
+        format!("if (threadIdx.x == 0) ep::bring_next_kernel();\n__syncthreads();\n{waiter}");
+    let mut found = 0;
+    for seed in 1..16 {
+        run(&[], seed).unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));
+        // Before the wait, and beside it.
+        let failure = run(&[(waiter, &brings)], seed).expect_err("it waits");
+        assert_eq!(failure.kind, FailureKind::Deadlock, "{failure}");
+        assert!(failure.message.contains("has let the next kernel in"), "{failure}");
+        found += usize::from(run(&[("__syncthreads();", "")], seed).is_err());
+    }
+    assert!(found > 0, "no schedule shows a wait that has begun");
+}
+
 #[test]
 fn each_planted_race_is_found_at_once_and_by_its_rule() {
     for bug in &PLANTED {

@@ -195,8 +195,9 @@ extern "C" __global__ void offer_to_peer(const __grid_constant__ Args args) {
 /// The same by a kernel that may begin before the last one is over: all that it does before it waits is to look at a word.
 extern "C" __global__ void offer_early(const __grid_constant__ Args args) {
     if (threadIdx.x != 0) return;
-    const u32 launch = ep::load_relaxed_gpu(args.result) + 1;
+    ep::load_relaxed_gpu(args.result);
     ep::after_last_kernel();
+    const u32 launch = ep::load_relaxed_gpu(args.result) + 1;
     ep::store_relaxed_gpu(args.result, launch);
     if (args.rank == 0) {
         if (launch == 1) args.result[1] = args.data[0];
@@ -214,6 +215,18 @@ extern "C" __global__ void offer_early(const __grid_constant__ Args args) {
 extern "C" __global__ void next_early(const __grid_constant__ Args args) {
     ep::after_last_kernel();
     if (threadIdx.x == 0) args.data[0] += 1;
+}
+
+/// The second warp waits for the first one of another block, which comes behind it; both let the next kernel in.
+extern "C" __global__ void next_beside(const __grid_constant__ Args args) {
+    if (blockIdx.x == 1 && threadIdx.x == 0) ep::store_relaxed_gpu(args.flag, 1);
+    if (blockIdx.x == 0 && threadIdx.x == 32) {
+        ep::note_wait(0, 0, 0, 0, 0, 0, 1, 0);
+        while (ep::load_relaxed_gpu(args.flag) == 0) {
+        }
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) ep::bring_next_kernel();
 }
 
 /// A lane reads one word.

@@ -142,8 +142,9 @@ __device__ __forceinline__ void leave_counted(const Group& group, const Call& ca
     }
     __syncthreads();
     last();
-    bring_next_kernel();
+    // As in `leave`: the warps of this block may wait for others in `last`.
     __syncthreads();
+    bring_next_kernel();
     if (thread == 0) close(group, call);
 }
 

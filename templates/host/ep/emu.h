@@ -68,6 +68,7 @@ void emu_bulk_wait(unsigned open, int read_only);
 // The rest.
 char* emu_shared(unsigned bytes);
 void emu_last_kernel();
+void emu_next_kernel();
 unsigned long long emu_clock();
 void emu_note_wait(unsigned pipeline, unsigned role, unsigned channel, unsigned kind, int stripe, int peer,
                    unsigned want, unsigned epoch);

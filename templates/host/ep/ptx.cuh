@@ -63,11 +63,14 @@ __device__ __forceinline__ u64 clock_ns() {
 }
 
 /// The kernels of a stream run one after another here, but what those before it did is not known to a kernel that may
-/// begin early until it says this.
+/// begin early until it says this,
 __device__ __forceinline__ void after_last_kernel() {
     emu_last_kernel();
 }
-__device__ __forceinline__ void bring_next_kernel() {}
+/// and whoever lets the next one in may wait for nobody any more.
+__device__ __forceinline__ void bring_next_kernel() {
+    emu_next_kernel();
+}
 
 /// Names the wait in deadlock reports, by the numbers of its timeout record.
 __device__ __forceinline__ void note_wait(u32 pipeline, u32 role, u32 channel, u32 kind, i32 stripe,

@@ -29,6 +29,7 @@ struct EmuTable {
     void (*bulk_wait)(unsigned, int, void*);
     char* (*shared)(unsigned, void*);
     void (*last_kernel)();
+    void (*next_kernel)();
     u64 (*clock)();
     void (*note_wait)(unsigned, unsigned, unsigned, unsigned, int, int, unsigned, unsigned);
     void (*trap)(const char*, void*);
@@ -111,6 +112,7 @@ void emu_bulk_commit() { table.bulk_commit(HERE); }
 void emu_bulk_wait(unsigned open, int read_only) { table.bulk_wait(open, read_only, HERE); }
 char* emu_shared(unsigned bytes) { return table.shared(bytes, HERE); }
 void emu_last_kernel() { table.last_kernel(); }
+void emu_next_kernel() { table.next_kernel(); }
 u64 emu_clock() { return table.clock(); }
 void emu_note_wait(unsigned pipeline, unsigned role, unsigned channel, unsigned kind, int stripe, int peer,
                    unsigned want, unsigned epoch) {
