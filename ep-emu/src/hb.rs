@@ -9,6 +9,7 @@
 //! - [`cells`]: the last accesses of every four bytes.
 //! - [`sync`]: what orders, by way of [`words`] among others.
 //! - [`judge`]: what is wrong between two accesses.
+//! - [`older`]: what a look that nothing orders may still find.
 //! - [`report`]: what a report adds.
 //!
 //! Where it keeps less than everything (one read a cell, three lanes apart in a view), it can miss
@@ -17,6 +18,7 @@
 mod cells;
 mod clock;
 mod judge;
+mod older;
 mod report;
 mod sync;
 mod words;
@@ -31,6 +33,7 @@ use crate::state::Idx;
 
 use cells::{Access, Conflict};
 use clock::{Parts, Pool, View};
+use older::OlderWords;
 use report::Missed;
 use sync::{Mbarrier, Prepared};
 use words::Words;
@@ -174,6 +177,8 @@ pub(crate) struct Checker {
     ranks: Vec<RankState>,
     actors: Vec<ActorState>,
     words: Words,
+    /// None where they are not asked for, and once nobody will use the data any more.
+    older: Option<OlderWords>,
     mbarriers: Vec<Mbarrier>,
     records: Vec<Record>,
     modules: Vec<usize>,
@@ -193,6 +198,8 @@ pub(crate) struct Setup {
     pub(crate) cells: Cells,
     /// First epoch.
     pub(crate) first: u32,
+    /// What decides over looks that may find older values; None: they find none.
+    pub(crate) older_seed: Option<u64>,
 }
 
 impl Checker {
@@ -234,6 +241,7 @@ impl Checker {
             ranks,
             actors,
             words: Words::default(),
+            older: setup.older_seed.map(OlderWords::new),
             mbarriers: Vec::new(),
             records: Vec::new(),
             modules: setup.modules,
@@ -246,6 +254,7 @@ impl Checker {
     pub(crate) fn void_data(&mut self) {
         let bounds = self.rules.has(Rule::Bounds);
         self.rules = if bounds { Rules::NONE.with(Rule::Bounds) } else { Rules::NONE };
+        self.older = None;
     }
 
     /// A broken rule, if one has been found.
@@ -326,45 +335,53 @@ impl Checker {
         self.access(Party::Lane(lane), (at, bytes as usize), event, writes, pc);
     }
 
-    /// A strong load.
+    /// A strong load of a word that holds `now`. Gives what it held before, if the load finds that.
     pub(crate) fn strong_load(
         &mut self,
         lane: Idx,
-        at: usize,
-        bytes: u32,
+        (at, bytes): (usize, u32),
+        now: u64,
         how: Qualifiers,
         pc: Pc,
-    ) {
+    ) -> Option<u64> {
         let at = at.wrapping_sub(self.base);
         self.strong(lane, at, bytes, how, false, pc);
-        self.order_load(lane, at, how, pc);
+        let older = self.older_value(lane, (at, bytes), now, how, pc);
+        if older.is_none() {
+            self.order_load(lane, at, how, pc);
+        }
+        older
     }
 
-    /// A strong store.
+    /// A strong store; `values`: what the word held, and what it will hold.
     pub(crate) fn strong_store(
         &mut self,
         lane: Idx,
-        at: usize,
-        bytes: u32,
+        (at, bytes): (usize, u32),
+        values: (u64, u64),
         how: Qualifiers,
         pc: Pc,
     ) {
         let at = at.wrapping_sub(self.base);
         self.strong(lane, at, bytes, how, true, pc);
+        self.keep_older(self.moment(lane), (at, bytes), values);
         self.order_store(lane, at, how, pc);
     }
 
-    /// An atomic; `writes` is false for a compare that failed.
+    /// An atomic; `values` as of a store, None for a compare that failed.
     pub(crate) fn atomic(
         &mut self,
         lane: Idx,
         (at, bytes): (usize, u32),
+        values: Option<(u64, u64)>,
         how: Qualifiers,
-        writes: bool,
         pc: Pc,
     ) {
-        let at = at.wrapping_sub(self.base);
+        let (at, writes) = (at.wrapping_sub(self.base), values.is_some());
         self.strong(lane, at, bytes, how, writes, pc);
+        if let Some(values) = values {
+            self.keep_older(self.moment(lane), (at, bytes), values);
+        }
         self.order_atomic(lane, at, how, writes, pc);
     }
 

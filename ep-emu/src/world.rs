@@ -49,6 +49,8 @@ pub struct Spec {
     pub max_shared_bytes: u32,
     /// What a checked run holds against the memory model.
     pub rules: Rules,
+    /// Whether looks of a checked run may find what a word held before, where the memory model allows it.
+    pub shows_older: bool,
     /// Waits run out after so many ns, as kernels expect: time passes where nothing else can happen. None: that
     /// nothing can happen is a deadlock.
     pub longest_wait_ns: Option<u64>,
@@ -68,6 +70,7 @@ impl Default for Spec {
             max_steps: 2_000_000_000,
             max_shared_bytes: 227 << 10,
             rules: Rules::ALL,
+            shows_older: true,
             longest_wait_ns: None,
             mutation: 0,
         }
@@ -481,6 +484,7 @@ impl World {
             modules,
             cells,
             first,
+            older_seed: self.spec.shows_older.then_some(self.spec.seed),
         };
         Ok(Checker::new(&self.heap, setup))
     }

@@ -3,10 +3,11 @@
 use std::ops::Range;
 use std::rc::Rc;
 
-use super::clock::{Entry, Parts, View, join};
+use super::clock::{Entry, Parts, Pool, View, join};
+use super::older::Moment;
 use super::report::Missed;
-use super::words::{Owner, Released, add};
-use super::{Checker, LaneState, Obs, Rule};
+use super::words::{Owner, Released, Word, add};
+use super::{Access, Checker, Event, LaneState, Obs, Party, Rule, Rules, WarpState};
 use crate::abi::{Pc, Qualifiers, Scope};
 use crate::state::Idx;
 
@@ -91,6 +92,34 @@ impl Checker {
     /// A read of the word at `at`: takes over what was released there, at once (`acquires`) or when
     /// the lane acquires the word or fences later.
     pub(super) fn order_load(&mut self, lane: Idx, at: usize, how: Qualifiers, pc: Pc) {
+        self.take_looked(lane, at, how);
+        let Some(word) = self.words.words.get(&at) else { return };
+        let warp = &mut self.warps[lane / 32];
+        let known = (at, word.version, how.0);
+        if warp.lanes[lane % 32].last_read == known {
+            return;
+        }
+        warp.lanes[lane % 32].last_read = known;
+        let look = Look { lane: lane % 32, at, how, pc };
+        look.take_over(warp, word, self.rules, &mut self.pool);
+    }
+
+    /// A read that finds what a word held before.
+    pub(super) fn order_older(
+        &mut self,
+        lane: Idx,
+        at: usize,
+        word: &Word,
+        how: Qualifiers,
+        pc: Pc,
+    ) {
+        self.take_looked(lane, at, how);
+        let look = Look { lane: lane % 32, at, how, pc };
+        look.take_over(&mut self.warps[lane / 32], word, self.rules, &mut self.pool);
+    }
+
+    /// An acquire takes what relaxed looks of the lane at the word have found.
+    fn take_looked(&mut self, lane: Idx, at: usize, how: Qualifiers) {
         let warp = &mut self.warps[lane / 32];
         let state = &mut warp.lanes[lane % 32];
         if how.acquires()
@@ -102,39 +131,6 @@ impl Checker {
             }
             warp.dirty |= 1 << (lane % 32);
         }
-        let Some(word) = self.words.words.get(&at) else { return };
-        let known = (at, word.version, how.0);
-        if state.last_read == known {
-            return;
-        }
-        state.last_read = known;
-        for released in &word.released {
-            let needed = released.owner.distance(warp.rank, warp.block);
-            let (looked, acquires) = (how.scope(), how.acquires());
-            // The scope of a relaxed look only decides whose words it may read.
-            let narrow = released.scope < needed || (acquires && looked < needed);
-            let narrow = narrow && self.rules.has(Rule::Scopes);
-            if acquires && !narrow {
-                state.seen.take(&released.view, &mut self.pool);
-                continue;
-            }
-            if !narrow {
-                let looked = state.looked.entry(at).or_default();
-                looked[needed as usize].take(&released.view, &mut self.pool);
-            }
-            state.missed.truncate(MISSED - 1);
-            state.missed.push_front(Missed {
-                look: pc,
-                release: released.pc,
-                needed,
-                released: released.scope,
-                looked,
-                acquires,
-                fence: None,
-                view: Rc::clone(&released.view),
-            });
-        }
-        warp.dirty |= 1 << (lane % 32);
     }
 
     /// `st` with an order.
@@ -186,6 +182,9 @@ impl Checker {
             missed.fence = missed.fence.max(Some(scope));
         }
         warp.dirty |= 1 << (lane % 32);
+        if let Some(older) = &mut self.older {
+            older.clear();
+        }
         let view = Rc::new(self.snapshot(lane));
         let state = &mut self.warps[lane / 32].lanes[lane % 32];
         if let Some(old) = state.prepared.replace(Prepared { scope, view }) {
@@ -426,12 +425,65 @@ impl Checker {
     }
 
     /// An actor writes a word that lanes acquire.
-    pub(crate) fn actor_releases(&mut self, actor: usize, at: usize) {
+    pub(crate) fn actor_releases(
+        &mut self,
+        actor: usize,
+        (at, bytes): (usize, u32),
+        values: (u64, u64),
+    ) {
+        let (at, warp) = (at.wrapping_sub(self.base), self.warps.len() + actor);
+        let epoch = self.actors[actor].epoch;
+        let access = Access::new(warp, 0).strong(Scope::Sys, bytes);
+        let event = Event { access, epoch, pc: u32::MAX };
+        self.access(Party::Actor(actor), (at, bytes as usize), event, true, 0);
+        self.keep_older(Moment { warp, mask: 1, epoch }, (at, bytes), values);
         let mut view = self.pool.copy(&self.actors[actor].seen);
-        view[self.warps.len() + actor].add_all(self.actors[actor].epoch);
+        view[warp].add_all(epoch);
         self.actors[actor].epoch += 1;
         let owner = Owner { rank: None, block: None };
         let new = Released { scope: Scope::Sys, owner, view: Rc::new(view), pc: 0 };
-        self.words.put(at.wrapping_sub(self.base), new, true, &mut self.pool);
+        self.words.put(at, new, true, &mut self.pool);
+    }
+}
+
+/// A read of a word by a lane of a warp.
+struct Look {
+    lane: usize,
+    at: usize,
+    how: Qualifiers,
+    pc: Pc,
+}
+
+impl Look {
+    /// Takes over what has been released into the word.
+    fn take_over(&self, warp: &mut WarpState, word: &Word, rules: Rules, pool: &mut Pool) {
+        let state = &mut warp.lanes[self.lane];
+        for released in &word.released {
+            let needed = released.owner.distance(warp.rank, warp.block);
+            let (looked, acquires) = (self.how.scope(), self.how.acquires());
+            // The scope of a relaxed look only decides whose words it may read.
+            let narrow = released.scope < needed || (acquires && looked < needed);
+            let narrow = narrow && rules.has(Rule::Scopes);
+            if acquires && !narrow {
+                state.seen.take(&released.view, pool);
+                continue;
+            }
+            if !narrow {
+                let looked = state.looked.entry(self.at).or_default();
+                looked[needed as usize].take(&released.view, pool);
+            }
+            state.missed.truncate(MISSED - 1);
+            state.missed.push_front(Missed {
+                look: self.pc,
+                release: released.pc,
+                needed,
+                released: released.scope,
+                looked,
+                acquires,
+                fence: None,
+                view: Rc::clone(&released.view),
+            });
+        }
+        warp.dirty |= 1 << self.lane;
     }
 }

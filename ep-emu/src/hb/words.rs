@@ -33,7 +33,7 @@ impl Owner {
 }
 
 /// What releases of one scope have put into a word.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Released {
     pub(super) scope: Scope,
     pub(super) owner: Owner,
@@ -42,7 +42,7 @@ pub(super) struct Released {
 }
 
 /// A word through which lanes order themselves.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Word {
     pub(super) released: Vec<Released>,
     /// Changes with every release: an acquire that saw it already has nothing to join.

@@ -60,9 +60,17 @@ impl Machine<'_> {
     pub(crate) fn load(&mut self, at: usize, bytes: u32, how: Qualifiers, pc: Pc) -> Outcome<u64> {
         self.stats.polls += 1;
         let here = self.here();
-        self.checked(|checker| checker.strong_load(here, at, bytes, how, pc))?;
         // SAFETY: `before_load` found the address inside a region.
-        Ok(unsafe { read(at, bytes) })
+        let value = unsafe { read(at, bytes) };
+        let mut older = None;
+        self.checked(|checker| {
+            older = checker.strong_load(here, (at, bytes), value, how, pc);
+        })?;
+        if older.is_some() {
+            // There is something new to be seen.
+            self.lane().polling.forget();
+        }
+        Ok(older.unwrap_or(value))
     }
 
     /// A strong store.
@@ -78,8 +86,10 @@ impl Machine<'_> {
         self.check_access(at, bytes, "store", pc)?;
         self.lane().polling.forget();
         let here = self.here();
-        self.checked(|checker| checker.strong_store(here, at, bytes, how, pc))?;
         // SAFETY: the address lies inside a region.
+        let values = (unsafe { read(at, bytes) }, value);
+        self.checked(|checker| checker.strong_store(here, (at, bytes), values, how, pc))?;
+        // SAFETY: as above.
         unsafe { write(at, value, bytes) };
         self.touch(at, bytes as usize);
         Ok(())
@@ -119,8 +129,8 @@ impl Machine<'_> {
         // SAFETY: `before_atomic` found the address inside a region.
         let old = unsafe { read(at, bytes) };
         let new = update(op, old, operand, expected, bytes);
-        let writes = op != COMPARE_AND_SWAP || old == expected;
-        self.checked(|checker| checker.atomic(here, (at, bytes), how, writes, pc))?;
+        let values = (op != COMPARE_AND_SWAP || old == expected).then_some((old, new));
+        self.checked(|checker| checker.atomic(here, (at, bytes), values, how, pc))?;
         if new != old {
             self.lane().polling.forget();
             // SAFETY: as above.

@@ -28,10 +28,15 @@ impl Acting<'_, '_> {
     }
 
     fn publish(&mut self, at: Address, value: u64, bytes: u32) {
-        if let Some(checker) = &mut self.machine.checker {
-            checker.actor_releases(self.actor, at.0 as usize);
-        }
+        let (actor, place) = (self.actor, (at.0 as usize, bytes));
         // SAFETY: actors are given addresses of the world's regions.
+        let old = unsafe { read(place.0, bytes) };
+        let told =
+            self.machine.checked(|checker| checker.actor_releases(actor, place, (old, value)));
+        if let Err(fault) = told {
+            self.machine.fail(*fault);
+        }
+        // SAFETY: as above.
         unsafe { write(at.0 as usize, value, bytes) };
         self.machine.touch(at.0 as usize, bytes as usize);
     }

@@ -53,7 +53,10 @@ fn run(
     }
     let program = compile(&source, Build::Checked);
     let max_resident_blocks = shape.resident;
-    let spec = Spec { ranks: shape.ranks, seed, max_resident_blocks, ..Spec::default() };
+    // The order of parties is that of relaxed words, which older values would break.
+    let shows_older = false;
+    let ranks = shape.ranks;
+    let spec = Spec { ranks, seed, max_resident_blocks, shows_older, ..Spec::default() };
     let mut world = World::new(spec).unwrap_or_else(|error| panic!("{error}"));
     let [data, flag, pair] = ["data", "flag", "pair"].map(|name| alloc(&mut world, 0, 512, name));
     let owner = shape.ranks - 1;

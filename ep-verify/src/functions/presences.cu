@@ -171,6 +171,7 @@ __device__ __forceinline__ void expiries(const ep::Group& given, ep::i64* out) {
                                                  lane >= it.unready, watch);
         out[c * 60 + lane] = (next.absent ? 1 : 0) + (next.begun == 0 ? 2 : 0) +
                              (next.begun == watch.begun ? 4 : 0);
+        __syncwarp();
         if (lane == 3) put(out + c * 60 + ep::kLanes, *own);
     }
 }
