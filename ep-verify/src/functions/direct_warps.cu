@@ -322,9 +322,9 @@ inline __device__ __noinline__ void opens(const ep::Group& given, ep::MoverSmem<
         // The third lane has no peer.
         const int peer = team.lane == 2 ? -1 : team.lane;
         ep::Mover<Sender<false>> mover(smem, team);
-        ep::DirectUnits<Many> units(team, 0, peer, 0);
+        ep::DirectUnits<Many> units(team, 0, peer, 0), none(team, ep::kLanes, -1, 0);
         ep::DirectProducer<Many, Sender<false>> rows(team, mover, units, peer);
-        const bool has = units.take();
+        const bool has = units.take() && none.take();
         rows.open([](int, int) { return false; }, [](int) { return 3; },
                   [&](int to) { return 70 + to + (all[c].word == 3 && to >= all[c].peer ? 1 : 0); });
         const ep::u64 window = peer < 0 ? 0 : reinterpret_cast<ep::u64>(group.windows[peer]);

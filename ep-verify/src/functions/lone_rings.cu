@@ -162,6 +162,15 @@ inline __device__ __noinline__ void finds(const ep::Group& given, ep::i64* out) 
         rings.done(positions);
         dump(group, Many::kHead, Many::kTaken, out + turn * 120);
     }
+    // What has been given back stays so, whatever is said of fewer.
+    for (int all = 0; all < 2; ++all) {
+        ep::i32 fewer[2];
+        for (int g = 0; g < 2; ++g) {
+            const int peer = g * ep::kLanes + team.lane;
+            fewer[g] = peer < kMany && messages(peer) > 1 ? -1 - all : -1;
+        }
+        rings.done(fewer);
+    }
     rings.close();
     dump(group, Many::kHead, Many::kTaken, out + 1000);
     end(team, out + 1200);
@@ -217,17 +226,17 @@ inline __device__ __noinline__ void waits(const ep::Group& given, ep::i64* out) 
     end(team, out);
 }
 
-/// Whether a message of one ring passes for that of another one whose lane is the same.
+/// Whether a message of one ring passes for that of another one: whose lane is the same, or whose lane has its number.
 inline __device__ __noinline__ void sees(const ep::Group& given, ep::i64* out) {
     const ep::Group group = play(given, 64);
-    if (ep::lane_index() == 0) word_at(group, kSelf, Many::kTail, kStripe, 34) = kBase;
+    if (ep::lane_index() < 2) word_at(group, kSelf, Many::kTail, kStripe, 33 + ep::lane_index()) = kBase;
     __syncwarp();
     ep::Team team(group, ep::Call{kCall, false, true}, 3);
     ep::RingsIn<Many> rings(team);
     rings.open(kStripe, kServed);
     for (int i = 0; i < 2; ++i) {
-        const bool first = rings.has_message(2), second = rings.has_message(34);
-        if (team.lane == 3) out[i] = (first ? 2 : 0) + (second ? 1 : 0);
+        const int found[4] = {rings.has_message(2), rings.has_message(34), rings.has_message(1), rings.has_message(33)};
+        for (int k = 0; k < 4 && team.lane == 3; ++k) out[i * 4 + k] = found[k];
     }
     rings.close();
 }
@@ -248,6 +257,7 @@ inline __device__ __noinline__ void takes_late(const ep::Group& given, int warp,
         for (ep::u32 i = 0; i < 2; ++i) {
             while (__shfl_sync(ep::kAllLanes, ep::load_acquire_gpu(turn), 0) != i + 1) {
             }
+            __syncwarp();
             given_up::linger();
             auto* tail = reinterpret_cast<ep::u32*>(own.windows[kSelf] + Many::kTail) + kStripe * kMany + kLate[i];
             if (ep::lane_index() == 0) ep::store_release_sys(tail, kBase + 1);
@@ -284,6 +294,7 @@ inline __device__ __noinline__ void gives_back(const ep::Group& given, Smem& sme
     if (warp == 1) {
         while (__shfl_sync(ep::kAllLanes, ep::load_acquire_gpu(turn), 0) != 1) {
         }
+        __syncwarp();
         const auto* head = reinterpret_cast<const ep::u32*>(own.windows[kPeer] + Many::kHead) + kStripe * kMany + kSelf;
         while (ep::load_relaxed_sys(head) != 1) {
         }

@@ -10,6 +10,8 @@ struct Args {
 
 constexpr int kValues = 2704;  // turns of a warp, some more blocks, and one that is short
 constexpr int kWhole = 2560;   // whole words of scales
+constexpr int kBlocks = 1152;  // one block more than those
+constexpr int kRoom = 1 << 18;  // bytes that a check may leave
 constexpr int kUnits = 449;    // of the memory in which the row is: batches of a warp, and one more
 
 using cast_rows::Marks;
@@ -110,24 +112,34 @@ __device__ __forceinline__ void lists(ep::i64* out) {
 
 /// Small values to the rows of three lanes, side by side and apart.
 template <class T>
-__device__ __forceinline__ void fields(const char* row, T* out) {
+__device__ __forceinline__ void fields(const char* row, Bytes& shared, T* out) {
     const int lane = ep::lane_index();
+    // Nothing is behind them.
+    char* end = shared.bytes + sizeof(Bytes);
+    for (int i = lane; i < 17; i += ep::kLanes) {
+        reinterpret_cast<ep::Quad*>(end)[i - 17] = reinterpret_cast<const ep::Quad*>(row)[kUnits + i - 17];
+    }
+    __syncwarp();
     const bool match = lane == 0 || lane == 7 || lane == 31;
     Marks marks{reinterpret_cast<ep::i64*>(out) + 16384};
     const int counts[4] = {40, 32, 5, 65};
     for (int c = 0; c < 4; ++c) {
         marks.write();
-        // Nothing is behind them.
-        const char* from = row + kUnits * 16 - counts[c] * sizeof(T);
-        ep::copy_field<T>(match, out + c * 8192 + lane * 256, c == 3 ? 1 : 3, from, counts[c]);
+        ep::copy_field<T>(match, out + c * 8192 + lane * 256, c == 3 ? 1 : 3, end - counts[c] * sizeof(T), counts[c]);
         marks.read();
     }
     ep::copy_field<T>(false, nullptr, 1, row, 40);
 }
 
 /// Slices of a row to the rows of three lanes, or of the first one.
-__device__ __forceinline__ void slices(const char* from, char* out) {
+__device__ __forceinline__ void slices(const char* row, char* out) {
     const int lane = ep::lane_index();
+    // Nothing is behind it.
+    char* from = out + kRoom - kUnits * 16;
+    for (int i = lane; i < kUnits; i += ep::kLanes) {
+        reinterpret_cast<ep::Quad*>(from)[i] = reinterpret_cast<const ep::Quad*>(row)[i];
+    }
+    __syncwarp();
     const int place = lane == 0 ? 0 : lane == 5 ? 1 : 2;
     Marks marks{reinterpret_cast<ep::i64*>(out) + 16384};
     const int numbers[4] = {0, 0, 1, 7}, all[4] = {1, 2, 2, 8};
@@ -177,11 +189,12 @@ extern "C" __global__ void __launch_bounds__(32)
         case 12: moves<Role<false>>(team, shared, ep::cast_from<ep::ue8m0, 1808, 8>(row), bytes); break;
         case 13: lists<8>(out); break;
         case 14: lists<9>(out); break;
-        case 15: fields<float>(reinterpret_cast<char*>(row), reinterpret_cast<float*>(out)); break;
-        case 16: fields<ep::ue8m0>(reinterpret_cast<char*>(row), reinterpret_cast<ep::ue8m0*>(out)); break;
+        case 15: fields<float>(reinterpret_cast<char*>(row), shared, reinterpret_cast<float*>(out)); break;
+        case 16: fields<ep::ue8m0>(reinterpret_cast<char*>(row), shared, reinterpret_cast<ep::ue8m0*>(out)); break;
         case 17: slices(reinterpret_cast<char*>(row), bytes); break;
         case 18: once(out); break;
         case 19: sends<ep::WordRow<16, 1>>(ep::cast_from<ep::ue8m0, 16, 8>(row), out); break;
+        case 20: sends<ep::WordRow<kBlocks, 1>>(ep::cast_from<ep::ue8m0, kBlocks, 8>(row), out); break;
         default: break;
     }
     ep::leave(args.group, call);

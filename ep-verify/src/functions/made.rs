@@ -14,7 +14,7 @@ const VALUES: usize = 2704;
 const WHOLE: usize = 2560;
 const UNITS: usize = 449;
 
-pub(super) const CHECKS: [Check; 20] = [
+pub(super) const CHECKS: [Check; 21] = [
     ("a row that is cast", Vec::new),
     ("parts that are cast", || makes(Scales::Floats)),
     ("parts that are cast by powers of two", || makes(Scales::Powers)),
@@ -35,6 +35,7 @@ pub(super) const CHECKS: [Check; 20] = [
     ("slices", slices),
     ("values of a row", once),
     ("a cast of one unit as words", || sends(Some(Scales::Powers), 16)),
+    ("a cast whose last word has one scale", || sends(Some(Scales::Powers), 1152)),
 ];
 
 /// Bytes of memory that nobody else has written.
@@ -227,6 +228,7 @@ fn fields(size: usize) -> Vec<i64> {
 fn slices() -> Vec<i64> {
     let mut memory = Memory::new(8 * ROOM);
     let from = lying(0, VALUES, UNITS * 8);
+    memory.put(8 * ROOM - from.len(), &from);
     for (c, (slice, slices)) in [(0, 1), (0, 2), (1, 2), (7, 8)].into_iter().enumerate() {
         for (place, unit) in (0..if c < 3 { 3 } else { 1 })
             .flat_map(|place| (0..UNITS).map(move |unit| (place, unit)))

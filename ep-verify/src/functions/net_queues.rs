@@ -7,14 +7,24 @@ use super::{Check, Sheet, stamped};
 /// A network, and 66 queue pairs of eight entries.
 pub(super) const WINDOW_BYTES: i64 = 1 << 17;
 
-pub(super) const CHECKS: [Check; 7] = [
+pub(super) const CHECKS: [Check; 8] = [
     ("queues that are full", rooms),
     ("queues that are not read", drains),
     ("entries of a card", card_puts),
     ("queue pairs that are full", card_rooms),
     ("queue pairs that are not read", card_drains),
-    ("a queue pair that goes on", || vec![1, 5]),
+    ("a queue pair that goes on", || {
+        let mut sheet = Sheet::new();
+        (1..=24).for_each(|turn| sheet.put(turn * 2, [1, 5]));
+        sheet.0
+    }),
     ("a queue pair that others write to", card_is_told),
+    ("a card that is late", || {
+        let mut sheet = Sheet::new();
+        sheet.put(0, (0..24).map(|round| if round % 2 == 0 { 0 } else { 5 }));
+        sheet.put(100, [1; 24]);
+        sheet.0
+    }),
 ];
 
 /// Kinds of waits.

@@ -30,6 +30,8 @@ struct Rows {
     static constexpr int kPeers = kPeers_;
     static constexpr int kSenders = kTokens;
     static constexpr int kRowStride = kRow + 32;
+    static constexpr int kApart = kRowStride;  // from a row to the next one that is there
+    static constexpr int kFirst = 0;           // the first row that is there
     static constexpr int kRecordWords = 40;
     static constexpr int kFewTokens = kFew;
     static constexpr int kWholeRowBytes = kRow;
@@ -40,7 +42,7 @@ struct Rows {
     static constexpr ep::u64 kRecords = kTold + kPeers * kSenders * kPieces * 8;
     static constexpr ep::u64 kAsWords = (kRecords + kRows * kRecordWords * 8 + 127) / 128 * 128;
     static constexpr ep::u64 kOut = (kAsWords + 2ull * kPeers * kFew * kWordRowBytes + 127) / 128 * 128;
-    static constexpr ep::u64 kWindow = (kOut + 128 + kRows * kRowStride + 127) / 128 * 128;
+    static constexpr ep::u64 kWindow = (kOut + 128 + kRows * kApart + 127) / 128 * 128;
 
     struct Role {
         static constexpr int kRanks = kPeers_;
@@ -62,6 +64,40 @@ using Long = Rows<3, 2, 0, kValues, 512, true>;
 using Vector = Rows<3, 2, 0, kValues, 1024, false>;  // more than a turn of a warp
 using Few = Rows<3, 2, 5, kValues, 512, true>;
 using Pieces = Rows<3, 0, 0, 560, 16, false>;  // more of them than lanes
+
+/// Rows so far apart that the bytes to one take more than 32 bits; of those that are taken only the last one is there.
+struct Far : Rows<3, 2, 0, 80, 80, true> {
+    static constexpr int kRowStride = 1 << 30;
+    static constexpr int kFirst = 4;
+
+    struct Role : Rows::Role {};
+};
+
+}  // namespace packed
+
+/// Tells where each row goes, at a place for its number.
+template <>
+class ep::PieceMover<packed::Far::Role, true> {
+public:
+    __device__ __forceinline__ PieceMover(MoverSmem<packed::Far::Role>& smem, Team& team) : smem_(smem), team_(team) {}
+
+    __device__ __forceinline__ void fence_global() const {}
+    __device__ __forceinline__ char* meta() { return smem_.meta[0]; }
+    __device__ __forceinline__ void begin(const void*, int) {}
+    __device__ __forceinline__ void store(char* to, const void*, int) {
+        if (to == nullptr) return;
+        char* window = team_.group.windows[team_.lane];
+        const i64 at = to - window;
+        reinterpret_cast<i64*>(window + packed::Far::kOut)[at / packed::Far::kRowStride] = at;
+    }
+    __device__ __forceinline__ void finish() {}
+
+private:
+    MoverSmem<packed::Far::Role>& smem_;
+    Team& team_;
+};
+
+namespace packed {
 
 /// A row that lies whole, or is cast with scales of so many words.
 struct Lying {
@@ -264,7 +300,7 @@ __device__ __forceinline__ void fill(const ep::Group& given, const ep::Group& gr
         for (int number = 0; number < count; ++number, ++row) {
             ep::u64* fields = ep::once_record<S>(group.window, row);
             const auto value = [&](int i) { return static_cast<ep::u32>(row * 5000 + 3 * i + 1); };
-            char* to = group.window + S::kOut + row * S::kRowStride;
+            char* to = group.window + S::kOut + (row - S::kFirst) * S::kApart;
             if constexpr (S::kFewTokens > 0) {
                 ep::WordPair* pairs = ep::OnceWords<S>::at(group.window, call, source, number);
                 if (words) fields = ep::OnceWords<S>::numbers(pairs);
@@ -273,7 +309,7 @@ __device__ __forceinline__ void fill(const ep::Group& given, const ep::Group& gr
                     reinterpret_cast<ep::u64*>(pairs)[place] = ep::stamped(lost(Missing::kWord, i), value(i));
                 }
             }
-            for (int i = lane; i < S::kWholeRowBytes / 4 && !words; i += ep::kLanes) {
+            for (int i = lane; i < S::kWholeRowBytes / 4 && !words && row >= S::kFirst; i += ep::kLanes) {
                 reinterpret_cast<ep::u32*>(to)[i] = value(i);
             }
             for (int i = lane; i < S::kPieces && !words; i += ep::kLanes) {
@@ -290,7 +326,10 @@ __device__ __forceinline__ void fill(const ep::Group& given, const ep::Group& gr
 /// What one warp takes, and packs to three places.
 template <class S>
 __device__ __forceinline__ void take(const ep::Group& given, Bytes& bytes, ep::Team& team, ep::i64* out) {
-    ep::PackedIn<S, typename S::Role> rows(team, bytes.bytes, 2, S::kOut);
+    // Nothing is behind a record.
+    char* record = bytes.bytes + sizeof(Bytes) - S::kRecordWords * 4;
+    const ep::u64 rows_at = S::kOut - static_cast<ep::u64>(S::kFirst) * S::kRowStride;
+    ep::PackedIn<S, typename S::Role> rows(team, record, 2, rows_at);
     rows.open([&](int source) { return count_of(given, source, 8); });
     ep::i64 faults = 0;
     rows.template for_places<kWidth>(
@@ -310,7 +349,7 @@ __device__ __forceinline__ void take(const ep::Group& given, Bytes& bytes, ep::T
             faults += used != (team.lane < kWidth) || choice != (used ? team.lane : 0) ? 1 : 0;
             ep::i64* own = out + 1100 + (row * kWidth + choice) * 2;
             if (used) own[0] += 1000 * source + ahead + 1, own[1] += once ? 100 : 1;
-            const bool match = used && (row + choice) % 3 != 1;
+            const bool match = used && (row + choice) % 3 != 1 && row >= S::kFirst;
             rows.copy(match, out + 4096 + (row * kWidth + choice) * (S::kWholeRowBytes / 8));
         });
     const int index = team.index();
@@ -336,7 +375,7 @@ inline __device__ __noinline__ void takes(const ep::Group& given, Bytes& bytes, 
     }
     // Where all rows lie in the end.
     for (int i = ep::lane_index(); i < 8; i += ep::kLanes) {
-        out[1800 + i] = digest(group.window + S::kOut + i * S::kRowStride, S::kRowStride);
+        out[1800 + i] = digest(group.window + S::kOut + i * S::kApart, S::kApart);
     }
     __syncwarp();
 }
@@ -383,6 +422,9 @@ extern "C" __global__ void __launch_bounds__(32)
         case 24: takes<Pieces>(group, bytes, true, Taken{18, 3, 0, Missing::kPiece, 1, 2}, out); break;
         case 25: takes<Long>(group, bytes, true, Taken{19, 5, 0, Missing::kField, 2, 3}, out); break;
         case 26: takes<Few>(group, bytes, true, Taken{20, 5, 4, Missing::kField, 2, 39}, out); break;
+        case 27: sends<Far, Lying>(group, bytes, Sent{21, 6}, out); break;
+        case 28: takes<Far>(group, bytes, false, Taken{22, 5, 0}, out); break;
+        case 29: sends<Vector, Floats>(group, bytes, Sent{23, 5}, out); break;
         default: break;
     }
     ep::leave(args.group, call);

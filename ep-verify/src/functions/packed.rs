@@ -14,7 +14,7 @@ const TOKENS: usize = 6;
 const ROWS: usize = 16;
 const FIELDS: usize = 40;
 
-pub(super) const CHECKS: [Check; 27] = [
+pub(super) const CHECKS: [Check; 30] = [
     ("rows of tokens", Vec::new),
     ("rows to many ranks", || sends(&MANY, None, &Sent::new(7, 6))),
     ("casts to many ranks", || sends(&MANY, Some(Scales::Floats), &Sent::new(8, 2))),
@@ -65,6 +65,9 @@ pub(super) const CHECKS: [Check; 27] = [
     ("a field behind words, which does not come", || {
         takes(&FEW, &Taken { words: 4, lost: Some((CLOSED, 2, 6)), ..Taken::new(20, &ENDS) })
     }),
+    ("rows far away", || sends(&FAR, None, &Sent::new(21, 6))),
+    ("the last of rows that are far apart", || takes(&FAR, &Taken::new(22, &ENDS))),
+    ("long casts by vectors", || sends(&VECTOR, Some(Scales::Floats), &Sent::new(23, 5))),
 ];
 
 /// Kinds of waits.
@@ -75,20 +78,22 @@ const FLAG: i64 = 6;
 /// The sources of five rows.
 const ENDS: [usize; 5] = [0, 0, 0, 2, 2];
 
-/// A channel: bytes of a row and of a piece, and how many tokens travel as words.
+/// A channel: bytes of a row and of a piece, how many tokens travel as words, and whether a GiB is between rows.
 struct Form {
     peers: usize,
     own: usize,
     few: usize,
     row: usize,
     piece: usize,
+    is_far: bool,
 }
 
-const MANY: Form = Form { peers: 34, own: 33, few: 0, row: 80, piece: 80 };
-const LONG: Form = Form { peers: 3, own: 2, few: 0, row: 1808, piece: 512 };
+const MANY: Form = Form { peers: 34, own: 33, few: 0, row: 80, piece: 80, is_far: false };
+const LONG: Form = Form { peers: 3, own: 2, row: 1808, piece: 512, ..MANY };
 const VECTOR: Form = Form { piece: 1024, ..LONG };
 const FEW: Form = Form { few: 5, ..LONG };
-const PIECES: Form = Form { peers: 3, own: 0, few: 0, row: 560, piece: 16 };
+const PIECES: Form = Form { peers: 3, own: 0, row: 560, piece: 16, ..MANY };
+const FAR: Form = Form { peers: 3, own: 2, is_far: true, ..MANY };
 
 impl Form {
     fn pieces(&self) -> usize {
@@ -189,7 +194,13 @@ impl Windows<'_> {
             let record = records + (first + number) * FIELDS * 8;
             let told = told + ((form.own * TOKENS + number) * form.pieces() + piece) * 8;
             let window = &mut self.all[peer];
-            window.put(at + begin, &row[begin..end]);
+            if form.is_far {
+                let number = first + number;
+                let at = rows + peer % 2 * 128 + (number << 30);
+                window.put_words(rows + number * 8, [at as i64]);
+            } else {
+                window.put(at + begin, &row[begin..end]);
+            }
             for (i, (field, _)) in fields.iter().enumerate().filter(|(_, (_, own))| *own == piece) {
                 window.put_words(record + i * 8, [stamped(call, *field)]);
             }
@@ -348,25 +359,30 @@ fn takes(form: &Form, taken: &Taken<'_>) -> Vec<i64> {
     let (total, warps) = (taken.sources.len(), if taken.lost.is_some() { 1 } else { 6 });
     let parts = if taken.words != 0 { 2 } else { slices_of(warps, total) };
     let units = taken.lost.map_or(total * parts, |(.., units)| units);
+    // The first row that is there.
+    let lies = if form.is_far { 4 } else { 0 };
     for (row, source) in taken.sources.iter().enumerate() {
         let bytes: Vec<u8> = (0..form.row as u32 / 4)
             .flat_map(|i| (row as u32 * 5000 + 3 * i + 1).to_le_bytes())
             .collect();
         let is_words = taken.words >> source & 1 != 0;
-        if !is_words {
-            window.put(row * form.stride(), &bytes);
+        if !is_words && row >= lies {
+            window.put((row - lies) * form.stride(), &bytes);
         }
         for part in (0..parts).filter(|part| row * parts + part < units) {
+            packs(&mut sheet, (row, *source), part == 0);
+            if row < lies {
+                continue;
+            }
             for unit in (0..form.row / 16).filter(|unit| unit_part(*unit, is_words, parts) == part)
             {
                 let (begin, end) = (unit * 16, unit * 16 + 16);
-                window.put(row * form.stride() + begin, &bytes[begin..end]);
+                window.put((row - lies) * form.stride() + begin, &bytes[begin..end]);
                 for choice in (0..3).filter(|choice| (row + choice) % 3 != 1) {
                     let at = 8 * 4096 + (row * 3 + choice) * form.row;
                     out.put(at + begin, &bytes[begin..end]);
                 }
             }
-            packs(&mut sheet, (row, *source), part == 0);
         }
         // What is lost behind them is a count.
         let is_met = row * parts < units + usize::from(matches!(taken.lost, Some((FLAG, ..))));

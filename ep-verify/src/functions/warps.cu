@@ -401,7 +401,20 @@ __device__ __forceinline__ void casts(const ep::Team& team, ep::i64* out) {
     ep::bf16* row = reinterpret_cast<ep::bf16*>(out);
     ep::for_lanes(0, 2400, [&](int i) { row[i] = cast_value(i); });
     ep::i64* to = casts_of<float>(team, row, out + 600);
-    casts_of<ep::ue8m0>(team, row, to);
+    to = casts_of<ep::ue8m0>(team, row, to);
+    // No vector begins where this row does.
+    casts_of<float>(team, row + 1, to);
+}
+
+/// How many slices rows are cut into, and quotients by the largest number that is divided by.
+__device__ __forceinline__ void slices(ep::i64* out) {
+    const int warps = ep::lane_index();
+    for (int rows = 0; rows < 10; ++rows) out[rows * ep::kLanes + warps] = ep::slices_of<8>(warps, ep::i64{rows});
+    const auto all = ep::wide_of<float>([&](int k) {
+        return ep::float_of(0x7d000000u + static_cast<ep::u32>(warps * 8 + k) * 77777u);
+    });
+    const ep::Wide<float> found = ep::quotients(all, 1e37f);
+    for (int k = 0; k < ep::kWide; ++k) out[320 + warps * 8 + k] = ep::bits_of(found.values[k]);
 }
 
 /// Rows of the parts of a token, of which every third is missing.
@@ -479,6 +492,7 @@ extern "C" __global__ void __launch_bounds__(warps::kWarps * 32)
             case 16: warps::casts(team, out); break;
             case 17: warps::token_parts(out); break;
             case 18: warps::far_runs(out); break;
+            case 19: warps::slices(out); break;
             default: break;
         }
     }

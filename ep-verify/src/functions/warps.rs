@@ -5,7 +5,7 @@ use ep_runtime::meaning::logfmt::Range;
 use super::values::nearest_e4m3;
 use super::{Check, Sheet, UNTOUCHED};
 
-pub(super) const CHECKS: [Check; 19] = [
+pub(super) const CHECKS: [Check; 20] = [
     ("loops of a role", loops),
     ("what is done once", singles),
     ("tokens of stripes", stripes),
@@ -25,6 +25,7 @@ pub(super) const CHECKS: [Check; 19] = [
     ("rows that are cast", casts),
     ("parts of a token", token_parts),
     ("messages that are far away", far_runs),
+    ("slices of rows, and large quotients", slices),
 ];
 
 fn loops() -> Vec<i64> {
@@ -310,8 +311,18 @@ fn blocks() -> Vec<i64> {
     sheet.0
 }
 
+fn slices() -> Vec<i64> {
+    let slices = |rows: i64, warps: i64| {
+        let fits = |slices: &i64| rows > 0 && slices * rows <= warps;
+        [8, 4, 2].into_iter().find(fits).unwrap_or(1)
+    };
+    let cuts = (0..10).flat_map(|rows| (0..32).map(move |warps| slices(rows, warps)));
+    let quotient = |i: u32| i64::from((f32::from_bits(0x7d00_0000 + i * 77_777) / 1e37).to_bits());
+    cuts.chain((0..256).map(quotient)).collect()
+}
+
 fn casts() -> Vec<i64> {
-    const WORDS: usize = 600 + 2 * 9 * 300;
+    const WORDS: usize = 600 + 3 * 9 * 300;
     let bits = |i: usize| {
         let (mixed, block) = ((i as u32 + 1).wrapping_mul(2_654_435_761), i as u32 / 128);
         let exponent = 90 + block * 5 + (mixed >> 7) % 12;
@@ -326,10 +337,10 @@ fn casts() -> Vec<i64> {
         bytes[2 * i..2 * i + 2].copy_from_slice(&(bits(i) as u16).to_le_bytes());
     }
     let mut to = 600 * 8;
-    for packed in [false, true] {
+    for (first, packed) in [(0, false), (0, true), (1, false)] {
         for count in [1, 5, 127, 128, 129, 256, 1024, 1037, 2176] {
             let mut scales = Vec::new();
-            for (block, values) in row[..count].chunks(128).enumerate() {
+            for (block, values) in row[first..first + count].chunks(128).enumerate() {
                 let peak = values.iter().fold(1e-10_f32, |peak, value| peak.max(value.abs()));
                 let exact = peak / 448.0;
                 // The least power of two that is not below it.
@@ -340,8 +351,8 @@ fn casts() -> Vec<i64> {
                     false => nearest_e4m3(quotient.clamp(-448.0, 448.0)) as u8,
                 };
                 let codes = values.iter().map(|value| code(value / scale));
-                let first = to + block * 128;
-                bytes.splice(first..first + values.len(), codes);
+                let place = to + block * 128;
+                bytes.splice(place..place + values.len(), codes);
                 scales.extend(if packed {
                     vec![power as u8]
                 } else {

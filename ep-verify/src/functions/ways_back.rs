@@ -17,7 +17,7 @@ const TWO: Channel = way(3, (2, 0), 7, (520, 4));
 pub(super) const WINDOW_BYTES: i64 =
     MEMORY_END + MANY.bytes() + FEW.bytes() + LONG.bytes() + TWO.bytes() + 512;
 
-pub(super) const CHECKS: [Check; 29] = [
+pub(super) const CHECKS: [Check; 30] = [
     ("rows that all take", Vec::new),
     ("cuts of a short row", || cuts(48)),
     ("cuts of a long row", || cuts(2224)),
@@ -47,6 +47,7 @@ pub(super) const CHECKS: [Check; 29] = [
     ("quarters that have not come", waits),
     ("rows between two ranks", || rounds(TWO, Kind::Rows, 20)),
     ("sums between two ranks", || rounds(TWO, Kind::Sums, 40)),
+    ("sums of fewer rows than are loaded at once", || vec![0; 128]),
 ];
 
 /// What half of a number is that nobody has written.

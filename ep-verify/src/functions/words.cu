@@ -128,6 +128,12 @@ __device__ __forceinline__ void for_words(ep::Team& team, Body body) {
     }
 }
 
+/// Leaves words of a call where functions that are called next have their variables: what is not loaded passes for one.
+inline __device__ __noinline__ void scribble(ep::u32 epoch) {
+    volatile ep::u32 all[4096];
+    for (int i = 0; i < 4096; ++i) all[i] = epoch;
+}
+
 /// Writes all words but one, and waits for that one; what has come then is read without a look at who wrote it.
 template <class Slots>
 __device__ __forceinline__ void read(ep::Team& team, ep::u32* asked, ep::i64* out) {
@@ -139,6 +145,7 @@ __device__ __forceinline__ void read(ep::Team& team, ep::u32* asked, ep::i64* ou
         });
         __syncwarp();
         if (team.leader()) ep::store_release_sys(asked, round + 1u);
+        scribble(team.epoch);
         ep::SlotChannel<Slots>(team).await();
         bool come = true;
         for_words<Slots>(team, [&](const ep::SlotWords& from, int, int i) {

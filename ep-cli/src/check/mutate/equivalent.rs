@@ -140,6 +140,7 @@ fn numbered(text: &str) -> Option<(Option<usize>, &str)> {
 
 #[cfg(test)]
 mod tests {
+    use ep_runtime::device::HEADERS;
     use ep_runtime::host::mutation::{Mutation, Operator};
 
     use super::*;
@@ -181,5 +182,13 @@ mod tests {
         assert_eq!(reason(Operator::Number, "0", 2).as_deref(), Some("x"));
         assert_eq!(reason(Operator::Number, "1", 2), None);
         assert_eq!(reason(Operator::Skip, "f(0, 0);", 3).as_deref(), Some("y"));
+    }
+    #[test]
+    fn what_is_named_is_there() {
+        let list = Equivalents::known().expect("it is a list");
+        for (file, code) in list.lines() {
+            let text = HEADERS.iter().find(|(name, _)| *name == file).map_or("", |(_, text)| text);
+            assert!(text.lines().any(|line| line.trim() == code), "{file} has no `{code}`");
+        }
     }
 }

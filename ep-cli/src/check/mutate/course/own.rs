@@ -15,7 +15,7 @@ pub(super) struct Own {
 }
 
 /// All of them. The tight ones have rings that hold the least, to which more rows come than fit.
-pub(super) const OWN: [Own; 10] = [
+pub(super) const OWN: [Own; 12] = [
     Own {
         name: "tight",
         pipeline: "node-dispatch",
@@ -129,5 +129,30 @@ pub(super) const OWN: [Own; 10] = [
         rows: 2,
         rounds: 2,
         set: &[("hidden", "16"), ("topk", "3"), ("bias", "1"), ("weights", "0")],
+    },
+    Own {
+        name: "casts as words",
+        pipeline: "packed-dispatch",
+        ranks: 2,
+        nodes: None,
+        rows: 24,
+        rounds: 2,
+        set: &[("payload", "fp8"), ("hidden", "656"), ("topk", "3"), ("experts", "7")],
+    },
+    Own {
+        name: "pieces",
+        pipeline: "packed-dispatch",
+        ranks: 2,
+        nodes: None,
+        rows: 24,
+        rounds: 2,
+        set: &[
+            ("payload", "fp8-packed"),
+            ("hidden", "1296"),
+            ("topk", "3"),
+            ("experts", "7"),
+            ("words", "0"),
+            ("piece", "1024"),
+        ],
     },
 ];
