@@ -67,8 +67,7 @@ impl Machine<'_> {
             older = checker.strong_load(here, (at, bytes), value, how, pc);
         })?;
         if older.is_some() {
-            // There is something new to be seen.
-            self.lane().polling.forget();
+            self.forget_looks(here);
         }
         Ok(older.unwrap_or(value))
     }

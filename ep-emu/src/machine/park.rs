@@ -84,6 +84,18 @@ impl Machine<'_> {
         }
     }
 
+    /// There is something new to be seen by a lane, which no write will tell of: its warp looks again.
+    pub(crate) fn forget_looks(&mut self, lane: Idx) {
+        let first = lane - lane % 32;
+        for mate in first..first + 32 {
+            if self.lanes[mate].state == State::Poll {
+                self.unpark(mate);
+            } else {
+                self.lanes[mate].polling.forget();
+            }
+        }
+    }
+
     /// Wakes a lane and the parked lanes of its warp: a warp may poll many flags in one loop, a
     /// lane each, and leave the loop only when each lane has looked again.
     fn wake_poller(&mut self, lane: Idx) {

@@ -71,6 +71,20 @@ __device__ __forceinline__ void count(const Args& args, const ep::Call& call,
     });
 }
 
+/// A call of which only the first warp knows that it is stopped, as where blocks did not all come: it is not over for the
+/// next one, which has its number.
+__device__ __forceinline__ void stops(const Args& args, const ep::Call& call, ep::CounterSmem<Few>& own) {
+    ep::u32* number = reinterpret_cast<ep::u32*>(args.group.window + 4096 + sizeof(Sums));
+    const bool is_first = args.check == 8;
+    if (threadIdx.x == 0 && blockIdx.x == 0) {
+        if (is_first) *number = call.epoch;
+        if (!is_first) args.out[0] = call.epoch - *number;
+    }
+    ep::Call mine = call;
+    mine.stopped = is_first && threadIdx.x < ep::kLanes;
+    ep::leave_counted(args.group, mine, own, [](int, ep::i32) {});
+}
+
 }  // namespace counts
 
 extern "C" __global__ void __launch_bounds__(counts::kThreads)
@@ -82,6 +96,8 @@ extern "C" __global__ void __launch_bounds__(counts::kThreads)
     });
     if (args.check < 4) {
         counts::count(args, call, smem.few);
+    } else if (args.check > 7) {
+        counts::stops(args, call, smem.few);
     } else {
         counts::count(args, call, smem.many);
     }

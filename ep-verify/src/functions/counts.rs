@@ -5,14 +5,14 @@ use super::{Check, Sheet};
 /// Two sets of counters, of which one lies in shared memory, and a word for each.
 pub(super) const SHARED_BYTES: i64 = 4 * (70 + 1 + 1 + 1);
 
-/// The sums of both sets, and three others.
-pub(super) const WINDOW_BYTES: i64 = 4096 + 16;
+/// The sums of both sets, three others, and the number of a call.
+pub(super) const WINDOW_BYTES: i64 = 4096 + 16 + 8;
 
 /// Threads of both blocks.
 const THREADS: i64 = 128;
 
 /// Each is called again, which finds what the call before has left.
-pub(super) const CHECKS: [Check; 8] = [
+pub(super) const CHECKS: [Check; 10] = [
     ("counters", || counted(70, 1, true)),
     ("counters alone", || counted(70, 1, false)),
     ("counters of a third call", || counted(70, 2, true)),
@@ -21,6 +21,8 @@ pub(super) const CHECKS: [Check; 8] = [
     ("many counters alone", || counted(306, 1, false)),
     ("many counters of a third call", || counted(306, 2, true)),
     ("many counters alone, of a fourth call", || counted(306, 1, false)),
+    ("a call that is stopped", Vec::new),
+    ("the number of a call that was stopped", || vec![0]),
 ];
 
 /// So many counters; what is added up besides is looked at by every other call.

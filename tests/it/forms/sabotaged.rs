@@ -25,7 +25,7 @@ const FOUND: [(Bug, RuleSet, u64); 24] = [
     (Bug::TokenNotWaited,      REWRITTEN, 4),
     (Bug::StageFreedEarly,     REWRITTEN, 33),
     (Bug::DebtKept,            REWRITTEN, 4),
-    (Bug::FenceLeftOut,        REWRITTEN, 7),
+    (Bug::FenceLeftOut,        REWRITTEN, 14),
     (Bug::AddressOfEach,       REWRITTEN, 4),
     (Bug::MeetLeftOut,         LOWERED,   0),
     (Bug::LeaderOfAll,         LOWERED,   0),
