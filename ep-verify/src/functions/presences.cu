@@ -314,6 +314,7 @@ __device__ __forceinline__ void meet(const ep::Group& given, ep::i64* out) {
         watch = ep::look_for_peer(last, 1, 0, site_of(peer), 0, lane == 3, watch);
     }
     out[32 + lane] = watch.absent ? 1 : 0;
+    __syncwarp();
     if (lane == 0) out[64] = ep::is_missed(group, 7) && ep::is_missed(last, peer) ? 1 : 0;
 }
 
