@@ -557,6 +557,28 @@ ep_runtime::pipeline! {
     }
 }
 
+//- up_to_too_many
+// An input comes more often than a kernel can be told.
+ep_runtime::pipeline! {
+    pipeline Tally {
+        shape { ranks: 1..=64, topk: 1..=32, experts: 1..=4096, stripes: 1..=1024 }
+        size tokens;
+        input topk_idx: up to 4294967296 i64[tokens, topk], expert_begin: i32[ranks + 1];
+        output per_rank: i32[ranks];
+        table in_rank: bool[tokens, ranks];
+        role Count on all blocks, warps shared by stripe {
+            for token in stripe {
+                for peer in ranks {
+                    record in_rank[token, peer] = routed(topk_idx[token], peer);
+                }
+                for peer in ranks where routed(topk_idx[token], peer) {
+                    count per_rank[peer];
+                }
+            }
+        }
+    }
+}
+
 //- window_and_host
 // An output is in two places.
 ep_runtime::pipeline! {

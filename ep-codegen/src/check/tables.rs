@@ -15,6 +15,9 @@ use super::walk::{Counted, Meaning, Site, root};
 use crate::ast::{self, Domain, Elem, Expr, ExprKind, Item, Place, StmtKind, TensorKind};
 use crate::diagnostics::{Diagnostics, tables as errors};
 
+/// Addresses that the parameters of a kernel hold, 4096 bytes: each copy of a tensor has one.
+const MOST_COPIES: i64 = 4096 / 8;
+
 /// Rules that no choice of arms changes.
 pub(super) fn check_declarations(model: &Model<'_>, out: &mut Diagnostics) {
     for placed in &model.items {
@@ -30,6 +33,8 @@ fn declaration(tensor: &ast::Tensor, kind: TensorKind, out: &mut Diagnostics) {
             out.push(errors::only_inputs(up_to.span, "up to", &tensor.name));
         } else if up_to.value < 1 {
             out.push(errors::no_copies(up_to, &tensor.name));
+        } else if up_to.value > MOST_COPIES {
+            out.push(errors::too_many_copies(up_to, &tensor.name, MOST_COPIES));
         }
     }
     if let (Some(window), Some(_)) = (tensor.window, tensor.host) {

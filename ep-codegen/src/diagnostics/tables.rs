@@ -23,6 +23,13 @@ pub(crate) fn no_copies(up_to: &Int, name: &Ident) -> Diagnostic {
         .help("up to 1")
 }
 
+/// More copies than a kernel can be given.
+pub(crate) fn too_many_copies(up_to: &Int, name: &Ident, most: i64) -> Diagnostic {
+    let has = format!("the parameters of a kernel hold {most} addresses");
+    Diagnostic::new(up_to, format!("`{name}` comes up to {} times, and {has}", up_to.value))
+        .help(format!("up to {most}"))
+}
+
 /// Two places for one tensor.
 pub(crate) fn window_and_host(at: Span, name: &Ident) -> Diagnostic {
     Diagnostic::new(at, format!("`{name}` cannot be in the window and on the host"))
