@@ -61,9 +61,13 @@ const LONE_RINGS_TEXT: &str = concat!(
     include_str!("functions/played_rings.cu"),
     include_str!("functions/lone_rings.cu")
 );
-const MADE_TEXT: &str =
-    concat!(include_str!("functions/cast_rows.cu"), include_str!("functions/made.cu"));
-const MOVES_TEXT: &str = include_str!("functions/moves.cu");
+const MADE_TEXT: &str = concat!(
+    include_str!("functions/marks.cu"),
+    include_str!("functions/cast_rows.cu"),
+    include_str!("functions/made.cu")
+);
+const MOVES_TEXT: &str =
+    concat!(include_str!("functions/marks.cu"), include_str!("functions/moves.cu"));
 const NET_ENDS_TEXT: &str = concat!(
     include_str!("functions/given_up.cu"),
     include_str!("functions/lone_net.cu"),
@@ -117,7 +121,8 @@ const WAYS_BACK_TEXT: &str = concat!(
     include_str!("functions/back_rows.cu"),
     include_str!("functions/ways_back.cu")
 );
-const WORDS_TEXT: &str = include_str!("functions/words.cu");
+const WORDS_TEXT: &str =
+    concat!(include_str!("functions/given_up.cu"), include_str!("functions/words.cu"));
 const WORDS_BACK_TEXT: &str = concat!(
     include_str!("functions/given_up.cu"),
     include_str!("functions/back_slots.cu"),

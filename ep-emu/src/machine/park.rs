@@ -86,14 +86,9 @@ impl Machine<'_> {
 
     /// There is something new to be seen by a lane, which no write will tell of: its warp looks again.
     pub(crate) fn forget_looks(&mut self, lane: Idx) {
+        self.wake_poller(lane);
         let first = lane - lane % 32;
-        for mate in first..first + 32 {
-            if self.lanes[mate].state == State::Poll {
-                self.unpark(mate);
-            } else {
-                self.lanes[mate].polling.forget();
-            }
-        }
+        self.lanes[first..first + 32].iter_mut().for_each(|mate| mate.polling.forget());
     }
 
     /// Wakes a lane and the parked lanes of its warp: a warp may poll many flags in one loop, a

@@ -20,11 +20,8 @@ struct Factors {
     }
 };
 
-/// Leaves numbers that are none where functions that are called next have their variables.
-inline __device__ __noinline__ void scribble() {
-    volatile ep::u32 all[4096];
-    for (int i = 0; i < 4096; ++i) all[i] = ~0u;
-}
+/// Of all that is not set, so that sums of it are no numbers.
+constexpr ep::u32 kNoNumber = ~0u;
 
 /// A row that nobody asks for: outside of all memory.
 __device__ __forceinline__ const ep::bf16* no_row(const ep::Group& given) {

@@ -1,5 +1,5 @@
-// A group of one's own, and what becomes of a team of it, for the kernels that one warp plays many ranks in: this stands
-// before slot_ends.cu, direct_ends.cu and back_slots.cu. See `state` in waits.rs.
+// A group of one's own, and what becomes of a team of it, for the kernels that one warp plays many ranks in; and what lets
+// time pass and spoils a stack. This stands before slot_ends.cu, back_slots.cu, words.cu and others. See `state` in waits.rs.
 #include <ep/sync.cuh>
 
 namespace given_up {
@@ -43,6 +43,12 @@ __device__ __forceinline__ void linger() {
     const ep::u64 begun = ep::clock_ns();
     while (ep::clock_ns() - begun < 4000) {
     }
+}
+
+/// Leaves a word where functions that are called next have their variables: what they do not set holds it.
+inline __device__ __noinline__ void scribble(ep::u32 word) {
+    volatile ep::u32 all[4096];
+    for (int i = 0; i < 4096; ++i) all[i] = word;
 }
 
 }  // namespace given_up

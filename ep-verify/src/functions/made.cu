@@ -14,8 +14,6 @@ constexpr int kBlocks = 1152;  // one block more than those
 constexpr int kRoom = 1 << 18;  // bytes that a check may leave
 constexpr int kUnits = 449;    // of the memory in which the row is: batches of a warp, and one more
 
-using cast_rows::Marks;
-
 template <class Scale>
 using Row = ep::CastRow<Scale, kValues, 8>;
 

@@ -76,19 +76,6 @@ struct End {
     }
 };
 
-/// What each lane writes, and the one before it reads: the warp meets between.
-struct Marks {
-    ep::i64* at;
-
-    __device__ __forceinline__ void write() const { at[ep::lane_index()] = ep::lane_index(); }
-
-    __device__ __forceinline__ void read() {
-        const int lane = ep::lane_index();
-        at[32 + lane] = at[(lane + 1) % ep::kLanes];
-        at += 64;
-    }
-};
-
 template <class R>
 __device__ __forceinline__ Sheet<R> begin(ep::i64* out) {
     for (int i = ep::lane_index(); i < kRows * Sheet<R>::kRow; i += ep::kLanes) out[i] = 100 + i;

@@ -2,6 +2,7 @@
 
 use super::made::{Memory, Scales, code, lying, words_of};
 use super::waits::{Record, state};
+use super::warps::slices_of;
 use super::{Check, ROOM, Sheet, UNTOUCHED, stamped};
 
 /// Where tokens go, and what a warp moves.
@@ -343,11 +344,6 @@ impl Taken<'_> {
     fn new(call: i64, sources: &[usize]) -> Taken<'_> {
         Taken { call, sources, words: 0, lost: None, seen: 2 }
     }
-}
-
-/// How many parts each of so many rows is cut into by so many warps.
-fn slices_of(warps: usize, rows: usize) -> usize {
-    [8, 4, 2].into_iter().find(|slices| slices * rows <= warps).unwrap_or(1)
 }
 
 fn takes(form: &Form, taken: &Taken<'_>) -> Vec<i64> {

@@ -311,12 +311,14 @@ fn blocks() -> Vec<i64> {
     sheet.0
 }
 
+/// How many parts each of so many rows is cut into by so many warps, of 8 at most.
+pub(super) fn slices_of(warps: usize, rows: usize) -> usize {
+    let fits = |slices: &usize| rows > 0 && slices * rows <= warps;
+    [8, 4, 2].into_iter().find(fits).unwrap_or(1)
+}
+
 fn slices() -> Vec<i64> {
-    let slices = |rows: i64, warps: i64| {
-        let fits = |slices: &i64| rows > 0 && slices * rows <= warps;
-        [8, 4, 2].into_iter().find(fits).unwrap_or(1)
-    };
-    let cuts = (0..10).flat_map(|rows| (0..32).map(move |warps| slices(rows, warps)));
+    let cuts = (0..10).flat_map(|rows| (0..32).map(move |warps| slices_of(warps, rows) as i64));
     let quotient = |i: u32| i64::from((f32::from_bits(0x7d00_0000 + i * 77_777) / 1e37).to_bits());
     cuts.chain((0..256).map(quotient)).collect()
 }

@@ -75,13 +75,6 @@ __device__ __forceinline__ void fields(ep::Team& team, ep::i64* out) {
     }
 }
 
-/// Lets time pass, far more than other warps take meanwhile.
-__device__ __forceinline__ void linger() {
-    const ep::u64 begun = ep::clock_ns();
-    while (ep::clock_ns() - begun < 4000) {
-    }
-}
-
 /// Words that come late, one in each round: every one of few sources, and one or two of each of many.
 template <class Slots>
 struct Late {
@@ -128,12 +121,6 @@ __device__ __forceinline__ void for_words(ep::Team& team, Body body) {
     }
 }
 
-/// Leaves words of a call where functions that are called next have their variables: what is not loaded passes for one.
-inline __device__ __noinline__ void scribble(ep::u32 epoch) {
-    volatile ep::u32 all[4096];
-    for (int i = 0; i < 4096; ++i) all[i] = epoch;
-}
-
 /// Writes all words but one, and waits for that one; what has come then is read without a look at who wrote it.
 template <class Slots>
 __device__ __forceinline__ void read(ep::Team& team, ep::u32* asked, ep::i64* out) {
@@ -145,7 +132,7 @@ __device__ __forceinline__ void read(ep::Team& team, ep::u32* asked, ep::i64* ou
         });
         __syncwarp();
         if (team.leader()) ep::store_release_sys(asked, round + 1u);
-        scribble(team.epoch);
+        given_up::scribble(team.epoch);  // what is not loaded passes for a word of the call
         ep::SlotChannel<Slots>(team).await();
         bool come = true;
         for_words<Slots>(team, [&](const ep::SlotWords& from, int, int i) {
@@ -165,7 +152,7 @@ __device__ __forceinline__ void bring(ep::Team& team, const ep::u32* asked) {
         const Late<Slots> late(other, round);
         const ep::Site site{0, ep::Waiting::kFlag, -1, other, round + 1u};
         ep::wait_counter(team, site, asked);
-        linger();
+        given_up::linger();
         team.epoch = 100u + round;
         ep::SlotChannel<Slots> slots(team);
         ep::SlotWords to = slots.to(other);

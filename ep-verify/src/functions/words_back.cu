@@ -257,7 +257,7 @@ extern "C" __global__ void __launch_bounds__(back_slots::kWarps * 32)
     const ep::Call call = ep::enter(args.group);
     const auto& group = args.group;
     ep::i64* out = args.out;
-    scribble();
+    given_up::scribble(kNoNumber);
     if (args.check == 2) begin(group);
     if (args.check == 26) rounds<Two, false>(group, 20, out, tokens_in);
     if (args.check == 27) rounds<Two, true>(group, 40, out, tokens_in);
