@@ -35,6 +35,7 @@ mod proxy;
 mod queue;
 mod rows;
 mod shared_memory;
+mod signals;
 mod stream;
 #[allow(dead_code, reason = "C structs are declared in full")]
 mod sys;

@@ -11,6 +11,7 @@ use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use super::Search;
 use super::find;
 use super::provider::{Offer, Provider};
+use super::signals;
 use super::sys::{self, Api, Info};
 use crate::net_error::NetError;
 
@@ -61,7 +62,8 @@ impl Fabric {
     fn load(path: &Path) -> Result<Fabric, String> {
         // SAFETY: the library is one that the user named or that only this user and the system can have
         // put there; its initialisers are those of libfabric.
-        let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) };
+        let open = || unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) };
+        let library = signals::kept(open);
         let library = library.map_err(|error| match error.source() {
             Some(source) => source.to_string(),
             None => error.to_string(),
@@ -158,7 +160,7 @@ impl Fabric {
         // SAFETY: `hints` is a fresh info with all its parts, which it owns and which nobody else knows;
         // the name is copied by the C allocator, which frees it with the info. The call reads the strings
         // and writes one pointer.
-        let code = unsafe {
+        let ask = || unsafe {
             let info = &mut *hints.info;
             info.caps = sys::CAP_MSG | sys::CAP_RMA | sys::CAP_WRITE | sys::CAP_REMOTE_WRITE;
             info.mode = sys::MODE_CONTEXT | sys::MODE_CONTEXT2;
@@ -180,7 +182,8 @@ impl Fabric {
                 source.as_ref().map_or((ptr::null(), 0), |node| (node.as_ptr(), sys::SOURCE));
             (self.api.getinfo)(api, node, ptr::null(), flags, info, &mut head)
         };
-        match code {
+        // The first one loads libraries of cards.
+        match signals::kept(ask) {
             0 => Ok(InfoList { fabric: self, head, stack }),
             code => Err(format!("{stack}: {}", self.words(code as isize))),
         }

@@ -1,0 +1,149 @@
+//! `epforge check --courses`: what mutations are put to, without any. Calls of every arm, each way in which
+//! kernels are made, shapes that drawn ones seldom have, and the functions of the device library.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::sync::Arc;
+use std::time::Instant;
+
+use ep_runtime::host::Programs;
+
+use super::fault::Fault;
+use super::mutate::{Course, Way, courses};
+use super::pool::on_all_cores;
+use super::trial::LIMIT;
+use crate::failure::Failure;
+use crate::json::{Object, Value};
+use crate::problem::no_machine;
+use crate::progress::Progress;
+
+/// What strikes a rank, where a course has faults, beside a run without.
+const FAULTS: [Fault; 2] = [Fault::StoppedRank, Fault::DeadRank];
+
+/// What the schedules of a course came to.
+#[derive(Default)]
+struct Tally {
+    steps: u64,
+    /// Reports by seed.
+    failures: BTreeMap<u64, String>,
+}
+
+/// Runs every course under `schedules` schedules from `seed` on.
+pub(super) fn run(
+    schedules: u64,
+    seed: u64,
+    json: bool,
+    out: &mut dyn Write,
+) -> Result<(), Failure> {
+    let started = Instant::now();
+    let programs = Programs::find().map_err(no_machine)?;
+    let courses = courses(&programs)?;
+    let mut tallies: Vec<Tally> = courses.iter().map(|_| Tally::default()).collect();
+    let each = usize::try_from(schedules).unwrap_or(usize::MAX);
+    let place = |number: usize| (number / each, seed + (number % each) as u64);
+    let work = |number: usize| {
+        let (index, seed) = place(number);
+        schedule(&courses[index], &programs, seed)
+    };
+    let progress = Progress::new(courses.len() as u64 * schedules);
+    on_all_cores(courses.len().saturating_mul(each), work, |number, outcome| {
+        let (index, seed) = place(number);
+        match outcome {
+            Ok(steps) => tallies[index].steps += steps,
+            Err(report) => drop(tallies[index].failures.insert(seed, report)),
+        }
+        progress.step(&courses[index].name);
+    });
+    drop(progress);
+    for (course, tally) in courses.iter().zip(&tallies) {
+        show(&course.name, schedules, tally, json, out)?;
+    }
+    let (failed, all) =
+        (tallies.iter().filter(|it| !it.failures.is_empty()).count(), courses.len());
+    if !json {
+        let seconds = started.elapsed().as_secs_f64();
+        writeln!(
+            out,
+            "{schedules} schedules of each, {failed} of {all} courses failed, {seconds:.1} s"
+        )?;
+    }
+    match failed {
+        0 => Ok(()),
+        _ => Err(Failure::Failed(format!("{failed} of {all} courses failed"))),
+    }
+}
+
+/// Runs a course under a schedule, and with each fault if it has any. Gives the steps of the first run.
+fn schedule(course: &Course, programs: &Arc<Programs>, seed: u64) -> Result<u64, String> {
+    let mut way = Way {
+        build: course.build(),
+        seed,
+        mutation: 0,
+        struck: None,
+        max_steps: u64::MAX,
+        isolation: Some(LIMIT),
+    };
+    let steps = course.run(programs, way)??;
+    for fault in FAULTS.into_iter().filter(|_| course.has_faults()) {
+        way.struck = Some((fault, fault.drawn(course.ranks(), seed, steps)));
+        let struck = course.run(programs, way)?;
+        struck.map_err(|report| format!("with {}: {report}", fault.name()))?;
+    }
+    Ok(steps)
+}
+
+fn show(
+    name: &str,
+    schedules: u64,
+    tally: &Tally,
+    json: bool,
+    out: &mut dyn Write,
+) -> Result<(), Failure> {
+    let steps = tally.steps as f64 / 1e6;
+    let first = tally.failures.first_key_value();
+    let replay = |seed: u64| format!("epforge check --courses 1 --seed {seed}");
+    if json {
+        let object = Object::new()
+            .with("course", name)
+            .with("schedules", schedules)
+            .with("million_steps", Value::Tenths(steps))
+            .with("failed", first.is_some());
+        let object = match first {
+            None => object,
+            Some((seed, report)) => {
+                object.with("seed", *seed).with("report", report).with("replay", replay(*seed))
+            }
+        };
+        writeln!(out, "{object}")?;
+        return Ok(());
+    }
+    let Some((seed, report)) = first else {
+        writeln!(out, "  ok      {name:46} {steps:.1} million steps")?;
+        return Ok(());
+    };
+    writeln!(out, "  FAILED  {name:46} with seed {seed}")?;
+    for line in report.lines() {
+        writeln!(out, "    {line}")?;
+    }
+    writeln!(out, "    replay: {}", replay(*seed))?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use ep_runtime::host::mutant::{DEVICE_LIBRARY, Mutant};
+
+    use super::*;
+
+    #[test]
+    fn a_course_is_good_and_finds_a_planted_bug() {
+        let Ok(programs) = Programs::find() else { return };
+        let all = courses(&programs).unwrap_or_else(|_| panic!("every course has a plan"));
+        let counts = all.iter().find(|course| course.name == "functions, counts").unwrap();
+        assert!(schedule(counts, &programs, 3).unwrap() > 0);
+        let planted = Mutant::parse(DEVICE_LIBRARY).unwrap();
+        let name = "counters: a block begins with what another one has counted";
+        let planted = planted.iter().find(|mutant| mutant.name == name).unwrap();
+        assert!(schedule(counts, &programs.planted(planted), 3).is_err());
+    }
+}
