@@ -1,5 +1,7 @@
 //! Launches: each rank runs its list in order, blocks enter as slots become free.
 
+use std::mem;
+
 use super::{Fault, Machine, Outcome};
 use crate::abi::LaneView;
 use crate::failure::FailureKind;
@@ -145,7 +147,10 @@ impl Machine<'_> {
     /// launch may hold the SM that those need who are waited for.
     pub(crate) fn bring_next_kernel(&mut self) -> Outcome<()> {
         let slot = self.block_of(self.here());
-        self.blocks[slot].has_brought_next = true;
+        if mem::replace(&mut self.blocks[slot].has_brought_next, true) {
+            // Since another lane has, each wait is looked at when it begins.
+            return Ok(());
+        }
         let warps = self.blocks[slot].warps();
         let mut lanes = warps.start * 32..warps.end * 32;
         match lanes.find(|lane| self.lanes[*lane].state == State::Poll) {
