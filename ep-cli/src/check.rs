@@ -1,5 +1,6 @@
 //! `epforge check`: pipelines on the host under many schedules, each of which a seed replays.
 
+mod courses;
 mod coverage;
 mod fault;
 mod mode;
@@ -46,7 +47,7 @@ const MOST_SCHEDULES: u64 = 1_000_000_000;
 #[command(after_help = PROBLEM_HELP, group = ArgGroup::new("bugs").args(["mutants", "mutate"]))]
 pub(crate) struct Options {
     /// A pipeline, dispatch+combine, or all; what layout, nvl-dispatch and nvl-combine need runs before
-    #[arg(required_unless_present_any = ["mutants", "mutate", "random"])]
+    #[arg(required_unless_present_any = ["mutants", "mutate", "random", "courses"])]
     pipeline: Option<String>,
     /// Plant bugs in the device library, one by one, and tell which are found: all, or those whose names
     /// hold a text
@@ -55,6 +56,10 @@ pub(crate) struct Options {
     /// Declarations that nobody wrote, each from a seed, against what they mean
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MOST_SCHEDULES), conflicts_with_all = ["pipeline", "mutants", "mutate", "schedules", "mode", "fault", "every_fault", "fuzz_shapes", "ranks", "tokens", "set", "plain"])]
     random: Option<u64>,
+    /// Calls of every arm in every kind, seldom shapes, and functions of the device library: so many schedules of each
+    /// of the courses that mutations are put to
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MOST_SCHEDULES), conflicts_with_all = ["pipeline", "mutants", "mutate", "random", "schedules", "mode", "fault", "every_fault", "fuzz_shapes", "ranks", "tokens", "set", "plain", "coverage"])]
+    courses: Option<u64>,
     /// Make bugs by rule in headers of the device library or texts of kernels (`ring.cuh,rows.cuh`), in one
     /// line (`ring.cuh:88`), or in all, and tell which are found
     #[arg(long, value_name = "FILE", conflicts_with_all = ["pipeline", "mutants", "schedules", "mode", "fault", "every_fault", "fuzz_shapes", "ranks", "tokens", "set"])]
@@ -129,9 +134,9 @@ impl Options {
         Ok(declared)
     }
 
-    /// Refuses seeds that are none.
-    fn has_seeds(&self) -> Result<(), Failure> {
-        let (seed, schedules) = (self.seed, self.schedules);
+    /// Refuses seeds that are none, of so many schedules.
+    fn has_seeds(&self, schedules: u64) -> Result<(), Failure> {
+        let seed = self.seed;
         match seed.checked_add(schedules - 1) {
             Some(_) => Ok(()),
             None => {
@@ -194,6 +199,10 @@ pub(crate) fn run(
     if let Some(count) = options.random {
         return random::run(count, options.seed, json, out, err);
     }
+    if let Some(count) = options.courses {
+        options.has_seeds(count)?;
+        return courses::run(count, options.seed, json, out);
+    }
     if let Some(file) = &options.mutate {
         let request = mutate::Request {
             file,
@@ -206,7 +215,7 @@ pub(crate) fn run(
         };
         return mutate::run(&request, json, out);
     }
-    options.has_seeds()?;
+    options.has_seeds(options.schedules)?;
     // Wrong use is said before a compiler is looked for.
     asked_of_standard(options, &options.asked(entries)?)?;
     let programs = Programs::find().map_err(no_machine)?;

@@ -21,11 +21,10 @@ use crate::failure::Failure;
 use crate::problem::no_machine;
 use crate::progress::Progress;
 use crate::suggestion::did_you_mean;
-use course::Course;
 use hunt::{Field, Hunt, Target, targets};
 use report::Report;
 
-pub(super) use course::courses;
+pub(super) use course::{Course, Way, courses};
 pub(super) use equivalent::Equivalents;
 pub(super) use hunt::{Judging, explore};
 

@@ -40,7 +40,7 @@ const KINDS: [(&str, bool, Arch); 3] =
 
 /// A problem, and the calls that are made of it.
 pub(in crate::check) struct Course {
-    pub(super) name: String,
+    pub(in crate::check) name: String,
     what: What,
     /// Whether what it comes to is looked at by the sanitizers as well.
     is_sanitized: bool,
@@ -68,16 +68,16 @@ struct Drawn {
 
 /// How a course is run.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Way {
-    pub(super) build: Build,
-    pub(super) seed: u64,
+pub(in crate::check) struct Way {
+    pub(in crate::check) build: Build,
+    pub(in crate::check) seed: u64,
     /// The mutation that holds; 0: none.
-    pub(super) mutation: u32,
+    pub(in crate::check) mutation: u32,
     /// What goes wrong, on which rank and at which step.
-    pub(super) struck: Option<(Fault, (u32, u64))>,
-    pub(super) max_steps: u64,
+    pub(in crate::check) struck: Option<(Fault, (u32, u64))>,
+    pub(in crate::check) max_steps: u64,
     /// Runs kernels in a process of their own, which may take so long.
-    pub(super) isolation: Option<Duration>,
+    pub(in crate::check) isolation: Option<Duration>,
 }
 
 /// All courses.
@@ -201,7 +201,7 @@ impl Course {
 
     /// Runs it. Gives the steps that it took, or says what went wrong; an error if the calls cannot be
     /// made.
-    pub(super) fn run(
+    pub(in crate::check) fn run(
         &self,
         programs: &Arc<Programs>,
         way: Way,
@@ -267,7 +267,7 @@ impl Course {
     }
 
     /// How it is compiled where the checker looks on.
-    pub(super) fn build(&self) -> Build {
+    pub(in crate::check) fn build(&self) -> Build {
         match (self.is_sanitized, self.is_large()) {
             (true, _) => Build::Sanitized,
             (_, true) => Build::Plain,
@@ -276,7 +276,7 @@ impl Course {
     }
 
     /// Whether a rank that stops or dies is part of it.
-    pub(super) fn has_faults(&self) -> bool {
+    pub(in crate::check) fn has_faults(&self) -> bool {
         self.is_of_pipeline() && !self.is_large()
     }
 
@@ -291,7 +291,7 @@ impl Course {
     }
 
     /// How many ranks it has.
-    pub(super) fn ranks(&self) -> usize {
+    pub(in crate::check) fn ranks(&self) -> usize {
         match &self.what {
             What::Standard(standard) => standard.ranks,
             What::Declared(drawn) => drawn.ranks,
