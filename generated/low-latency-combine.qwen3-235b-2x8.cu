@@ -133,7 +133,7 @@ struct Args {
 /// role Send on all blocks, warps shared by (local_expert, source, share)
 __device__ __forceinline__ void send(const Args& args, ep::Team& team) {
     const int me = args.group.rank;
-    ep::SlotRowsOut<Cfg::Back, ep::NetSlotRows<Cfg::Back>> back(team, *args.net);
+    ep::SlotRowsOut<Cfg::Back, ep::NetSlotRows<Cfg::Back>> back(team, args.net);
     for (ep::i64 unit = team.index();
         unit < ep::i64{Cfg::kLocalExperts} * Cfg::kRanks * Cfg::kShares && !team.stopped;
         unit += team.count()) {
@@ -182,7 +182,7 @@ __device__ __forceinline__ void send(const Args& args, ep::Team& team) {
 /// role Reduce on all blocks, one block a token
 __device__ __forceinline__ void reduce(const Args& args, ep::Team& team) {
     ep::SlotRowsIn<Cfg::Back, ep::NetSlotRows<Cfg::Back>, ep::SlotTimes<Cfg::Back>> back(team,
-        *args.net, args.wait_ns);
+        args.net, args.wait_ns);
     // +63  for token in tokens gather part from back[owner(topk_idx[token, choice])] at
     //     [local(topk_idx[token, choice], owner(topk_idx[token, choice])), token] across choice in
     //     topk

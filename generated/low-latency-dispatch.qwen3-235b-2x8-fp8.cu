@@ -141,7 +141,7 @@ struct Args {
 /// role Cast on all blocks, one block a token
 __device__ __forceinline__ void cast(const Args& args, ep::Team& team) {
     const int me = args.group.rank;
-    ep::SlotRowsOut<Cfg::Rows, ep::NetSlotRows<Cfg::Rows>> rows(team, *args.net);
+    ep::SlotRowsOut<Cfg::Rows, ep::NetSlotRows<Cfg::Rows>> rows(team, args.net);
     // +42  for token in tokens
     ep::Units<Cfg::Cast, 0> units(team, ep::rows_of(args.tokens, args.tokens_from) * Cfg::kTopk);
     for (int unit; (unit = units.take()) >= 0;) {
@@ -176,7 +176,7 @@ __device__ __forceinline__ void cast(const Args& args, ep::Team& team) {
 /// role Pack on all blocks, warps shared by (expert, source, share)
 __device__ __forceinline__ void pack(const Args& args, ep::Team& team) {
     ep::SlotRowsIn<Cfg::Rows, ep::NetSlotRows<Cfg::Rows>, ep::SlotTimes<Cfg::Rows>> rows(team,
-        *args.net, args.wait_ns);
+        args.net, args.wait_ns);
     for (ep::i64 unit = team.index();
         unit < ep::i64{Cfg::kLocalExperts} * Cfg::kRanks * Cfg::kShares && !team.stopped;
         unit += team.count()) {

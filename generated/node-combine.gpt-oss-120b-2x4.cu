@@ -204,7 +204,7 @@ __device__ __forceinline__ void nvl_send(const Args& args, Smem& smem, ep::Team&
 /// role Forward on odd blocks, warps shared by node
 __device__ __forceinline__ void forward(const Args& args, ep::Team& team) {
     ep::RingsIn<Cfg::Inner, ep::WindowRings<Cfg::Inner, ep::Kept::kPeersOfPart>> inner(team);
-    ep::RingsOut<Cfg::Rail, ep::NetRings<Cfg::Rail>> rail(team, *args.net);
+    ep::RingsOut<Cfg::Rail, ep::NetRings<Cfg::Rail>> rail(team, args.net);
     for (int stripe = team.block; stripe < Cfg::kStripes && !team.stopped; stripe += team.blocks) {
         for (int unit = team.warp; unit < Cfg::kNodes && !team.stopped; unit += team.warps) {
             const int node = unit % Cfg::kNodes;
@@ -269,7 +269,7 @@ __device__ __forceinline__ void forward(const Args& args, ep::Team& team) {
 
 /// role RdmaReceive on even blocks, 4 warps, warps shared by token
 __device__ __forceinline__ void rdma_receive(const Args& args, ep::Team& team) {
-    ep::RingsIn<Cfg::Rail, ep::NetRings<Cfg::Rail>> rail(team, *args.net);
+    ep::RingsIn<Cfg::Rail, ep::NetRings<Cfg::Rail>> rail(team, args.net);
     ep::Units<Cfg::RdmaReceive, 0> units(team, Cfg::kStripes);
     for (int stripe; (stripe = units.take()) >= 0;) {
         rail.open(stripe, ep::all_peers(Cfg::Rail::kPeers));

@@ -189,7 +189,7 @@ static_assert(sizeof(Smem) == Cfg::kSharedBytes, "the plan counts the same bytes
 
 /// role RdmaSend on even blocks, 8 warps, warps shared by token
 __device__ __forceinline__ void rdma_send(const Args& args, ep::Team& team) {
-    ep::RingsOut<Cfg::Rail, ep::NetRings<Cfg::Rail>> rail(team, *args.net);
+    ep::RingsOut<Cfg::Rail, ep::NetRings<Cfg::Rail>> rail(team, args.net);
     ep::Units<Cfg::RdmaSend, 0> units(team, Cfg::kStripes);
     for (int stripe; (stripe = units.take()) >= 0;) {
         rail.open(stripe, ep::all_peers(Cfg::Rail::kPeers));
@@ -256,7 +256,7 @@ __device__ __forceinline__ void rdma_send(const Args& args, ep::Team& team) {
 /// role Forward[peer] on odd blocks
 __device__ __forceinline__ void forward(const Args& args, ep::Team& team) {
     const int me = args.group.rank;
-    ep::RingsIn<Cfg::Rail, ep::NetRings<Cfg::Rail>> rail(team, *args.net);
+    ep::RingsIn<Cfg::Rail, ep::NetRings<Cfg::Rail>> rail(team, args.net);
     ep::RingsOut<Cfg::Inner, ep::WindowRings<Cfg::Inner, ep::Kept::kPartsOfPeer>> inner(team);
     for (int peer = team.warp; peer < Cfg::kLocalRanks && !team.stopped; peer += team.warps) {
         for (int stripe = team.block; stripe < Cfg::kStripes && !team.stopped;

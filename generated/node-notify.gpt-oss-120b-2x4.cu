@@ -146,8 +146,8 @@ struct Args {
 /// role Exchange on block 0
 __device__ __forceinline__ void exchange(const Args& args, ep::Team& team) {
     const int me = args.group.rank;
-    ep::NetSlotsOut<Cfg::Counts> counts(team, *args.net);
-    ep::NetSlotsIn<Cfg::Counts> counts_in(team, *args.net);
+    ep::NetSlotsOut<Cfg::Counts> counts(team, args.net);
+    ep::NetSlotsIn<Cfg::Counts> counts_in(team, args.net);
     if (team.index() == 0) {
         // +28  for peer in ranks
         for (int peer = 0; peer < Cfg::kRanks && !team.stopped; ++peer) {
@@ -210,8 +210,8 @@ __device__ __forceinline__ void exchange(const Args& args, ep::Team& team) {
 
 /// role RailExchange on block 1
 __device__ __forceinline__ void rail_exchange(const Args& args, ep::Team& team) {
-    ep::NetSlotsOut<Cfg::Rails> rails(team, *args.net);
-    ep::NetSlotsIn<Cfg::Rails> rails_in(team, *args.net);
+    ep::NetSlotsOut<Cfg::Rails> rails(team, args.net);
+    ep::NetSlotsIn<Cfg::Rails> rails_in(team, args.net);
     if (team.index() == 0) {
         // +41  for node in nodes
         for (int node = 0; node < Cfg::kNodes && !team.stopped; ++node) {

@@ -127,7 +127,7 @@ impl<'a> RoleLowering<'a> {
                 args.push(Term::name(format!("args.{}_meta_at", channel.name), Elem::I64));
             }
             if uses_network(self.ir, channel) {
-                args.push(Term::name("*args.net", Elem::I64));
+                args.push(Term::name("args.net", Elem::I64));
             }
             if let (End::In, Some(tensor)) = (end, &channel.waited) {
                 args.push(Term::name(format!("args.{tensor}"), Elem::I64));

@@ -102,7 +102,7 @@ extern "C" __global__ void exchange_rows(const __grid_constant__ exchange::Args 
     const int warps = static_cast<int>(blockDim.x) / 32;
     ep::Team team(args.group, call, 0, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x),
                   warp, warps);
-    ep::NetQueue queue(team, *args.net, 0);
+    ep::NetQueue queue(team, args.net, 0);
     exchange::Share share{args, team, queue};
     for (int round = 0; round < args.rounds && !team.stopped; ++round) {
         for (int i = 0; i < share.others(); ++i) share.send(round, share.peer(i));

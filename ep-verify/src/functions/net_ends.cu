@@ -164,7 +164,7 @@ inline __device__ __noinline__ void sends_slots(const ep::Group& given, Own& own
     if (ep::lane_index() == 0) counter_at(own, 31, 0, Slots::kCounters + 1) = kCall - Slots::kEpochs - 1;
     __syncwarp();
     ep::Team team(group, ep::Call{kCall, false, true}, 3);
-    ep::NetSlotsOut<Slots> slots(team, own.net);
+    ep::NetSlotsOut<Slots> slots(team, &own.net);
     const int peers[6] = {19, 4, 32, 18, 5, 31};
     for (int i = 0; i < 6; ++i) {
         const bool some = slots.reserve(peers[i], 0);
@@ -192,7 +192,7 @@ inline __device__ __noinline__ void takes_slots(const ep::Group& given, Own& own
     __syncwarp();
     for (int warp = 0; warp < 2; ++warp) {
         ep::Team team(group, ep::Call{kCall, false, true}, 3, 0, 1, warp, 2);
-        ep::NetSlotsIn<Slots> slots(team, own.net);
+        ep::NetSlotsIn<Slots> slots(team, &own.net);
         slots.await();
         slots.release();
         end(team, own, out + warp * 600);
@@ -216,7 +216,7 @@ inline __device__ __noinline__ void sends_rows(const ep::Group& given, Own& own,
     for (int i = ep::lane_index(); i < kFar; i += ep::kLanes) word_at(group, 1, Slots::kClosedTold, i) = kCall - 2;
     __syncwarp();
     ep::Team team(group, ep::Call{kCall, false, true}, 3);
-    ep::SlotRowsOut<Slots, ep::NetSlotRows<Slots>> slots(team, own.net);
+    ep::SlotRowsOut<Slots, ep::NetSlotRows<Slots>> slots(team, &own.net);
     const int peers[5] = {2, 4, 7, 32, 5};
     for (int i = 0; i < 5; ++i) {
         const bool some = slots.reserve(peers[i], 2 + i % 2);
@@ -245,7 +245,7 @@ inline __device__ __noinline__ void sends_huge(const ep::Group& given, Own& own,
     const ep::Group group = play(given, own, 0, 1);
     tell_all(group, own, Huge::kReleased, 0, Huge::kCounters + 1, kCall - Huge::kEpochs);
     ep::Team team(group, ep::Call{kCall, false, true}, 3);
-    ep::SlotRowsOut<Huge, ep::NetSlotRows<Huge>> slots(team, own.net);
+    ep::SlotRowsOut<Huge, ep::NetSlotRows<Huge>> slots(team, &own.net);
     for (int i = 0; i < 2; ++i) {
         const bool some = slots.reserve(32, 3);
         if (team.lane == 3) out[i] = some ? 1 : 0;
@@ -258,7 +258,7 @@ inline __device__ __noinline__ void sends_huge(const ep::Group& given, Own& own,
 inline __device__ __noinline__ void sends_to_one(const ep::Group& given, Own& own, ep::i64* out) {
     const ep::Group group = play(given, own, 0, 1);
     ep::Team team(group, ep::Call{kCall, false, true}, 3);
-    ep::SlotRowsOut<Pair, ep::NetSlotRows<Pair>> slots(team, own.net);
+    ep::SlotRowsOut<Pair, ep::NetSlotRows<Pair>> slots(team, &own.net);
     slots.close(1);
     dump(own, 0, out);
 }
@@ -277,7 +277,7 @@ inline __device__ __noinline__ void takes_rows(const ep::Group& given, Own& own,
     for (int i = lane; i < kNear; i += ep::kLanes) word_at(group, i, Told::kReleased, 1) = 3;
     __syncwarp();
     ep::Team team(group, ep::Call{kCall, false, true}, 3);
-    ep::SlotRowsIn<Told, ep::NetSlotRows<Told>> slots(team, own.net);
+    ep::SlotRowsIn<Told, ep::NetSlotRows<Told>> slots(team, &own.net);
     const int sources[3] = {7, 8, 5};
     for (int i = 0; i < 3; ++i) {
         const bool come = slots.arrived(sources[i] * 2);
@@ -332,7 +332,7 @@ inline __device__ __noinline__ void sends_messages(const ep::Group& given, Own& 
     if (ep::lane_index() == 0) counter_at(own, 5, 1, Alone::kCounters + 2 * Alone::kStripes + kStripe) = kCall - 3;
     __syncwarp();
     ep::Team team(group, ep::Call{kCall, false, true}, 3);
-    Out<Alone> rings(team, own.net);
+    Out<Alone> rings(team, &own.net);
     rings.open(kStripe, ep::all_peers(kPeers));
     const int peers[3] = {19, 4, 32};
     for (int i = 0; i < 3; ++i) {
@@ -378,7 +378,7 @@ __device__ __forceinline__ void take(In<Ring>& rings, int near, int far) {
 inline __device__ __noinline__ void takes_messages(const ep::Group& given, Own& own, ep::i64* out) {
     const ep::Group group = play_rings<Shared>(given, own, 0, 20);
     ep::Team team(group, ep::Call{kCall, false, true}, 3), other(group, ep::Call{kCall, false, true}, 3);
-    In<Shared> first(team, own.net), second(other, own.net);
+    In<Shared> first(team, &own.net), second(other, &own.net);
     first.open(kStripe, ep::all_peers(kPeers));
     second.open(kStripe, ep::all_peers(kPeers));
     const auto look = [&](ep::i64* at) {
@@ -409,7 +409,7 @@ inline __device__ __noinline__ void waits_for_header(const ep::Group& given, Own
     }
     __syncwarp();
     ep::Team team(group, ep::Call{kCall, false, true}, 3);
-    In<Alone> rings(team, own.net);
+    In<Alone> rings(team, &own.net);
     rings.open(kStripe, ep::all_peers(kPeers));
     const int found = rings.header(peer, 1);
     rings.release(19);
@@ -425,7 +425,7 @@ inline __device__ __noinline__ void waits_for_header(const ep::Group& given, Own
 inline __device__ __noinline__ void takes_near(const ep::Group& given, Own& own, ep::i64* out) {
     const ep::Group group = play_rings<Node>(given, own, 0, 2);
     ep::Team team(group, ep::Call{kCall, false, true}, 3);
-    In<Node> rings(team, own.net);
+    In<Node> rings(team, &own.net);
     rings.open(kStripe, ep::all_peers(kNear));
     rings.arrived(1);
     rings.release(1);

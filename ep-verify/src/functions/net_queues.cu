@@ -79,7 +79,7 @@ __device__ __forceinline__ void room(const ep::Group& given, Memory& memory, int
     if (ep::lane_index() == 0) own.claimed[1] = claimed, own.progress[1].taken = taken;
     __syncwarp();
     ep::Team team(group, ep::Call{7, false, true}, 3);
-    ep::NetQueue queue(team, own.net, 1);
+    ep::NetQueue queue(team, &own.net, 1);
     const ep::u32 lane = static_cast<ep::u32>(team.lane);
     const bool put = queue.put(team.lane + 1, lane * 16, lane * 32, (lanes >> lane & 1) != 0 ? 8 + lane : 0);
     if (team.lane == 7) out[0] = put ? 1 : 0, given_up::put(out + 1, team, own);
@@ -104,7 +104,7 @@ inline __device__ __noinline__ void drains(const ep::Group& given, Memory& memor
         }
         __syncwarp();
         ep::Team team(group, ep::Call{7, false, true}, 3);
-        ep::NetQueue queue(team, own.net, i == 3 ? 0 : 1);
+        ep::NetQueue queue(team, &own.net, i == 3 ? 0 : 1);
         team.stopped = i == 4;
         const bool put = i > 0 && queue.put(2, 0, 0, team.leader() ? 8 : 0);
         queue.turn_to(1);
@@ -152,7 +152,7 @@ inline __device__ __noinline__ void card_puts(const ep::Group& given, Memory& me
     for (int i = ep::lane_index(); i < 256; i += ep::kLanes) data[i] = static_cast<ep::u32>(i) * 0x01020301;
     __syncwarp();
     ep::Team team(group, ep::Call{7, false, true}, 3);
-    ep::PairQueue queue(team, memory.own.net, 1);
+    ep::PairQueue queue(team, &memory.own.net, 1);
     const ep::u64 lane = static_cast<ep::u64>(team.lane);
     const ep::u64 to = lane * 4096 + 4, from = lane * 64 + (lane == 7 ? 2 : 0);
     const bool put = queue.put(team.lane, to, from, lane < 10 ? bytes[lane] : 0);
@@ -172,7 +172,7 @@ inline __device__ __noinline__ void card_rooms(const ep::Group& given, Memory& m
         }
         __syncwarp();
         ep::Team team(group, ep::Call{7, false, true}, 3);
-        ep::PairQueue queue(team, memory.own.net, 1);
+        ep::PairQueue queue(team, &memory.own.net, 1);
         const bool put = queue.put(4, 0, 0, team.lane == 2 ? 32 : 0);
         ep::i64* one = out + i * 200;
         if (team.lane == 7) one[0] = put ? 1 : 0, given_up::put(one + 1, team, memory.own);
@@ -222,7 +222,7 @@ inline __device__ __noinline__ void card_drains(const ep::Group& given, Memory& 
         }
         __syncwarp();
         ep::Team team(group, ep::Call{7, false, true}, 3);
-        ep::PairQueue queue(team, memory.own.net, it.before == Before::kOtherQueue ? 0 : 1);
+        ep::PairQueue queue(team, &memory.own.net, it.before == Before::kOtherQueue ? 0 : 1);
         team.stopped = it.before == Before::kStop;
         const ep::u32 bytes = it.before == Before::kEmptyPut ? 0 : 8;
         const bool put = it.before != Before::kNothing && queue.put(2, 0, 0, team.lane == 5 ? bytes : 0);
@@ -270,7 +270,7 @@ inline __device__ __noinline__ void card_goes_on(const ep::Group& given, Memory&
         if (ep::lane_index() == 0) source[0] = 5;
         __syncwarp();
         ep::Team team(group, ep::Call{7, false, true}, 3);
-        ep::PairQueue queue(team, memory.own.net, 1);
+        ep::PairQueue queue(team, &memory.own.net, 1);
         queue.put(4, 0, 0, team.leader() ? 32 : 0);
         set_turn(given, turn);
         const bool drained = queue.drain();
@@ -299,7 +299,7 @@ inline __device__ __noinline__ void card_is_told(const ep::Group& given, Memory&
         if (ep::lane_index() == 0) pair.told = entries[i] - 1;
         set_turn(given, i + 1);
         ep::Team team(group, ep::Call{7, false, true}, 3);
-        ep::PairQueue queue(team, memory.own.net, 1);
+        ep::PairQueue queue(team, &memory.own.net, 1);
         queue.put(4, 0, 0, team.leader() ? 32 : 0);
         dump_pair(memory, 4, 1, out + i * 200);
     }
@@ -338,7 +338,7 @@ inline __device__ __noinline__ void card_is_late(const ep::Group& given, Memory&
         }
         set_turn(given, turn);
         ep::Team team(group, ep::Call{7, false, true}, 3);
-        ep::PairQueue queue(team, memory.own.net, 1);
+        ep::PairQueue queue(team, &memory.own.net, 1);
         const bool is_done = queue.put(puts ? 4 : 2, 0, 0, team.leader() ? 32 : 0) && (puts || queue.drain());
         if (team.leader()) source[0] = 6, out[100 + i] = is_done ? 1 : 0;
         wait_turn(given, turn, 1);

@@ -82,7 +82,7 @@ inline __device__ __noinline__ void serve(const Args& args, const ep::Call& call
     ep::Team team(args.group, call, 3);
     ep::u32* begun = reinterpret_cast<ep::u32*>(args.group.window) + (Ring::kRail ? 1 : 2);
     if (warp == 1 && block < Ring::kReaders) {
-        ep::RingsIn<Ring, Rings> ends(team, *args.net);
+        ep::RingsIn<Ring, Rings> ends(team, args.net);
         ep::u32* met = reinterpret_cast<ep::u32*>(args.group.window);
         const auto meet = [&] {
             if (Ring::kReaders == 1) return;
@@ -94,7 +94,7 @@ inline __device__ __noinline__ void serve(const Args& args, const ep::Call& call
         ep::i64* noted = ring_ends::noted(out, block * 4, 1, 0);
         ring_ends::receive_all<Ring>(ends, team, it, noted, begun, meet);
     } else if (warp == 0 && block == 0) {
-        ep::RingsOut<Ring, Rings> ends(team, *args.net);
+        ep::RingsOut<Ring, Rings> ends(team, args.net);
         ring_ends::send_all<Ring>(ends, team, it, begun);
     }
 }
@@ -129,7 +129,7 @@ inline __device__ __noinline__ void dump(const Args& args, ep::i64* out) {
                 for (int word = 0; word < 4; ++word) {
                     const int number = Ring::kCounters + word * Ring::kStripes + stripe;
                     const bool is_told = i >= Ring::kNear && queue == stripe;
-                    const ep::u32* counter = ep::counter_of(*args.net, rank, queue, number);
+                    const ep::u32* counter = ep::counter_of(args.net, rank, queue, number);
                     *out++ = is_told ? last(counter, ends[word]) : ep::load_relaxed_sys(counter);
                 }
             }

@@ -60,7 +60,7 @@ __device__ __forceinline__ int rows_of(int place, int number, ep::u32 call) {
 template <class Slots>
 inline __device__ __noinline__ void send(const Args& args, const ep::Call& call) {
     send_calls<Slots>(args, call, [&](ep::Team& team) {
-        ep::SlotRowsOut<Slots, ep::NetSlotRows<Slots>> slots(team, *args.net);
+        ep::SlotRowsOut<Slots, ep::NetSlotRows<Slots>> slots(team, args.net);
         for (int i = 0; i < kRanks * kKeysEach; ++i) {
             const int place = i % kRanks, number = i / kRanks, own = args.group.rank;
             const int key = own * kKeysEach + number;
@@ -79,7 +79,7 @@ inline __device__ __noinline__ void send(const Args& args, const ep::Call& call)
 template <class Slots>
 inline __device__ __noinline__ void receive(const Args& args, const ep::Call& call, int reader, ep::i64* out) {
     read_calls<Slots>(args, call, reader, [&](ep::Team& team) {
-        ep::SlotRowsIn<Slots, ep::NetSlotRows<Slots>> slots(team, *args.net);
+        ep::SlotRowsIn<Slots, ep::NetSlotRows<Slots>> slots(team, args.net);
         if (team.epoch % 2 == 1) slots.await();
         for (int i = 0; i < kRanks * kKeysEach; ++i) {
             const int source = args.group.rank ^ (i % kRanks), key = source * kKeysEach + i / kRanks;
@@ -110,7 +110,7 @@ inline __device__ __noinline__ void dump(const Args& args, ep::i64* out) {
         const int peer = args.group.rank ^ place;
         const ep::u32* near = word_at(args.group, Slots::kReleased) + peer % Slots::kNear;
         for (int number = 0; number < 2; ++number) {
-            const ep::u32* far = ep::counter_of(*args.net, peer, 0, Slots::kCounters + number);
+            const ep::u32* far = ep::counter_of(args.net, peer, 0, Slots::kCounters + number);
             if (place >= Slots::kNear || number == 1) *out++ = last(place < Slots::kNear ? near : far, kCalls);
         }
     }

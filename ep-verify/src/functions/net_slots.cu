@@ -33,7 +33,7 @@ struct Channel {
 template <class Slots>
 inline __device__ __noinline__ void send(const Args& args, const ep::Call& call) {
     send_calls<Slots>(args, call, [&](ep::Team& team) {
-        ep::NetSlotsOut<Slots> slots(team, *args.net);
+        ep::NetSlotsOut<Slots> slots(team, args.net);
         for (int place = Slots::kSkipsOwn ? 1 : 0; place < kRanks; ++place) {
             if (!slots.reserve(args.group.rank ^ place, 0)) return;
             ep::i64* record = reinterpret_cast<ep::i64*>(slots.slot());
@@ -47,7 +47,7 @@ inline __device__ __noinline__ void send(const Args& args, const ep::Call& call)
 template <class Slots>
 inline __device__ __noinline__ void receive(const Args& args, const ep::Call& call, int reader, ep::i64* out) {
     read_calls<Slots>(args, call, reader, [&](ep::Team& team) {
-        ep::NetSlotsIn<Slots> slots(team, *args.net);
+        ep::NetSlotsIn<Slots> slots(team, args.net);
         slots.await();
         for (int place = Slots::kSkipsOwn ? 1 : 0; place < kRanks; ++place) {
             const int source = args.group.rank ^ place;
@@ -70,7 +70,7 @@ inline __device__ __noinline__ void dump(const Args& args, ep::i64* out) {
         const ep::u64 told[2] = {Slots::kCome, Slots::kReleased};
         for (int number = 0; number < 2; ++number) {
             const ep::u32* near = word_at(args.group, told[number]) + peer % Slots::kNear;
-            const ep::u32* far = ep::counter_of(*args.net, peer, 0, Slots::kCounters + number);
+            const ep::u32* far = ep::counter_of(args.net, peer, 0, Slots::kCounters + number);
             *out++ = last(place < Slots::kNear ? near : far, value);
         }
     }

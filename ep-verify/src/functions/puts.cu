@@ -48,15 +48,15 @@ __device__ __forceinline__ int queue_of(int round) {
 
 /// Rows of one place, which are written anew as soon as the ones before have left.
 template <class Queue>
-__device__ __forceinline__ void send(ep::Team& team, const ep::Net& net, ep::i64* out) {
+__device__ __forceinline__ void send(ep::Team& team, const ep::Net* net, ep::i64* out) {
     Queue queue(team, net, 0);
     const int sender = team.index(), far = team.lane < kRanks ? team.lane : 0;
-    const int peer = (static_cast<int>(net.rank) + far) % kRanks;
+    const int peer = (static_cast<int>(net->rank) + far) % kRanks;
     int done = 0;
     for (int round = 0; round < kRounds; ++round) {
         queue.turn_to(queue_of(round));
         for (int other = 1; other < kRanks; ++other) {
-            ep::u32* row = reinterpret_cast<ep::u32*>(net.data + leaves_at(other, sender));
+            ep::u32* row = reinterpret_cast<ep::u32*>(net->data + leaves_at(other, sender));
             if (team.lane < kWords) row[team.lane] = word_of(other, sender, round, team.lane);
         }
         __syncwarp();
@@ -73,9 +73,9 @@ __device__ __forceinline__ void send(ep::Team& team, const ep::Net& net, ep::i64
 
 /// The rows of one sender of each rank, once all have come.
 template <class Queue>
-__device__ __forceinline__ void receive(ep::Team& team, const ep::Net& net, ep::i64* out) {
+__device__ __forceinline__ void receive(ep::Team& team, const ep::Net* net, ep::i64* out) {
     const int sender = team.index(), far = team.lane < kRanks ? team.lane : 0;
-    const int source = (static_cast<int>(net.rank) + kRanks - far) % kRanks;
+    const int source = (static_cast<int>(net->rank) + kRanks - far) % kRanks;
     for (int i = 0; i < 2; ++i) {
         Queue queue(team, net, i);
         const ep::u32 want = static_cast<ep::u32>(kSenders * (3 + i));
@@ -84,7 +84,7 @@ __device__ __forceinline__ void receive(ep::Team& team, const ep::Net& net, ep::
     }
     for (int other = 1; other < kRanks; ++other) {
         for (int round = 0; round < kRounds; ++round) {
-            const char* row = net.data + comes_at(other, sender, round);
+            const char* row = net->data + comes_at(other, sender, round);
             const int words = static_cast<int>(bytes_of(round) / 4);
             ep::i64* found = out + 10 + ((other * kSenders + sender) * kRounds + round) * kWords;
             if (team.lane < words) found[team.lane] = reinterpret_cast<const ep::u32*>(row)[team.lane];
@@ -94,8 +94,8 @@ __device__ __forceinline__ void receive(ep::Team& team, const ep::Net& net, ep::
 
 /// A queue that nothing was asked of, and a team that is stopped.
 template <class Queue>
-__device__ __forceinline__ void idle(ep::Team& team, const ep::Net& net, ep::i64* out) {
-    const int peer = (static_cast<int>(net.rank) + 1) % kRanks;
+__device__ __forceinline__ void idle(ep::Team& team, const ep::Net* net, ep::i64* out) {
+    const int peer = (static_cast<int>(net->rank) + 1) % kRanks;
     Queue queue(team, net, 1);
     const bool nothing = queue.drain();
     team.stopped = true;
@@ -114,10 +114,10 @@ __device__ __forceinline__ void run(const Args& args, const ep::Call& call) {
     const int block = static_cast<int>(blockIdx.x);
     ep::Team team(args.group, call, 0, block, 2, warp, kWarps);
     if (args.check == 0) {
-        send<Queue>(team, *args.net, args.out);
-        receive<Queue>(team, *args.net, args.out);
+        send<Queue>(team, args.net, args.out);
+        receive<Queue>(team, args.net, args.out);
     } else if (team.index() == 0) {
-        idle<Queue>(team, *args.net, args.out);
+        idle<Queue>(team, args.net, args.out);
     }
 }
 

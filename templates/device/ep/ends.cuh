@@ -180,7 +180,7 @@ protected:
     using Rings::team_, Rings::stripe_;
 
     __device__ __forceinline__ explicit RingsEnd(Team& team) : Rings(team), kept_{0, 0, -1} {}
-    __device__ __forceinline__ RingsEnd(Team& team, const Net& net)
+    __device__ __forceinline__ RingsEnd(Team& team, const Net* net)
         : Rings(team, net), kept_{0, 0, -1} {}
 
     /// Begins a stripe, in which the rings `kept` are served: they stand where the words at `words` say, and

@@ -45,19 +45,19 @@ struct alignas(128) QueuePair {
 /// One warp's view of the queue pairs of a queue; all lanes call every method. It does what `NetQueue` does.
 class PairQueue {
 public:
-    __device__ __forceinline__ PairQueue(Team& team, const Net& net, int queue)
+    __device__ __forceinline__ PairQueue(Team& team, const Net* net, int queue)
         : team_(team), net_(net), queue_(queue), has_posted_(false) {}
 
     /// As `NetQueue::put`.
     __device__ __forceinline__ bool put(int peer, u64 to, u64 from, u32 bytes) {
         QueuePair* pair = bytes != 0 ? pair_to(peer) : nullptr;
         return post(pair, peer, [&](Quad* entry, u32 own) {
-            const char* source = net_.data + from;
+            const char* source = net_->data + from;
             // What fits into the entry is not fetched by the card: a trip over the bus less.
             const bool fits = bytes <= kInlineBytes && ((from | bytes) & 3) == 0;
             const u32 units = fits && bytes > kInlineBytes - 16 ? 4 : 3;
             store_quad(entry, control(kWrite, own, pair->number, units));
-            store_quad(entry + 1, there(pair->data + net_.begin + to, pair->data_key));
+            store_quad(entry + 1, there(pair->data + net_->begin + to, pair->data_key));
             if (fits) {
                 u32* words = reinterpret_cast<u32*>(entry + 2);
                 words[0] = swapped(kInline | bytes);
@@ -74,7 +74,7 @@ public:
     __device__ __forceinline__ bool signal(int peer, u32 counter, u32 number) {
         QueuePair* pair = number != 0 ? pair_to(peer) : nullptr;
         return post(pair, peer, [&](Quad* entry, u32 own) {
-            const u64 target = pair->counters + u64{4} * (net_.first + counter);
+            const u64 target = pair->counters + u64{4} * (net_->first + counter);
             store_quad(entry, control(kAddHalf, own, pair->number, 4));
             store_quad(entry + 1, there(target, pair->counters_key));
             // No boundary: a carry goes through all 32 bits.
@@ -92,11 +92,11 @@ public:
 
     /// As `NetQueue::drain`. Waits for what other warps have claimed, too.
     __device__ __forceinline__ bool drain() {
-        const int ranks = has_posted_ ? static_cast<int>(net_.ranks) : 0;
+        const int ranks = has_posted_ ? static_cast<int>(net_->ranks) : 0;
 #pragma unroll 1
         for (int first = 0; first < ranks; first += kLanes) {
             const int peer = first + team_.lane;
-            const bool some = peer < ranks && peer != static_cast<int>(net_.rank);
+            const bool some = peer < ranks && peer != static_cast<int>(net_->rank);
             const QueuePair* pair = some ? pair_to(peer) : nullptr;
             const u32 want = some ? load_relaxed_gpu(&pair->claimed) : 0;
             const Site site{queue_, Waiting::kDrained, -1, some ? peer : -1, want};
@@ -106,7 +106,7 @@ public:
                 if (!reached(seen, want)) return false;
                 if (reached(done(pair, want), want)) return true;
                 // Far more may have been done since: then the slots are in use again.
-                return reached(load_acquire_gpu(&pair->told), want + net_.slots);
+                return reached(load_acquire_gpu(&pair->told), want + net_->slots);
             });
         }
         return !team_.stopped;
@@ -156,7 +156,7 @@ private:
     }
 
     __device__ __forceinline__ QueuePair* pair_to(int peer) const {
-        return net_.pairs + static_cast<u64>(peer) * net_.queues + static_cast<u64>(queue_);
+        return net_->pairs + static_cast<u64>(peer) * net_->queues + static_cast<u64>(queue_);
     }
 
     /// How many entries the card is done with, whose sources and slots it reads no more (M4). It tells the
@@ -187,7 +187,7 @@ private:
             if (!is_written) {
                 is_written = has_room(pair, own);
                 if (!is_written) return false;
-                write(pair->entries + static_cast<u64>(own & (net_.slots - 1)) * 4, own);
+                write(pair->entries + static_cast<u64>(own & (net_->slots - 1)) * 4, own);
             }
             if (seen != own) return false;
             tell(pair, own);
@@ -199,7 +199,7 @@ private:
 
     /// Whether the slot of an entry is free.
     __device__ __forceinline__ bool has_room(const QueuePair* pair, u32 own) const {
-        const u32 want = own + 1 - net_.slots;
+        const u32 want = own + 1 - net_->slots;
         // What is told of had room itself: so the card's number is near.
         return reached(load_acquire_gpu(&pair->told), want) && reached(done(pair, want), want);
     }
@@ -220,7 +220,7 @@ private:
     }
 
     Team& team_;
-    const Net& net_;
+    const Net* net_;
     int queue_;
     bool has_posted_;
 };

@@ -64,15 +64,15 @@ struct Net {
 };
 
 /// What `source` has added to a counter of a queue here; wait for it with `wait_counter` (M2).
-__device__ __forceinline__ const u32* counter_of(const Net& net, int source, int queue, int index) {
-    const u32 flow = static_cast<u32>(source) * net.queues + static_cast<u32>(queue);
-    return net.counters + static_cast<u64>(flow) * net.counters_each + index;
+__device__ __forceinline__ const u32* counter_of(const Net* net, int source, int queue, int index) {
+    const u32 flow = static_cast<u32>(source) * net->queues + static_cast<u32>(queue);
+    return net->counters + static_cast<u64>(flow) * net->counters_each + index;
 }
 
 /// One warp's view of a queue; all lanes call every method. A stopped team posts nothing.
 class NetQueue {
 public:
-    __device__ __forceinline__ NetQueue(Team& team, const Net& net, int queue)
+    __device__ __forceinline__ NetQueue(Team& team, const Net* net, int queue)
         : team_(team), net_(net), queue_(queue), has_posted_(false), end_(0), taken_(0) {}
 
     /// Puts `bytes` of each lane, if there are any, from the offset `from` here to `to` at `peer`. What the
@@ -80,14 +80,14 @@ public:
     /// are waited for by the caller). False: the team is stopped.
     __device__ __forceinline__ bool put(int peer, u64 to, u64 from, u32 bytes) {
         // Where all peers are near, nothing is put and there is no network to look at.
-        const u64 begin = bytes != 0 ? net_.begin : 0;
+        const u64 begin = bytes != 0 ? net_->begin : 0;
         return post(bytes != 0, NetDescriptor::kPut, peer, begin + to, begin + from, bytes);
     }
 
     /// Adds `number` of each lane, if it is not 0, to a counter at `peer`, when all earlier puts to that
     /// peer have landed. False: the team is stopped.
     __device__ __forceinline__ bool signal(int peer, u32 counter, u32 number) {
-        const u32 first = number != 0 ? net_.first : 0;
+        const u32 first = number != 0 ? net_->first : 0;
         return post(number != 0, NetDescriptor::kSignal, peer, first + counter, 0, number);
     }
 
@@ -114,7 +114,7 @@ public:
     }
 
 private:
-    __device__ __forceinline__ NetProgress* progress() const { return net_.progress + queue_; }
+    __device__ __forceinline__ NetProgress* progress() const { return net_->progress + queue_; }
 
     __device__ __forceinline__ Site site(Waiting kind, u32 want) const {
         return Site{queue_, kind, -1, -1, want};
@@ -126,18 +126,18 @@ private:
         if (team_.stopped || lanes == 0) return !team_.stopped;
         const u32 count = static_cast<u32>(__popc(lanes));
         u32 first = 0;
-        if (team_.leader()) first = fetch_add_relaxed_gpu(net_.claimed + queue_, count);
+        if (team_.leader()) first = fetch_add_relaxed_gpu(net_->claimed + queue_, count);
         first = __shfl_sync(kAllLanes, first, 0);
         has_posted_ = true;
         end_ = first + count;
         const u32 before = lanes & ((1u << team_.lane) - 1u);
         const u32 own = first + static_cast<u32>(__popc(before));
-        make_room(asks, own + 1 - net_.slots);
+        make_room(asks, own + 1 - net_->slots);
         if (team_.stopped) return false;
         if (asks) {
-            const u32 slots = net_.slots;
+            const u32 slots = net_->slots;
             const u64 place = static_cast<u64>(queue_) * slots + (own & (slots - 1));
-            NetDescriptor* descriptor = net_.descriptors + place;
+            NetDescriptor* descriptor = net_->descriptors + place;
             const u32 turn = own / slots + 1;
             store_relaxed_sys(&descriptor->to, to);
             store_relaxed_sys(&descriptor->from, from);
@@ -160,7 +160,7 @@ private:
     }
 
     Team& team_;
-    const Net& net_;
+    const Net* net_;
     int queue_;
     bool has_posted_;
     u32 end_;    // the number behind the last descriptor of this warp

@@ -31,7 +31,7 @@ protected:
     static constexpr int kNear = Channel::kNear;
     static constexpr int kFar = Channel::kPeers - kNear;
 
-    __device__ __forceinline__ NetPeers(Team& team, const Net& net)
+    __device__ __forceinline__ NetPeers(Team& team, const Net* net)
         : team_(team), net_(net), queue_(team, net, 0) {}
 
     __device__ __forceinline__ int rank_of(int peer) const {
@@ -61,7 +61,7 @@ protected:
     }
 
     Team& team_;
-    const Net& net_;
+    const Net* net_;
     typename QueueKind<Channel::kIbgda>::Queue queue_;
 };
 

@@ -48,13 +48,13 @@ protected:
 
     static constexpr int kStates = Ring::kStripes * Ring::kPeers;
 
-    __device__ __forceinline__ NetRings(Team& team, const Net& net) : Peers(team, net) {}
+    __device__ __forceinline__ NetRings(Team& team, const Net* net) : Peers(team, net) {}
 
     __device__ __forceinline__ void turn_to(int stripe, int) {
         stripe_ = stripe;
         // Where all are near there is no network.
         if constexpr (kFar > 0) {
-            queue_.turn_to(static_cast<int>(static_cast<u32>(stripe) % net_.queues));
+            queue_.turn_to(static_cast<int>(static_cast<u32>(stripe) % net_->queues));
         }
     }
 
@@ -77,12 +77,12 @@ protected:
     }
 
     __device__ __forceinline__ char* slot_there(int ring, u32 at) const {
-        if (!is_near(ring)) return net_.data + Ring::kOutbox + slot_at(far(ring, own()), at);
+        if (!is_near(ring)) return net_->data + Ring::kOutbox + slot_at(far(ring, own()), at);
         return window_of(ring) + Ring::kSlots + slot_at(near(own()), at);
     }
 
     __device__ __forceinline__ const char* slot_here(int ring, u32 at) const {
-        if (!is_near(ring)) return net_.data + Ring::kInbox + slot_at(far(ring, own()), at);
+        if (!is_near(ring)) return net_->data + Ring::kInbox + slot_at(far(ring, own()), at);
         return team_.group.window + Ring::kSlots + slot_at(near(ring), at);
     }
 
@@ -106,7 +106,7 @@ protected:
         const u32 told = static_cast<u32>(value);
         if (team_.leader()) {
             if (is_far) {
-                char* header = net_.data + Ring::kHeadersOut + header_at(far(ring, own()), kFar, word);
+                char* header = net_->data + Ring::kHeadersOut + header_at(far(ring, own()), kFar, word);
                 *reinterpret_cast<u32*>(header) = told;
             } else {
                 char* header = window_of(ring) + Ring::kHeader + header_at(near(own()), kNear, word);
@@ -134,7 +134,7 @@ protected:
         site.want = team_.epoch * Ring::kHeaderWords;
         const u32* come = queue_.counter(rank_of(ring), number(kAnnouncedNumber));
         wait_counter(team_, site, team_.leader() ? come : nullptr);
-        const char* header = net_.data + Ring::kHeadersIn + header_at(far(ring, own()), kFar, word);
+        const char* header = net_->data + Ring::kHeadersIn + header_at(far(ring, own()), kFar, word);
         // M2: the leader has acquired it.
         return team_.leader() && !team_.stopped ? *reinterpret_cast<const u32*>(header) : 0;
     }

@@ -44,18 +44,18 @@ public:
 protected:
     using Peers::team_, Peers::own, Peers::rank_of;
 
-    __device__ __forceinline__ NetSlotRows(Team& team, const Net& net)
+    __device__ __forceinline__ NetSlotRows(Team& team, const Net* net)
         : Peers(team, net), near_(team) {}
 
     __device__ __forceinline__ char* slot_there(int peer, int key, int arrival) const {
         if (is_near(peer)) return near_.place(window_of(peer), near_slot(key), arrival);
-        return net_.data + Slots::kOutbox + far_slot(far_of(peer, own()), key, arrival);
+        return net_->data + Slots::kOutbox + far_slot(far_of(peer, own()), key, arrival);
     }
 
     __device__ __forceinline__ const char* slot_here(int key, int arrival) const {
         const int source = Keys::source_of(key);
         if (is_near(source)) return near_.place(team_.group.window, near_slot(key), arrival);
-        return net_.data + Slots::kInbox + far_slot(far_of(source, own()), key, arrival);
+        return net_->data + Slots::kInbox + far_slot(far_of(source, own()), key, arrival);
     }
 
     /// Sends a slot that all lanes have written; `close` publishes it, or the flag of a near one.
@@ -63,7 +63,7 @@ protected:
         const bool sends = team_.leader() && !is_near(peer);
         const u64 from = Slots::kOutbox + far_slot(far_of(peer, own()), key, arrival);
         if constexpr (!Slots::kCounts) {
-            if (sends && !team_.stopped) *word_behind(net_.data + from) = stamped(team_.epoch, 1);
+            if (sends && !team_.stopped) *word_behind(net_->data + from) = stamped(team_.epoch, 1);
             if (is_near(peer)) near_.tell_filled(window_of(peer), near_slot(key));
         }
         const u64 to = Slots::kInbox + far_slot(far_of(own(), peer), key, arrival);
@@ -76,7 +76,7 @@ protected:
         } else if constexpr (Slots::kCounts) {
             const u64 at = Slots::kCountsOut + counts(far_of(peer, own()));
             const int number = Keys::number_of(key, Keys::kStride);
-            reinterpret_cast<u32*>(net_.data + at)[number] = count;
+            reinterpret_cast<u32*>(net_->data + at)[number] = count;
         }
     }
 
@@ -120,7 +120,7 @@ protected:
         // M2: pairs with the signal in `tell_closed`.
         if (!reached(load_acquire_sys(counter(source, kClosedNumber)), team_.epoch)) return false;
         const u64 at = Slots::kInbox + far_slot(far_of(source, own()), key, 0);
-        return *word_behind(net_.data + at) == stamped(team_.epoch, 1);
+        return *word_behind(net_->data + at) == stamped(team_.epoch, 1);
     }
 
     __device__ __forceinline__ bool looks_closed(int key, u32& seen) const {
@@ -137,7 +137,7 @@ protected:
         if constexpr (Slots::kCounts) {
             const u64 at = Slots::kCountsIn + counts(far_of(source, own()));
             const int number = Keys::number_of(key, Keys::kStride);
-            return reinterpret_cast<const u32*>(net_.data + at)[number] + 1;
+            return reinterpret_cast<const u32*>(net_->data + at)[number] + 1;
         } else {
             return 1;
         }

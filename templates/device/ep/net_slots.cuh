@@ -38,7 +38,7 @@ protected:
 
     static_assert((Slots::kEpochs & (Slots::kEpochs - 1)) == 0, "epochs wrap where slots do");
 
-    __device__ __forceinline__ NetSlotsEnd(Team& team, const Net& net) : Peers(team, net) {}
+    __device__ __forceinline__ NetSlotsEnd(Team& team, const Net* net) : Peers(team, net) {}
 
     /// Whether the channel joins this rank to a peer.
     __device__ __forceinline__ bool joins(int peer) const {
@@ -75,7 +75,7 @@ class NetSlotsOut : NetSlotsEnd<Slots> {
     using End::team_;
 
 public:
-    __device__ __forceinline__ NetSlotsOut(Team& team, const Net& net) : End(team, net) {}
+    __device__ __forceinline__ NetSlotsOut(Team& team, const Net* net) : End(team, net) {}
 
     /// Waits until the slot of `peer` is free, and takes it. False: the team is stopped.
     __device__ __forceinline__ bool reserve(int peer, int) {
@@ -91,7 +91,7 @@ public:
     /// The slot.
     __device__ __forceinline__ char* slot() const {
         if (!End::is_near(peer_)) {
-            return End::net_.data + Slots::kOutbox +
+            return End::net_->data + Slots::kOutbox +
                    End::place(End::far_of(peer_, End::own()), End::kFar);
         }
         return End::window_of(peer_) + Slots::kSlots +
@@ -121,7 +121,7 @@ class NetSlotsIn : NetSlotsEnd<Slots> {
     using End::team_;
 
 public:
-    __device__ __forceinline__ NetSlotsIn(Team& team, const Net& net) : End(team, net) {}
+    __device__ __forceinline__ NetSlotsIn(Team& team, const Net* net) : End(team, net) {}
 
     /// Waits until every slot of the call has come.
     __device__ __forceinline__ void await() {
@@ -141,7 +141,7 @@ public:
     /// The slot of a source.
     __device__ __forceinline__ const char* slot(int source, int) const {
         if (!End::is_near(source)) {
-            return End::net_.data + Slots::kInbox +
+            return End::net_->data + Slots::kInbox +
                    End::place(End::far_of(source, End::own()), End::kFar);
         }
         return team_.group.window + Slots::kSlots + End::place(End::near_of(source), End::kNear);

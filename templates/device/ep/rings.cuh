@@ -30,7 +30,7 @@ class RingsOut : RingsEnd<Ring, Rings> {
 
 public:
     __device__ __forceinline__ explicit RingsOut(Team& team) : End(team) {}
-    __device__ __forceinline__ RingsOut(Team& team, const Net& net) : End(team, net) {}
+    __device__ __forceinline__ RingsOut(Team& team, const Net* net) : End(team, net) {}
 
     /// Begins a stripe for some rings: `of` one peer or part, where the role serves only that.
     __device__ __forceinline__ void open(int stripe, const Peers& kept, int of = 0) {
@@ -106,7 +106,7 @@ public:
     using End::kGroups, End::kKept;
 
     __device__ __forceinline__ explicit RingsIn(Team& team) : End(team) {}
-    __device__ __forceinline__ RingsIn(Team& team, const Net& net) : End(team, net) {}
+    __device__ __forceinline__ RingsIn(Team& team, const Net* net) : End(team, net) {}
 
     /// Begins a stripe for some rings: `of` one peer or part, where the role serves only that.
     __device__ __forceinline__ void open(int stripe, const Peers& kept, int of = 0) {

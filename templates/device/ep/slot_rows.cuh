@@ -253,7 +253,7 @@ public:
     using End::kPeers;
 
     __device__ __forceinline__ explicit SlotRowsOut(Team& team) : End(team) {}
-    __device__ __forceinline__ SlotRowsOut(Team& team, const Net& net) : End(team, net) {}
+    __device__ __forceinline__ SlotRowsOut(Team& team, const Net* net) : End(team, net) {}
 
     /// Waits until a slot of `peer` is free, and takes it. False: it is not sent, since the peer takes
     /// no part in the call, is absent, or the team is stopped, by this warp if there are more arrivals than slots.
@@ -354,10 +354,10 @@ public:
     static constexpr int kMeta = Slots::kMeta;
 
     __device__ __forceinline__ explicit SlotRowsIn(Team& team) : End(team) {}
-    __device__ __forceinline__ SlotRowsIn(Team& team, const Net& net) : End(team, net) {}
+    __device__ __forceinline__ SlotRowsIn(Team& team, const Net* net) : End(team, net) {}
     __device__ __forceinline__ SlotRowsIn(Team& team, i64* waited)
         : End(team), times_(team, waited) {}
-    __device__ __forceinline__ SlotRowsIn(Team& team, const Net& net, i64* waited)
+    __device__ __forceinline__ SlotRowsIn(Team& team, const Net* net, i64* waited)
         : End(team, net), times_(team, waited) {}
 
     /// How many slots of a key its source has filled, once it has closed; none if it takes no part.
