@@ -27,8 +27,9 @@ const MOST_ROWS: usize = 1 << 16;
 /// Most tokens of a second opinion on the standard pipelines.
 const INTERPRETED: usize = 16;
 
-/// Calls of a kernel that are drawn: of other sizes, in turn.
-pub(crate) const CALLS: u64 = 2;
+/// Calls of a kernel that are drawn: of other sizes, in turn. With two, what one takes from the one before the last would
+/// be its own.
+pub(crate) const CALLS: u64 = 3;
 
 /// The most rows that an output holds beyond those of a call.
 pub(crate) const SPARE: i64 = 2;

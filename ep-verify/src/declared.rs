@@ -27,6 +27,9 @@ use place::Place;
 /// What no call has written.
 const DIRTY: u8 = 0xa5;
 
+/// How far the bound of a size that the device reads is from the size at most.
+const FREE_ROWS: i64 = 100;
+
 /// Calls of one kernel, in turn, and what each of them leaves.
 pub struct Declared<'a> {
     emitted: &'a Emitted,
@@ -41,6 +44,8 @@ struct Call<'a> {
     outcome: Outcome,
     /// By rank and tensor, the elements that a round may write; all others it leaves alone.
     touched: Vec<BTreeMap<String, Vec<bool>>>,
+    /// Rows that each size may have, where the declaration says so.
+    most_rows: BTreeMap<String, i64>,
 }
 
 impl<'a> Declared<'a> {
@@ -61,7 +66,12 @@ impl<'a> Declared<'a> {
                 outcome = Drawn { ranks, ..drawn.clone() }.run(functions)?;
                 touch(&mut touched, &outcome);
             }
-            Ok(Call { drawn, outcome, touched })
+            let most_rows = drawn.ir.sizes.iter().filter_map(|size| {
+                let most = drawn.most_rows(functions, &size.name).transpose()?;
+                Some(most.map(|most| (size.name.clone(), most)))
+            });
+            let most_rows = most_rows.collect::<Result<_, Wrong>>()?;
+            Ok(Call { drawn, outcome, touched, most_rows })
         });
         Ok(Declared { emitted, calls: made.collect::<Result<_, _>>()?, rounds })
     }
@@ -236,6 +246,9 @@ impl Call<'_> {
             bound.bindings.region(name, *start);
         }
         self.bind_numbers(rank, plan, &mut bound.bindings);
+        if turn % 2 == 1 {
+            self.bind_words(group, rank, plan, &mut bound)?;
+        }
         // Scales of every other call lie column by column.
         let by_column = turn % 2 == 1;
         for tensor in &self.ir().tensors {
@@ -293,6 +306,28 @@ impl Call<'_> {
                 _ => {}
             }
         }
+    }
+
+    /// Sizes in words that the device reads, under bounds that let kernels expect more.
+    fn bind_words(
+        &self,
+        group: &Group,
+        rank: usize,
+        plan: &Plan,
+        bound: &mut Bound,
+    ) -> Result<(), CallError> {
+        for param in &plan.params {
+            let ParamKind::SizeFrom { size } = &param.kind else { continue };
+            let rows = self.drawn.ranks[rank].sizes.get(size).copied().unwrap_or(0);
+            let word = i32::try_from(rows).unwrap_or(i32::MAX);
+            let address = bound.room(group, rank, 4)?;
+            group.backend().write(rank, address, &word.to_le_bytes())?;
+            bound.bindings.counted(size, address);
+            // Without a range the bound may be anything.
+            let most = self.most_rows.get(size).copied().unwrap_or(rows + FREE_ROWS);
+            bound.bindings.number(size, most.min(rows + FREE_ROWS));
+        }
+        Ok(())
     }
 
     /// What the call had to leave on the ranks of this process, what it left, and what it has changed

@@ -11,7 +11,7 @@ use ep_runtime::host::Programs;
 use super::fault::Fault;
 use super::mutate::{Course, Way, courses};
 use super::pool::on_all_cores;
-use super::trial::LIMIT;
+use super::trial::{LIMIT, STRIKES, struck_seed};
 use crate::failure::Failure;
 use crate::json::{Object, Value};
 use crate::problem::no_machine;
@@ -84,8 +84,10 @@ fn schedule(course: &Course, programs: &Arc<Programs>, seed: u64) -> Result<u64,
         isolation: Some(LIMIT),
     };
     let steps = course.run(programs, way)??;
-    for fault in FAULTS.into_iter().filter(|_| course.has_faults()) {
-        way.struck = Some((fault, fault.drawn(course.ranks(), seed, steps)));
+    let strikes = FAULTS.into_iter().flat_map(|fault| (0..STRIKES).map(move |turn| (fault, turn)));
+    for (fault, turn) in strikes.filter(|_| course.has_faults()) {
+        let place = fault.drawn(course.ranks(), struck_seed(seed, turn), steps);
+        way.struck = Some((fault, place));
         let struck = course.run(programs, way)?;
         struck.map_err(|report| format!("with {}: {report}", fault.name()))?;
     }
@@ -134,6 +136,48 @@ mod tests {
     use ep_runtime::host::mutant::{DEVICE_LIBRARY, Mutant};
 
     use super::*;
+
+    /// Bugs that were planted without a look at the courses, and those that found them when they had calls for it:
+    /// fewer tokens between two calls of many, a bound beyond the tokens, several tiles, one long stripe.
+    const PLANTED: [(&str, &str); 4] = [
+        (
+            "node-combine",
+            "== a stripe without tokens does not keep where its rings stand\nin node_combine.cu\n\
+             - for (int token = rows.begin; token < rows.end && !team.stopped; ++token) {\n\
+             + if (rows.begin == rows.end) continue;\n\
+             + for (int token = rows.begin; token < rows.end && !team.stopped; ++token) {\n",
+        ),
+        (
+            "packed-dispatch, few of many",
+            "== rows are offered by the bound of the tokens\nin packed_dispatch.cu\n\
+             - once_offer<Cfg::Rows>(args.group, args.came_at, tokens);\n\
+             + once_offer<Cfg::Rows>(args.group, args.came_at, args.tokens);\n",
+        ),
+        (
+            "low-latency-dispatch, tiles",
+            "== a tile is counted within its source\nin low_latency_dispatch.cu\n\
+             - ep::i64{expert} * Cfg::kTiles + ep::i64{row} / 64\n\
+             + ep::i64{expert} * Cfg::kTiles + ep::i64{index} / 64\n",
+        ),
+        (
+            "functions, warps",
+            "== the longest stripe is rounded down\nin ep/rows.cuh\n\
+             - (tokens + stripes - 1) / stripes;\n\
+             + tokens < stripes ? tokens : tokens / stripes;\n",
+        ),
+    ];
+
+    #[test]
+    fn courses_find_what_was_planted_blind() {
+        let Ok(programs) = Programs::find() else { return };
+        let all = courses(&programs).unwrap_or_else(|_| panic!("every course has a plan"));
+        for (name, planted) in PLANTED {
+            let course = all.iter().find(|course| course.name == name).expect(name);
+            let planted = &Mutant::parse(planted).unwrap()[0];
+            let report = schedule(course, &programs.planted(planted), 1).unwrap_err();
+            assert!(!report.contains("does not compile") && !report.contains("occurs"), "{report}");
+        }
+    }
 
     #[test]
     fn a_course_is_good_and_finds_a_planted_bug() {

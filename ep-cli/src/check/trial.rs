@@ -34,6 +34,9 @@ const WRAPS: u64 = 4;
 /// Of so many drawn shapes, one does without a rank.
 const LEAVES: u64 = 4;
 
+/// At how many steps a fault strikes in a schedule, each in a run of its own.
+pub(super) const STRIKES: u64 = 3;
+
 /// How many shapes are drawn before one of them has a plan.
 const DRAWS: u64 = 64;
 
@@ -143,9 +146,25 @@ impl Trial<'_> {
                 .map_err(|trouble| trouble.about(&calls.shape()))
                 .map(|_| backend.stats().steps)
         };
+        self.strike(ranks, run)
+    }
+
+    /// Runs without a fault, or with one: where it strikes at a step, at some of those that the run takes
+    /// without it.
+    fn strike(
+        &self,
+        ranks: usize,
+        run: impl Fn(Option<(Fault, (u32, u64))>) -> Result<u64, Trouble>,
+    ) -> Result<u64, Trouble> {
         let Some(fault) = self.fault else { return run(None) };
-        let steps = if fault.is_timed() { run(None)? } else { 0 };
-        run(Some((fault, fault.drawn(ranks, self.seed, steps))))
+        if !fault.is_timed() {
+            return run(Some((fault, fault.drawn(ranks, self.seed, 0))));
+        }
+        let steps = run(None)?;
+        (0..STRIKES).try_fold(0, |sum, turn| {
+            let place = fault.drawn(ranks, struck_seed(self.seed, turn), steps);
+            Ok(sum + run(Some((fault, place)))?)
+        })
     }
 
     /// The problem, where shapes are drawn statement by statement in every fourth one.
@@ -182,16 +201,7 @@ impl Trial<'_> {
         ranks: usize,
         programs: &Arc<Programs>,
     ) -> Result<u64, Trouble> {
-        let Some(fault) = self.fault else {
-            return self.run_struck(reach, options, ranks, programs, None);
-        };
-        // A fault that strikes at a step strikes at any of those that the run takes without it.
-        let steps = match fault.is_timed() {
-            true => self.run_struck(reach, options, ranks, programs, None)?,
-            false => 0,
-        };
-        let place = fault.drawn(ranks, self.seed, steps);
-        self.run_struck(reach, options, ranks, programs, Some((fault, place)))
+        self.strike(ranks, |struck| self.run_struck(reach, options, ranks, programs, struck))
     }
 
     /// Runs a shape with a fault at a place: on a rank, at a step.
@@ -248,6 +258,11 @@ impl Trial<'_> {
         }
         Ok(backend.stats().steps)
     }
+}
+
+/// What draws where a fault strikes for the `turn`th time: early in every other turn.
+pub(super) fn struck_seed(seed: u64, turn: u64) -> u64 {
+    seed.wrapping_add(turn * ((1 << 32) + 2))
 }
 
 /// Whether the run goes on after a call that may have had a fault. A failure of the machine is judged by

@@ -470,6 +470,18 @@ impl Drawn {
         run(&self.problem(functions))
     }
 
+    /// The most rows that a size may have, if its declaration says so.
+    pub fn most_rows(
+        &self,
+        functions: &BTreeMap<String, &Function>,
+        size: &str,
+    ) -> Result<Option<i64>, Wrong> {
+        let size = self.ir.sizes.iter().find(|it| it.name == size);
+        let values = size.and_then(|size| size.values.as_ref());
+        let range = values.map(|values| self.range(functions, values)).transpose()?;
+        Ok(range.map(|(_, end, _)| end - 1))
+    }
+
     /// The ends of a range, and the greatest step.
     fn range(
         &self,

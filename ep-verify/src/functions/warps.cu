@@ -177,17 +177,18 @@ __device__ __forceinline__ void beside(ep::i64* out) {
 
 /// The tokens of stripes, each to one lane.
 __device__ __forceinline__ void stripes(ep::Team& team, ep::i64* out) {
-    const int tokens[6] = {0, 1, 5, 70, 200, 64};
-    const int counts[6] = {3, 1, 2, 3, 5, 4};
-    for (int c = 0; c < 7; ++c) {
-        const int all = tokens[c % 6];
+    // Of the last ones one stripe has a slice more than the others.
+    const int tokens[7] = {0, 1, 5, 70, 200, 64, 97};
+    const int counts[7] = {3, 1, 2, 3, 5, 4, 3};
+    for (int c = 0; c < 8; ++c) {
+        const int all = tokens[c % 7];
         ep::i64* own = out + c * 220;
-        team.stopped = c == 6;
-        ep::for_stripe_tokens(team, c == 6 ? 9 : all, counts[c % 6],
+        team.stopped = c == 7;
+        ep::for_stripe_tokens(team, c == 7 ? 9 : all, counts[c % 7],
                               [&](int stripe, int token, bool present) {
                                   const bool is_there = token >= 0 && token < all;
                                   if (present) own[token] += stripe + 1;
-                                  if (!is_there || c == 6) own[210] = token;
+                                  if (!is_there || c == 7) own[210] = token;
                               });
     }
 }

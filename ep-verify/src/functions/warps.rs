@@ -51,7 +51,7 @@ fn singles() -> Vec<i64> {
 
 fn stripes() -> Vec<i64> {
     let mut sheet = Sheet::new();
-    let cases = [(0, 3), (1, 1), (5, 2), (70, 3), (200, 5), (64, 4)];
+    let cases = [(0, 3), (1, 1), (5, 2), (70, 3), (200, 5), (64, 4), (97, 3)];
     for (c, (tokens, stripes)) in cases.into_iter().enumerate() {
         let mut token = 0;
         for stripe in 0..stripes {

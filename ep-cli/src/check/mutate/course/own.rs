@@ -15,7 +15,7 @@ pub(super) struct Own {
 }
 
 /// All of them. The tight ones have rings that hold the least, to which more rows come than fit.
-pub(super) const OWN: [Own; 12] = [
+pub(super) const OWN: [Own; 14] = [
     Own {
         name: "tight",
         pipeline: "node-dispatch",
@@ -129,6 +129,36 @@ pub(super) const OWN: [Own; 12] = [
         rows: 2,
         rounds: 2,
         set: &[("hidden", "16"), ("topk", "3"), ("bias", "1"), ("weights", "0")],
+    },
+    Own {
+        name: "tiles",
+        pipeline: "low-latency-dispatch",
+        ranks: 3,
+        nodes: None,
+        rows: 50,
+        rounds: 1,
+        set: &[
+            ("payload", "bf16"),
+            ("hidden", "16"),
+            ("topk", "3"),
+            ("experts", "3"),
+            ("max_tokens", "50"),
+        ],
+    },
+    Own {
+        name: "few of many",
+        pipeline: "packed-dispatch",
+        ranks: 2,
+        nodes: None,
+        rows: 24,
+        rounds: 2,
+        set: &[
+            ("payload", "bf16"),
+            ("hidden", "16"),
+            ("topk", "2"),
+            ("experts", "5"),
+            ("max_tokens", "120"),
+        ],
     },
     Own {
         name: "casts as words",
