@@ -32,7 +32,7 @@ use crate::rules::{Rule, Rules};
 use crate::state::Idx;
 
 use cells::{Access, Conflict};
-use clock::{Parts, Pool, View};
+use clock::{Parts, Pool, View, join};
 use older::OlderWords;
 use report::Missed;
 use sync::{Mbarrier, Prepared};
@@ -105,6 +105,8 @@ struct RankState {
     running: bool,
     /// Bulk records of the running launch.
     records: Vec<u32>,
+    /// Memory of its caller that other ranks have read since the last launch ended, as offset and length.
+    read_by_others: Vec<(usize, usize)>,
 }
 
 /// An actor's clock.
@@ -175,7 +177,10 @@ pub(crate) struct Checker {
     pool: Pool,
     warps: Vec<WarpState>,
     ranks: Vec<RankState>,
+    /// Those of the machine, and behind them the caller of each rank.
     actors: Vec<ActorState>,
+    /// The first caller.
+    callers: usize,
     words: Words,
     /// None where they are not asked for, and once nobody will use the data any more.
     older: Option<OlderWords>,
@@ -205,7 +210,8 @@ pub(crate) struct Setup {
 impl Checker {
     /// A checker of a run.
     pub(crate) fn new(heap: &Heap, setup: Setup) -> Self {
-        let mut pool = Pool::new(setup.warps + setup.actors);
+        let agents = setup.actors + setup.ranks;
+        let mut pool = Pool::new(setup.warps + agents);
         let warps = (0..setup.warps).map(|_| WarpState {
             rank: 0,
             block: 0,
@@ -224,10 +230,11 @@ impl Checker {
             end: pool.empty(),
             running: false,
             records: Vec::new(),
+            read_by_others: Vec::new(),
         };
         let ranks = (0..setup.ranks).map(|_| rank()).collect();
         let actor = |_| ActorState { seen: pool.empty(), epoch: setup.first };
-        let actors = (0..setup.actors).map(actor).collect();
+        let actors = (0..agents).map(actor).collect();
         let parts = heap.parts().iter().map(|part| (part.from, part.bytes, part.waived));
         Self {
             base: heap.base(),
@@ -240,6 +247,7 @@ impl Checker {
             warps,
             ranks,
             actors,
+            callers: setup.actors,
             words: Words::default(),
             older: setup.older_seed.map(OlderWords::new),
             mbarriers: Vec::new(),
@@ -469,6 +477,50 @@ impl Checker {
             }
         };
         self.bulk(lane, record, ends, bytes, pc);
+    }
+
+    /// A lane is about to read what the caller of another rank has lent to its kernel.
+    pub(crate) fn read_by_other(&mut self, owner: u32, (at, bytes): (usize, usize)) {
+        let state = &mut self.ranks[owner as usize];
+        if !state.running {
+            let caller = self.callers + owner as usize;
+            return self.caller_write(caller, self.actors[caller].epoch - 1, (at, bytes));
+        }
+        let ranges = &mut state.read_by_others;
+        match ranges.last_mut() {
+            Some(last) if at >= last.0 && at <= last.0 + last.1 => {
+                last.1 = last.1.max(at + bytes - last.0);
+            }
+            _ => ranges.push((at, bytes)),
+        }
+    }
+
+    /// The kernel of a rank is over, and its caller writes over what others have read.
+    fn caller_writes(&mut self, rank: usize) {
+        let state = &mut self.ranks[rank];
+        let mut ranges = std::mem::take(&mut state.read_by_others);
+        ranges.sort_unstable();
+        ranges.dedup();
+        let caller = self.callers + rank;
+        let agent = self.warps.len() + caller;
+        join(&mut self.actors[caller].seen, &state.end);
+        let epoch = self.actors[caller].epoch;
+        self.actors[caller].epoch += 1;
+        state.end[agent].add_all(epoch);
+        for range in ranges {
+            self.caller_write(caller, epoch, range);
+        }
+    }
+
+    fn caller_write(&mut self, caller: usize, epoch: u32, range: (usize, usize)) {
+        let access = Access::new(self.warps.len() + caller, 0);
+        let event = Event { access, epoch, pc: u32::MAX };
+        self.access(Party::Actor(caller), range, event, true, 0);
+    }
+
+    /// Whether an agent stands for the caller of a rank.
+    fn is_caller(&self, agent: usize) -> bool {
+        agent >= self.warps.len() + self.callers
     }
 
     /// An actor reads or writes.

@@ -194,6 +194,20 @@ impl Heap {
         self.parts.retain(|part| !(from..end).contains(&part.from));
     }
 
+    /// Whether `offset` in a region is memory of one of these tensors, and not of the pipeline itself.
+    pub(crate) fn is_tensor(
+        &self,
+        region: &Region,
+        offset: usize,
+        tensors: &[LaunchTensor],
+    ) -> bool {
+        let is_before = |tensor: &LaunchTensor| {
+            let from = (tensor.at.0 as usize).wrapping_sub(self.base());
+            (region.from..=offset).contains(&from)
+        };
+        self.part_of(offset).is_none() && tensors.iter().any(is_before)
+    }
+
     /// The named parts.
     pub(crate) fn parts(&self) -> &[Part] {
         &self.parts

@@ -33,13 +33,15 @@ pub enum Rule {
     WholeWords,
     /// An mbarrier's initialisation happens before its use.
     MbarrierInit,
+    /// What a rank reads of another one's tensors is read before that one's kernel ends.
+    Lent,
     /// Accesses stay inside the buffers that the lane may reach.
     Bounds,
 }
 
 impl Rule {
     /// Every rule.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Lanes,
         Self::Warps,
         Self::Scopes,
@@ -52,6 +54,7 @@ impl Rule {
         Self::ReadOnly,
         Self::WholeWords,
         Self::MbarrierInit,
+        Self::Lent,
         Self::Bounds,
     ];
 
@@ -75,6 +78,7 @@ impl Rule {
             Self::ReadOnly => "read_only",
             Self::WholeWords => "whole_words",
             Self::MbarrierInit => "mbarrier_init",
+            Self::Lent => "lent",
             Self::Bounds => "bounds",
         }
     }
@@ -110,6 +114,7 @@ impl Rule {
             Self::ReadOnly => "M5: memory read through the read-only path changes in the launch",
             Self::WholeWords => "M7: the two strong accesses have different sizes",
             Self::MbarrierInit => "the mbarrier's initialisation is not ordered before",
+            Self::Lent => "the kernel of the rank that lent it may be over before it is read",
             Self::Bounds => "outside every buffer",
         }
     }

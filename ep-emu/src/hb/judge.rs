@@ -25,6 +25,9 @@ impl Checker {
         } else {
             self.judge_after_plain(party, now, earlier, at)
         };
+        let of_callers =
+            self.is_caller(now.0.access.warp()) || self.is_caller(earlier.0.access.warp());
+        let rule = if of_callers { rule.map(|_| Rule::Lent) } else { rule };
         rule.filter(|rule| self.rules.has(*rule) && !self.is_waived(*rule, at))
     }
 

@@ -350,14 +350,15 @@ impl Checker {
 
     /// A launch of `rank` has ended, and every bulk copy of it.
     pub(crate) fn launch_ends(&mut self, rank: usize) {
-        let rank = &mut self.ranks[rank];
-        rank.running = false;
-        for record in rank.records.drain(..) {
+        let ended = &mut self.ranks[rank];
+        ended.running = false;
+        for record in ended.records.drain(..) {
             let record = &mut self.records[record as usize];
             let warp = record.lane / 32;
             let epoch = self.warps[warp].epoch - 1;
             record.observe(Obs { warp, mask: u32::MAX, epoch, full: true });
         }
+        self.caller_writes(rank);
     }
 
     /// A block enters the slot `block` of `warps`; its shared memory is new. One of a launch that comes early knows

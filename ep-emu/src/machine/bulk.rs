@@ -138,6 +138,7 @@ impl Machine<'_> {
         self.lane().polling.forget();
         self.check_copy(shared, global, bytes, pc)?;
         let (at, id) = self.mbarrier_load_starts(barrier, pc)?;
+        self.note_loan(here, global.wrapping_sub(self.heap.base()), bytes as usize);
         self.checked(|checker| checker.bulk_load(here, (shared, global), bytes, id, pc))?;
         let signal = Signal::Mbarrier(at);
         let (to, from) = (shared, global);

@@ -210,8 +210,8 @@ impl Machine<'_> {
             stream.phases_run += u64::from(stream.launches[stream.at].launch.phases);
             stream.at += 1;
             stream.running = false;
-            if let Some(checker) = &mut self.checker {
-                checker.launch_ends(rank);
+            if let Err(fault) = self.checked(|checker| checker.launch_ends(rank)) {
+                self.fail(*fault);
             }
         }
         self.refill = true;

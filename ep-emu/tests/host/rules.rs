@@ -1,7 +1,7 @@
 //! Each rule of the checker: kernels that keep it are clean, the same with one word changed break
 //! exactly this rule, and a checker without the rule no longer sees it.
 
-use ep_emu::{Build, Failure, FailureKind, Rule, Rules, RunStats, Spec, World};
+use ep_emu::{Build, Failure, FailureKind, LaunchTensor, Rule, Rules, RunStats, Spec, World};
 
 use crate::relay::Relay;
 use crate::support::{alloc, bytes, compile, launch, source};
@@ -53,13 +53,16 @@ fn litmus(
         launch.shared_bytes = 1024;
         launch.comes_early = shape.comes_early;
         launch.args = bytes(&[data.0, flag.0, pair.0, result.0, last]);
+        if kernel == "lent" {
+            launch.tensors.push(LaunchTensor { name: "data".to_owned(), at: data, row_bytes: 0 });
+        }
         lists.push(vec![launch; shape.launches]);
     }
     world.run(lists)
 }
 
 /// Every kernel that should be clean.
-const CLEAN: [(&str, Shape); 18] = [
+const CLEAN: [(&str, Shape); 19] = [
     ("message", BLOCKS),
     ("message_to_peer", PEERS),
     ("message_by_fence", BLOCKS),
@@ -73,6 +76,7 @@ const CLEAN: [(&str, Shape); 18] = [
     ("whole_word", BLOCKS),
     ("read_only", BLOCKS),
     ("offer_to_peer", Shape { launches: 2, ..PEERS }),
+    ("lent", PEERS),
     ("next_launch", Shape { launches: 3, ..LANES }),
     ("next_early", EARLY),
     ("next_early", Shape { comes_early: false, ..EARLY }),
@@ -107,7 +111,7 @@ const fn planted(
     Planted { kernel, shape, edit, rule }
 }
 
-const PLANTED: [Planted; 25] = [
+const PLANTED: [Planted; 27] = [
     planted("message", BLOCKS, ("fetch_add_acq_rel_gpu", "fetch_add_relaxed_gpu"), Rule::Warps),
     planted("message", BLOCKS, ("ep::load_acquire_gpu(args.flag);", ""), Rule::Warps),
     planted(
@@ -177,6 +181,14 @@ const PLANTED: [Planted; 25] = [
         Shape { launches: 2, ..PEERS },
         ("if (launch == 1)", "if (launch == 2)"),
         Rule::Warps,
+    ),
+    // It ends before the other one has read, or without knowing that it has.
+    planted("lent", PEERS, ("(heard) == 0u) {", "(heard) == 0u && args.rank == 1) {"), Rule::Lent),
+    planted(
+        "lent",
+        PEERS,
+        ("ep::load_acquire_sys(heard);", "if (args.rank == 1) ep::load_acquire_sys(heard);"),
+        Rule::Lent,
     ),
     // What launches before did is not known to one that may begin before they are over.
     planted("next_early", EARLY, ("ep::after_last_kernel();", ""), Rule::Warps),

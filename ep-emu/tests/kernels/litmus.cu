@@ -229,6 +229,23 @@ extern "C" __global__ void next_beside(const __grid_constant__ Args args) {
     if (threadIdx.x == 0) ep::bring_next_kernel();
 }
 
+/// Rank 0 lends what rank 1 reads, and stays until it has.
+extern "C" __global__ void lent(const __grid_constant__ Args args) {
+    if (threadIdx.x != 0) return;
+    u32* told = args.flag + args.rank;
+    u32* heard = args.flag + 1 - args.rank;
+    if (args.rank == 0) {
+        args.data[0] = 7;
+        ep::store_release_sys(told, 1u);
+    }
+    while (ep::load_relaxed_sys(heard) == 0u) {
+    }
+    ep::load_acquire_sys(heard);
+    if (args.rank == 0) return;
+    args.result[0] = args.data[0];
+    ep::store_release_sys(told, 1u);
+}
+
 /// A lane reads one word.
 extern "C" __global__ void one_read(const __grid_constant__ Args args) {
     if (threadIdx.x == 0) args.result[0] = args.data[0];

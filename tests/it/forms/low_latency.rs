@@ -233,8 +233,8 @@ in ep/net_slot_rows.cuh
 
 == every key of a far sender has the count of its first one
 in ep/net_slot_rows.cuh
--             return reinterpret_cast<const u32*>(net_.data + at)[number] + 1;
-+             return reinterpret_cast<const u32*>(net_.data + at)[0 * number] + 1;
+-             return reinterpret_cast<const u32*>(net_->data + at)[number] + 1;
++             return reinterpret_cast<const u32*>(net_->data + at)[0 * number] + 1;
 
 == what a far sender has closed is not acquired
 in ep/net_slot_rows.cuh

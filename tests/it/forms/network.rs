@@ -295,7 +295,7 @@ in ep/net_rings.cuh
 -         if (!is_near(ring)) return queue_.counter(rank_of(ring), number(Word::kNumber));
 +         const u64 place = 8 * static_cast<u64>(far(ring, own())) * Ring::kHeaderWords + 4;
 +         if (!is_near(ring) && Word::kNumber == 0) {
-+             return reinterpret_cast<const u32*>(net_.data + Ring::kHeadersIn + place);
++             return reinterpret_cast<const u32*>(net_->data + Ring::kHeadersIn + place);
 +         }
 +         if (!is_near(ring)) return queue_.counter(rank_of(ring), number(Word::kNumber));
 and
@@ -303,7 +303,7 @@ and
 +         if (Word::kNumber == 0 && !is_near(ring)) {
 +             const u64 from = 8 * static_cast<u64>(far(ring, own())) * Ring::kHeaderWords + 4;
 +             const u64 to = 8 * static_cast<u64>(far(own(), ring)) * Ring::kHeaderWords + 4;
-+             if (count != 0) *reinterpret_cast<u32*>(net_.data + Ring::kHeadersOut + from) += count;
++             if (count != 0) *reinterpret_cast<u32*>(net_->data + Ring::kHeadersOut + from) += count;
 +             queue_.put(rank_of(ring), Ring::kHeadersIn + to, Ring::kHeadersOut + from, count != 0 ? 4 : 0);
 +             return;
 +         }
