@@ -177,10 +177,11 @@ pub(crate) struct Checker {
     pool: Pool,
     warps: Vec<WarpState>,
     ranks: Vec<RankState>,
-    /// Those of the machine, and behind them the caller of each rank.
+    /// Those of the machine, and behind them for each rank its caller and a kernel that runs beside it.
     actors: Vec<ActorState>,
-    /// The first caller.
+    /// The first caller, and the first of such kernels.
     callers: usize,
+    beside: usize,
     words: Words,
     /// None where they are not asked for, and once nobody will use the data any more.
     older: Option<OlderWords>,
@@ -210,7 +211,7 @@ pub(crate) struct Setup {
 impl Checker {
     /// A checker of a run.
     pub(crate) fn new(heap: &Heap, setup: Setup) -> Self {
-        let agents = setup.actors + setup.ranks;
+        let (beside, agents) = (setup.actors + setup.ranks, setup.actors + 2 * setup.ranks);
         let mut pool = Pool::new(setup.warps + agents);
         let warps = (0..setup.warps).map(|_| WarpState {
             rank: 0,
@@ -248,6 +249,7 @@ impl Checker {
             ranks,
             actors,
             callers: setup.actors,
+            beside,
             words: Words::default(),
             older: setup.older_seed.map(OlderWords::new),
             mbarriers: Vec::new(),
@@ -520,7 +522,17 @@ impl Checker {
 
     /// Whether an agent stands for the caller of a rank.
     fn is_caller(&self, agent: usize) -> bool {
-        agent >= self.warps.len() + self.callers
+        agent
+            .checked_sub(self.warps.len())
+            .is_some_and(|it| (self.callers..self.beside).contains(&it))
+    }
+
+    /// A kernel that runs beside that of `rank` writes memory, as offset and length, before it raises its words.
+    pub(crate) fn written_beside(&mut self, rank: u32, range: (usize, usize)) {
+        let actor = self.beside + rank as usize;
+        let access = Access::new(self.warps.len() + actor, 0);
+        let event = Event { access, epoch: self.actors[actor].epoch, pc: u32::MAX };
+        self.access(Party::Actor(actor), range, event, true, 0);
     }
 
     /// An actor reads or writes.

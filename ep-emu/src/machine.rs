@@ -220,12 +220,17 @@ impl Machine<'_> {
     /// Records the first failure.
     pub(crate) fn fail(&mut self, fault: Fault) {
         if self.failure.is_none() {
+            // What does not come from a kernel has no place.
+            let place = |word: &str, pc: Pc| match pc {
+                0 => String::new(),
+                pc => format!(" {word} {}", crate::symbols::mark(pc)),
+            };
             let mut message = fault.message;
             for (word, pc) in fault.places {
-                message.push_str(&format!(" {word} {}", crate::symbols::mark(pc)));
+                message.push_str(&place(word, pc));
             }
             for (line, pc) in fault.more {
-                message.push_str(&format!("\n  {line} at {}", crate::symbols::mark(pc)));
+                message.push_str(&format!("\n  {line}{}", place("at", pc)));
             }
             if !fault.explain.is_empty() {
                 message.push_str(&format!("\n  {}", fault.explain));

@@ -77,12 +77,24 @@ impl Default for Spec {
     }
 }
 
+/// A kernel that runs beside those of its rank, on another stream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Beside {
+    /// The rank.
+    pub rank: u32,
+    /// What it writes: first byte and length.
+    pub written: Vec<(Address, usize)>,
+    /// The words that it raises then, at the scope of its device.
+    pub raised: Vec<Address>,
+}
+
 /// The memory of some ranks, kept from run to run.
 pub struct World {
     spec: Spec,
     heap: Heap,
     stacks: Option<Stacks>,
     actors: Vec<Box<dyn Actor>>,
+    beside: Vec<Beside>,
     outside: Vec<Outside>,
     /// What checked runs keep: their cells and the last epoch.
     cells: Option<(Cells, u32)>,
@@ -112,6 +124,7 @@ impl World {
             heap,
             stacks: None,
             actors: Vec::new(),
+            beside: Vec::new(),
             outside: Vec::new(),
             cells: None,
             stop_words,
@@ -198,6 +211,12 @@ impl World {
     /// Adds an actor, such as a network card.
     pub fn add_actor(&mut self, actor: Box<dyn Actor>) {
         self.actors.push(actor);
+    }
+
+    /// Kernels that run beside the launches of each rank, until the next call of this: checked runs take what they write for
+    /// unordered with all that has not seen a word of theirs.
+    pub fn run_beside(&mut self, kernels: Vec<Beside>) {
+        self.beside = kernels;
     }
 
     /// Lets runs wait, in real time, for what comes from outside; until nothing can come, no wait is a
@@ -486,7 +505,15 @@ impl World {
             first,
             older_seed: self.spec.shows_older.then_some(self.spec.seed),
         };
-        Ok(Checker::new(&self.heap, setup))
+        let mut checker = Checker::new(&self.heap, setup);
+        let offset = |at: &Address| (at.0 as usize).wrapping_sub(self.heap.base());
+        for Beside { rank, written, raised } in &self.beside {
+            written
+                .iter()
+                .for_each(|(at, bytes)| checker.written_beside(*rank, (offset(at), *bytes)));
+            raised.iter().for_each(|at| checker.raised_beside(*rank, offset(at)));
+        }
+        Ok(checker)
     }
 }
 

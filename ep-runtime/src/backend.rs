@@ -191,6 +191,17 @@ impl RowCopy {
     }
 }
 
+/// A kernel of the caller that runs beside those of a group, on another stream.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct KernelBeside {
+    /// Its rank.
+    pub rank: usize,
+    /// What it writes: address and bytes.
+    pub written: Vec<(u64, u64)>,
+    /// The words that it raises when all of that is written.
+    pub raised: Vec<u64>,
+}
+
 /// A machine that runs emitted kernels for some ranks of a group.
 ///
 /// Ranks are numbered over the whole group; every method that takes one wants a local rank.
@@ -297,6 +308,12 @@ pub trait Backend: Send + Sync {
     /// `waived`: policies of its checker that the accesses there need not keep.
     fn name_memory(&self, rank: usize, at: u64, bytes: u64, name: &str, waived: &[&str]) {
         let _ = (rank, at, bytes, name, waived);
+    }
+
+    /// Says which kernels run beside those of the group until the next call of this, to a backend that
+    /// checks what is ordered.
+    fn run_beside(&self, kernels: &[KernelBeside]) {
+        let _ = kernels;
     }
 
     /// Says what a loaded kernel was planned as, by the number that its records carry, to a backend

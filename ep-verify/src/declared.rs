@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 
 use ep_runtime::Emitted;
 use ep_runtime::args::Bindings;
-use ep_runtime::backend::Stream;
+use ep_runtime::backend::{KernelBeside, Stream};
 use ep_runtime::error::CallError;
 use ep_runtime::group::{Group, GroupKernel, control_bytes};
-use ep_runtime::ir::{Pipeline, TensorKind};
+use ep_runtime::ir::{Pipeline, TensorKind, walk};
 use ep_runtime::meaning::{Drawn, Function, Left, Outcome, Scalar, Tensor, Wrong, again, compare};
 use ep_runtime::memory::{DeviceMemory, Window, align_up};
 use ep_runtime::plan::{ParamKind, Plan, row_in_place};
@@ -89,8 +89,12 @@ impl<'a> Declared<'a> {
         network: &[u64],
     ) -> Result<Findings, CallError> {
         let Ready { kernel, bound } = self.ready(group, network)?;
+        let beside: Vec<KernelBeside> = bound.iter().map(|own| own.beside.clone()).collect();
         self.leave_out(group, true)?;
-        self.launch(group, &kernel, &bound, blocks, self.rounds)?;
+        group.backend().run_beside(&beside);
+        let launched = self.launch(group, &kernel, &bound, blocks, self.rounds);
+        group.backend().run_beside(&[]);
+        launched?;
         self.leave_out(group, false)?;
         let mut findings = Findings::default();
         for (turn, ranks) in bound.chunks(group.local().len().max(1)).enumerate() {
@@ -240,8 +244,13 @@ impl Call<'_> {
         window: u64,
         regions: &Regions,
     ) -> Result<Bound, CallError> {
-        let mut bound =
-            Bound { rank, bindings: Bindings::new(), held: Vec::new(), outputs: Vec::new() };
+        let mut bound = Bound {
+            rank,
+            bindings: Bindings::new(),
+            held: Vec::new(),
+            outputs: Vec::new(),
+            beside: KernelBeside { rank, ..KernelBeside::default() },
+        };
         for (name, start) in regions {
             bound.bindings.region(name, *start);
         }
@@ -251,6 +260,11 @@ impl Call<'_> {
         }
         // Scales of every other call lie column by column.
         let by_column = turn % 2 == 1;
+        let is_there = |name: &str| self.drawn.ranks[rank].tensors.contains_key(name);
+        let words: Vec<&str> =
+            walk::awaited_words(self.ir()).iter().map(|it| it.name.as_str()).collect();
+        let behind = walk::behind_words(self.ir(), &is_there);
+        let behind: Vec<&str> = behind.iter().map(|it| it.name.as_str()).collect();
         for tensor in &self.ir().tensors {
             let is_given = self.drawn.ranks[rank].tensors.contains_key(&tensor.name);
             let is_left = self.outcome.ranks[rank].contains_key(&tensor.name);
@@ -273,6 +287,12 @@ impl Call<'_> {
                         0 => bound.bindings.copy(&tensor.name, copy as i64, rows),
                         _ => bound.bindings.part(&tensor.name, part, rows),
                     };
+                    if words.contains(&tensor.name.as_str()) {
+                        bound.beside.raised.extend(place.addresses(address));
+                    }
+                    if behind.contains(&tensor.name.as_str()) {
+                        bound.beside.written.push((address, place.bytes() as u64));
+                    }
                     if is_left && (!is_given || tensor.kind == TensorKind::Inout) {
                         bound.outputs.push((tensor.name.clone(), part, place, address));
                     }
@@ -396,6 +416,8 @@ struct Bound {
     held: Vec<DeviceMemory>,
     /// Tensor, part, and where it lies.
     outputs: Vec<(String, usize, Place, u64)>,
+    /// The kernel that makes what the call waits for words for.
+    beside: KernelBeside,
 }
 
 impl Bound {

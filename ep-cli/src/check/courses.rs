@@ -139,7 +139,19 @@ mod tests {
 
     /// Bugs that were planted without a look at the courses, and those that found them when they had calls for it:
     /// fewer tokens between two calls of many, a bound beyond the tokens, several tiles, one long stripe.
-    const PLANTED: [(&str, &str); 4] = [
+    const PLANTED: [(&str, &str); 6] = [
+        (
+            "low-latency-combine, tiles",
+            "== a tile is awaited at its first row only\nin low_latency_combine.cu\n\
+             - if (args.tile_done == nullptr || ep::await_word(team,\n\
+             + if (args.tile_done == nullptr || (row != first && row % 64 != 0) || ep::await_word(team,\n",
+        ),
+        (
+            "low-latency-combine, tiles",
+            "== a share waits at the first rows of a tile only\nin low_latency_combine.cu\n\
+             - if (args.tile_done == nullptr || ep::await_word(team,\n\
+             + if (args.tile_done == nullptr || row % 64 >= Cfg::kShares || ep::await_word(team,\n",
+        ),
         (
             "node-combine",
             "== a stripe without tokens does not keep where its rings stand\nin node_combine.cu\n\

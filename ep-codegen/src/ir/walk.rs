@@ -1,6 +1,10 @@
 //! Visiting the statements and expressions of a pipeline, each once and in order of the text.
 
-use super::{Action, DimKind, Domain, ElemType, Expr, FieldValue, Pipeline, Place, Stmt, Tensor};
+use std::collections::BTreeSet;
+
+use super::{
+    Action, DimKind, Domain, ElemType, Expr, FieldValue, Pipeline, Place, Stmt, Tensor, TensorKind,
+};
 
 /// Shows every statement of `body`, outer ones first.
 pub fn stmts<'a>(body: &'a [Stmt], see: &mut dyn FnMut(&'a Stmt)) {
@@ -180,6 +184,42 @@ pub fn awaited(stmt: &Stmt) -> Option<&Place> {
     match &stmt.action {
         Action::AwaitWord { word, .. } => Some(word),
         _ => None,
+    }
+}
+
+/// The inputs that are read only behind a wait for a word of tensors that are `there`: what another kernel may
+/// still write.
+pub fn behind_words<'a>(pipeline: &'a Pipeline, there: &dyn Fn(&str) -> bool) -> Vec<&'a Tensor> {
+    let mut reads = Reads { there, behind: BTreeSet::new(), before: BTreeSet::new() };
+    pipeline.roles.iter().for_each(|role| reads.see(&role.body, false));
+    let is_behind = |tensor: &&Tensor| {
+        let name = tensor.name.as_str();
+        let is_input = tensor.kind == TensorKind::Input && tensor.from_handle.is_none();
+        is_input && reads.behind.contains(name) && !reads.before.contains(name)
+    };
+    pipeline.tensors.iter().filter(is_behind).collect()
+}
+
+/// Tensors that are read behind a wait for a word, and without one.
+struct Reads<'a, 'b> {
+    there: &'b dyn Fn(&str) -> bool,
+    behind: BTreeSet<&'a str>,
+    before: BTreeSet<&'a str>,
+}
+
+impl<'a> Reads<'a, '_> {
+    /// A wait holds for what follows it in its block.
+    fn see(&mut self, body: &'a [Stmt], mut has_waited: bool) {
+        for stmt in body {
+            has_waited |= awaited(stmt).is_some_and(|word| (self.there)(&word.tensor));
+            let read = if has_waited { &mut self.behind } else { &mut self.before };
+            exprs(stmt, &mut |part| {
+                if let Expr::Element { tensor, .. } = part {
+                    read.insert(tensor.as_str());
+                }
+            });
+            self.see(nested(stmt), has_waited);
+        }
     }
 }
 

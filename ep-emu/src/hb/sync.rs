@@ -417,6 +417,16 @@ impl Checker {
         }
     }
 
+    /// A kernel that runs beside that of `rank` has raised the word at an offset, behind all that it has written.
+    pub(crate) fn raised_beside(&mut self, rank: u32, at: usize) {
+        let actor = self.beside + rank as usize;
+        let mut view = self.pool.copy(&self.actors[actor].seen);
+        view[self.warps.len() + actor].add_all(self.actors[actor].epoch);
+        let owner = Owner { rank: Some(rank), block: None };
+        let new = Released { scope: Scope::Gpu, owner, view: Rc::new(view), pc: 0 };
+        self.words.put(at, new, true, &mut self.pool);
+    }
+
     /// An actor reads a word that lanes release at system scope.
     pub(crate) fn actor_acquires(&mut self, actor: usize, at: usize) {
         let Some(word) = self.words.words.get(&at.wrapping_sub(self.base)) else { return };

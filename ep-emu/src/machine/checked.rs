@@ -126,10 +126,13 @@ impl Machine<'_> {
     }
 
     fn actor_name(&self, actor: usize) -> String {
-        let caller = || {
-            let rank = actor - self.actor_names.len();
-            format!("whatever comes behind the kernel of rank {rank}")
-        };
-        self.actor_names.get(actor).cloned().unwrap_or_else(caller)
+        let (names, ranks) = (&self.actor_names, self.streams.len());
+        match actor.checked_sub(names.len()) {
+            None => names[actor].clone(),
+            Some(rank) if rank < ranks => {
+                format!("whatever comes behind the kernel of rank {rank}")
+            }
+            Some(other) => format!("a kernel that runs beside that of rank {}", other - ranks),
+        }
     }
 }

@@ -1,7 +1,9 @@
 //! Each rule of the checker: kernels that keep it are clean, the same with one word changed break
 //! exactly this rule, and a checker without the rule no longer sees it.
 
-use ep_emu::{Build, Failure, FailureKind, LaunchTensor, Rule, Rules, RunStats, Spec, World};
+use ep_emu::{
+    Beside, Build, Failure, FailureKind, LaunchTensor, Rule, Rules, RunStats, Spec, World,
+};
 
 use crate::relay::Relay;
 use crate::support::{alloc, bytes, compile, launch, source};
@@ -53,6 +55,10 @@ fn litmus(
         launch.shared_bytes = 1024;
         launch.comes_early = shape.comes_early;
         launch.args = bytes(&[data.0, flag.0, pair.0, result.0, last]);
+        if kernel == "beside" {
+            let (written, raised) = (vec![(data, 512)], vec![flag]);
+            world.run_beside(vec![Beside { rank, written, raised }]);
+        }
         if kernel == "lent" {
             launch.tensors.push(LaunchTensor { name: "data".to_owned(), at: data, row_bytes: 0 });
         }
@@ -216,6 +222,22 @@ fn nobody_waits_beside_the_next_launch() {
         found += usize::from(run(&[("__syncthreads();", "")], seed).is_err());
     }
     assert!(found > 0, "no schedule shows a wait that has begun");
+}
+
+/// What a kernel beside this one writes may be read behind a word of its own, acquired at the scope of the device.
+#[test]
+fn what_is_written_beside_is_read_behind_its_word() {
+    let run = |edits: &[(&str, &str)], seed| litmus("beside", LANES, edits, seed, Rules::ALL);
+    let acquire = "ep::load_acquire_gpu(args.flag);";
+    for seed in 1..8 {
+        run(&[], seed).unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));
+        for edit in ["", "ep::load_acquire_gpu(args.flag + 1);", "ep::load_relaxed_gpu(args.flag);"]
+        {
+            let failure = run(&[(acquire, edit)], seed).expect_err("nothing orders the two");
+            let says = "after the write by a kernel that runs beside that of rank 0\n";
+            assert!(failure.message.contains(says), "{edit:?}: {failure}");
+        }
+    }
 }
 
 #[test]

@@ -246,6 +246,13 @@ extern "C" __global__ void lent(const __grid_constant__ Args args) {
     ep::store_release_sys(told, 1u);
 }
 
+/// A lane reads what a kernel of another stream has written before it raised a word.
+extern "C" __global__ void beside(const __grid_constant__ Args args) {
+    if (threadIdx.x != 0) return;
+    ep::load_acquire_gpu(args.flag);
+    args.result[0] = args.data[0];
+}
+
 /// A lane reads one word.
 extern "C" __global__ void one_read(const __grid_constant__ Args args) {
     if (threadIdx.x == 0) args.result[0] = args.data[0];

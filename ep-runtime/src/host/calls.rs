@@ -13,7 +13,7 @@ use super::queue::{Loaded, Machine, Work};
 use super::tensors::{Told, told_by};
 use crate::backend::{
     Backend, BackendError, Block, Capture, Captured, Code, Event, HostBlock, Image, Kept,
-    KernelLaunch, Mapping, MayCome, RowCopy, Stream,
+    KernelBeside, KernelLaunch, Mapping, MayCome, RowCopy, Stream,
 };
 
 impl Backend for HostBackend {
@@ -149,6 +149,15 @@ impl Backend for HostBackend {
         if let Ok(mut machine) = self.of(rank) {
             machine.world.name_part(Address(at), bytes as usize, name, rules);
         }
+    }
+
+    fn run_beside(&self, kernels: &[KernelBeside]) {
+        let there = |it: &KernelBeside| ep_emu::Beside {
+            rank: it.rank as u32,
+            written: it.written.iter().map(|(at, bytes)| (Address(*at), *bytes as usize)).collect(),
+            raised: it.raised.iter().map(|at| Address(*at)).collect(),
+        };
+        self.machine().world.run_beside(kernels.iter().map(there).collect());
     }
 
     fn name_pipeline(&self, number: u32, plan: &Arc<Plan>) {

@@ -67,6 +67,11 @@ impl Place {
         start..start + self.elem_bytes
     }
 
+    /// Where the elements are of memory that begins at `address`.
+    pub(super) fn addresses(&self, address: u64) -> impl Iterator<Item = u64> {
+        (0..self.count).map(move |index| address + self.at(index).start as u64)
+    }
+
     /// Memory that holds `data`, or nothing of meaning.
     pub(super) fn written(&self, data: Option<&Data>) -> Vec<u8> {
         let mut bytes = vec![DIRTY; self.bytes()];

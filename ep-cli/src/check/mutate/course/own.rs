@@ -15,7 +15,7 @@ pub(super) struct Own {
 }
 
 /// All of them. The tight ones have rings that hold the least, to which more rows come than fit.
-pub(super) const OWN: [Own; 14] = [
+pub(super) const OWN: [Own; 15] = [
     Own {
         name: "tight",
         pipeline: "node-dispatch",
@@ -69,6 +69,22 @@ pub(super) const OWN: [Own; 14] = [
         rows: 2,
         rounds: 2,
         set: &[("hidden", "16"), ("topk", "2"), ("max_tokens", "2"), ("experts", "40")],
+    },
+    Own {
+        name: "tiles",
+        pipeline: "low-latency-combine",
+        ranks: 3,
+        nodes: None,
+        rows: 50,
+        rounds: 1,
+        set: &[
+            ("hidden", "16"),
+            ("topk", "3"),
+            ("max_tokens", "50"),
+            ("experts", "3"),
+            ("expert_done", "0"),
+            ("tile_done", "1"),
+        ],
     },
     Own {
         name: "many calls",
