@@ -28,7 +28,7 @@ pipeline! {
         output combined: bf16[tokens, hidden], combined_weights: optional f32[tokens, topk];
         // `words`: so many tokens of all ranks get their rows as words.
         tune {
-            back_warps: 4 in [4, 8], sum_warps: 12 in [8, 12],
+            back_warps: 4 in [2, 4], sum_warps: 12 in [8, 12],
             words: 32 in [0, 16, 32, 64, 128, 256],
         }
 
