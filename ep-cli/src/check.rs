@@ -347,11 +347,7 @@ impl Tally {
             return Ok(());
         };
         writeln!(out, "  FAILED  {name:36} with seed {seed}")?;
-        for line in report.lines() {
-            writeln!(out, "    {line}")?;
-        }
-        writeln!(out, "    replay: {}", replay(options, variant, *seed))?;
-        Ok(())
+        show_report(report, &replay(options, variant, *seed), out)
     }
 
     fn object(&self, options: &Options, variant: &Variant) -> Object {
@@ -361,16 +357,29 @@ impl Tally {
             .with("fault", options.fault.map(Fault::name))
             .with("every_fault", options.every_fault)
             .with("schedules", self.done)
-            .with("million_steps", Value::Tenths(self.steps as f64 / 1e6))
-            .with("failed", !self.failures.is_empty());
+            .with("million_steps", Value::Tenths(self.steps as f64 / 1e6));
+        self.with_failure(object, |seed| replay(options, variant, seed))
+    }
+
+    /// `object`, and the first failure if there is any.
+    fn with_failure(&self, object: Object, replay: impl Fn(u64) -> String) -> Object {
+        let object = object.with("failed", !self.failures.is_empty());
         match self.failures.first_key_value() {
             None => object,
-            Some((seed, report)) => object
-                .with("seed", *seed)
-                .with("report", report)
-                .with("replay", replay(options, variant, *seed)),
+            Some((seed, report)) => {
+                object.with("seed", *seed).with("report", report).with("replay", replay(*seed))
+            }
         }
     }
+}
+
+/// What is wrong, and how it is run again.
+fn show_report(report: &str, replay: &str, out: &mut dyn Write) -> Result<(), Failure> {
+    for line in report.lines() {
+        writeln!(out, "    {line}")?;
+    }
+    writeln!(out, "    replay: {replay}")?;
+    Ok(())
 }
 
 /// The command line that runs this schedule again.

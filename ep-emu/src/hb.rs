@@ -486,7 +486,8 @@ impl Checker {
         let state = &mut self.ranks[owner as usize];
         if !state.running {
             let caller = self.callers + owner as usize;
-            return self.caller_write(caller, self.actors[caller].epoch - 1, (at, bytes));
+            let epoch = self.actors[caller].epoch - 1;
+            return self.actor_access(caller, epoch, (at, bytes), true);
         }
         let ranges = &mut state.read_by_others;
         match ranges.last_mut() {
@@ -510,14 +511,8 @@ impl Checker {
         self.actors[caller].epoch += 1;
         state.end[agent].add_all(epoch);
         for range in ranges {
-            self.caller_write(caller, epoch, range);
+            self.actor_access(caller, epoch, range, true);
         }
-    }
-
-    fn caller_write(&mut self, caller: usize, epoch: u32, range: (usize, usize)) {
-        let access = Access::new(self.warps.len() + caller, 0);
-        let event = Event { access, epoch, pc: u32::MAX };
-        self.access(Party::Actor(caller), range, event, true, 0);
     }
 
     /// Whether an agent stands for the caller of a rank.
@@ -530,16 +525,18 @@ impl Checker {
     /// A kernel that runs beside that of `rank` writes memory, as offset and length, before it raises its words.
     pub(crate) fn written_beside(&mut self, rank: u32, range: (usize, usize)) {
         let actor = self.beside + rank as usize;
-        let access = Access::new(self.warps.len() + actor, 0);
-        let event = Event { access, epoch: self.actors[actor].epoch, pc: u32::MAX };
-        self.access(Party::Actor(actor), range, event, true, 0);
+        self.actor_access(actor, self.actors[actor].epoch, range, true);
     }
 
     /// An actor reads or writes.
     pub(crate) fn actor_accesses(&mut self, actor: usize, at: usize, bytes: usize, writes: bool) {
-        let access = Access::new(self.warps.len() + actor, 0);
-        let event = Event { access, epoch: self.actors[actor].epoch, pc: u32::MAX };
         let range = (at.wrapping_sub(self.base), bytes);
+        self.actor_access(actor, self.actors[actor].epoch, range, writes);
+    }
+
+    fn actor_access(&mut self, actor: usize, epoch: u32, range: (usize, usize), writes: bool) {
+        let access = Access::new(self.warps.len() + actor, 0);
+        let event = Event { access, epoch, pc: u32::MAX };
         self.access(Party::Actor(actor), range, event, writes, 0);
     }
 }

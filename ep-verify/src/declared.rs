@@ -266,7 +266,7 @@ impl Call<'_> {
         let behind = walk::behind_words(self.ir(), &is_there);
         let behind: Vec<&str> = behind.iter().map(|it| it.name.as_str()).collect();
         for tensor in &self.ir().tensors {
-            let is_given = self.drawn.ranks[rank].tensors.contains_key(&tensor.name);
+            let is_given = is_there(&tensor.name);
             let is_left = self.outcome.ranks[rank].contains_key(&tensor.name);
             for (copy, data) in
                 held(self.drawn, &self.outcome, rank, &tensor.name).iter().enumerate()

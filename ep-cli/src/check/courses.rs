@@ -1,7 +1,6 @@
 //! `epforge check --courses`: what mutations are put to, without any. Calls of every arm, each way in which
 //! kernels are made, shapes that drawn ones seldom have, and the functions of the device library.
 
-use std::collections::BTreeMap;
 use std::io::Write;
 use std::sync::Arc;
 use std::time::Instant;
@@ -12,6 +11,7 @@ use super::fault::Fault;
 use super::mutate::{Course, Way, courses};
 use super::pool::on_all_cores;
 use super::trial::{LIMIT, STRIKES, struck_seed};
+use super::{Tally, show_report};
 use crate::failure::Failure;
 use crate::json::{Object, Value};
 use crate::problem::no_machine;
@@ -19,14 +19,6 @@ use crate::progress::Progress;
 
 /// What strikes a rank, where a course has faults, beside a run without.
 const FAULTS: [Fault; 2] = [Fault::StoppedRank, Fault::DeadRank];
-
-/// What the schedules of a course came to.
-#[derive(Default)]
-struct Tally {
-    steps: u64,
-    /// Reports by seed.
-    failures: BTreeMap<u64, String>,
-}
 
 /// Runs every course under `schedules` schedules from `seed` on.
 pub(super) fn run(
@@ -48,6 +40,7 @@ pub(super) fn run(
     let progress = Progress::new(courses.len() as u64 * schedules);
     on_all_cores(courses.len().saturating_mul(each), work, |number, outcome| {
         let (index, seed) = place(number);
+        tallies[index].done += 1;
         match outcome {
             Ok(steps) => tallies[index].steps += steps,
             Err(report) => drop(tallies[index].failures.insert(seed, report)),
@@ -56,7 +49,7 @@ pub(super) fn run(
     });
     drop(progress);
     for (course, tally) in courses.iter().zip(&tallies) {
-        show(&course.name, schedules, tally, json, out)?;
+        show(&course.name, tally, json, out)?;
     }
     let (failed, all) =
         (tallies.iter().filter(|it| !it.failures.is_empty()).count(), courses.len());
@@ -94,41 +87,23 @@ fn schedule(course: &Course, programs: &Arc<Programs>, seed: u64) -> Result<u64,
     Ok(steps)
 }
 
-fn show(
-    name: &str,
-    schedules: u64,
-    tally: &Tally,
-    json: bool,
-    out: &mut dyn Write,
-) -> Result<(), Failure> {
+fn show(name: &str, tally: &Tally, json: bool, out: &mut dyn Write) -> Result<(), Failure> {
     let steps = tally.steps as f64 / 1e6;
-    let first = tally.failures.first_key_value();
     let replay = |seed: u64| format!("epforge check --courses 1 --seed {seed}");
     if json {
         let object = Object::new()
             .with("course", name)
-            .with("schedules", schedules)
-            .with("million_steps", Value::Tenths(steps))
-            .with("failed", first.is_some());
-        let object = match first {
-            None => object,
-            Some((seed, report)) => {
-                object.with("seed", *seed).with("report", report).with("replay", replay(*seed))
-            }
-        };
-        writeln!(out, "{object}")?;
+            .with("schedules", tally.done)
+            .with("million_steps", Value::Tenths(steps));
+        writeln!(out, "{}", tally.with_failure(object, replay))?;
         return Ok(());
     }
-    let Some((seed, report)) = first else {
+    let Some((seed, report)) = tally.failures.first_key_value() else {
         writeln!(out, "  ok      {name:46} {steps:.1} million steps")?;
         return Ok(());
     };
     writeln!(out, "  FAILED  {name:46} with seed {seed}")?;
-    for line in report.lines() {
-        writeln!(out, "    {line}")?;
-    }
-    writeln!(out, "    replay: {}", replay(*seed))?;
-    Ok(())
+    show_report(report, &replay(*seed), out)
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use super::clock::{Entry, Parts, Pool, View, join};
 use super::older::Moment;
 use super::report::Missed;
 use super::words::{Owner, Released, Word, add};
-use super::{Access, Checker, Event, LaneState, Obs, Party, Rule, Rules, WarpState};
+use super::{Access, ActorState, Checker, Event, LaneState, Obs, Party, Rule, Rules, WarpState};
 use crate::abi::{Pc, Qualifiers, Scope};
 use crate::state::Idx;
 
@@ -419,11 +419,16 @@ impl Checker {
 
     /// A kernel that runs beside that of `rank` has raised the word at an offset, behind all that it has written.
     pub(crate) fn raised_beside(&mut self, rank: u32, at: usize) {
-        let actor = self.beside + rank as usize;
-        let mut view = self.pool.copy(&self.actors[actor].seen);
-        view[self.warps.len() + actor].add_all(self.actors[actor].epoch);
         let owner = Owner { rank: Some(rank), block: None };
-        let new = Released { scope: Scope::Gpu, owner, view: Rc::new(view), pc: 0 };
+        self.actor_tells(self.beside + rank as usize, at, (Scope::Gpu, owner));
+    }
+
+    /// A word takes what an actor has seen and done.
+    fn actor_tells(&mut self, actor: usize, at: usize, (scope, owner): (Scope, Owner)) {
+        let ActorState { seen, epoch } = &self.actors[actor];
+        let mut view = self.pool.copy(seen);
+        view[self.warps.len() + actor].add_all(*epoch);
+        let new = Released { scope, owner, view: Rc::new(view), pc: 0 };
         self.words.put(at, new, true, &mut self.pool);
     }
 
@@ -448,12 +453,8 @@ impl Checker {
         let event = Event { access, epoch, pc: u32::MAX };
         self.access(Party::Actor(actor), (at, bytes as usize), event, true, 0);
         self.keep_older(Moment { warp, mask: 1, epoch }, (at, bytes), values);
-        let mut view = self.pool.copy(&self.actors[actor].seen);
-        view[warp].add_all(epoch);
+        self.actor_tells(actor, at, (Scope::Sys, Owner { rank: None, block: None }));
         self.actors[actor].epoch += 1;
-        let owner = Owner { rank: None, block: None };
-        let new = Released { scope: Scope::Sys, owner, view: Rc::new(view), pc: 0 };
-        self.words.put(at, new, true, &mut self.pool);
     }
 }
 
