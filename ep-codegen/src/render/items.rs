@@ -236,7 +236,9 @@ impl Renderer<'_> {
     pub(super) fn team(&self, role: &Role) -> (String, String) {
         let cfg = self.role_cfg(role);
         let (test, block, blocks) = match &role.blocks {
-            Blocks::Other if self.ways.is_composed(&role.name) => self.other_blocks(),
+            Blocks::Other if self.ways.is_composed(&role.name) && self.may_lack_others() => {
+                self.other_blocks()
+            }
             blocks => self.blocks(blocks),
         };
         let is_between = self.library(ep::is_between);
@@ -264,6 +266,11 @@ impl Renderer<'_> {
                 (format!("block >= {end}"), format!("block - {end}"), format!("blocks - {end}"))
             }
         }
+    }
+
+    /// Whether a launch may have no blocks but the named ones: those that a number of the call names.
+    fn may_lack_others(&self) -> bool {
+        self.last_named_block().parse::<i64>().is_err()
     }
 
     /// Where the named blocks are all there are, the role on the others comes behind theirs.
