@@ -105,8 +105,8 @@ struct RankState {
     running: bool,
     /// Bulk records of the running launch.
     records: Vec<u32>,
-    /// Memory of its caller that other ranks have read since the last launch ended, as offset and length.
-    read_by_others: Vec<(usize, usize)>,
+    /// Memory of its caller that other ranks have touched since the last launch ended, as offset and length.
+    touched_by_others: Vec<(usize, usize)>,
 }
 
 /// An actor's clock.
@@ -231,7 +231,7 @@ impl Checker {
             end: pool.empty(),
             running: false,
             records: Vec::new(),
-            read_by_others: Vec::new(),
+            touched_by_others: Vec::new(),
         };
         let ranks = (0..setup.ranks).map(|_| rank()).collect();
         let actor = |_| ActorState { seen: pool.empty(), epoch: setup.first };
@@ -481,15 +481,15 @@ impl Checker {
         self.bulk(lane, record, ends, bytes, pc);
     }
 
-    /// A lane is about to read what the caller of another rank has lent to its kernel.
-    pub(crate) fn read_by_other(&mut self, owner: u32, (at, bytes): (usize, usize)) {
+    /// A lane is about to touch what the caller of another rank has lent to its kernel.
+    pub(crate) fn touched_by_other(&mut self, owner: u32, (at, bytes): (usize, usize)) {
         let state = &mut self.ranks[owner as usize];
         if !state.running {
             let caller = self.callers + owner as usize;
             let epoch = self.actors[caller].epoch - 1;
             return self.actor_access(caller, epoch, (at, bytes), true);
         }
-        let ranges = &mut state.read_by_others;
+        let ranges = &mut state.touched_by_others;
         match ranges.last_mut() {
             Some(last) if at >= last.0 && at <= last.0 + last.1 => {
                 last.1 = last.1.max(at + bytes - last.0);
@@ -498,10 +498,10 @@ impl Checker {
         }
     }
 
-    /// The kernel of a rank is over, and its caller writes over what others have read.
+    /// The kernel of a rank is over, and its caller writes over what others have touched.
     fn caller_writes(&mut self, rank: usize) {
         let state = &mut self.ranks[rank];
-        let mut ranges = std::mem::take(&mut state.read_by_others);
+        let mut ranges = std::mem::take(&mut state.touched_by_others);
         ranges.sort_unstable();
         ranges.dedup();
         let caller = self.callers + rank;

@@ -5,6 +5,7 @@
 //! way [`Coverage`] puts marks into the device library, which tell what runs come to.
 
 mod accesses;
+mod constants;
 mod coverage;
 mod expressions;
 mod operators;
@@ -209,7 +210,9 @@ impl Known {
         parsed: &parse::Parsed<'_>,
     ) -> Result<(usize, usize), MutationError> {
         let accesses = accesses::accesses(TWIN.1);
-        let mut rules = Rules { parsed, accesses: &accesses, changes: Vec::new() };
+        let constants = constants::constants(parsed);
+        let mut rules =
+            Rules { parsed, accesses: &accesses, constants: &constants, changes: Vec::new() };
         parsed.statements.iter().for_each(|it| rules.statements(std::slice::from_ref(it)));
         let changes = rules.changes;
         let (from, count) = (self.changes.len(), changes.len());

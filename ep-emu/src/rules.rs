@@ -33,7 +33,7 @@ pub enum Rule {
     WholeWords,
     /// An mbarrier's initialisation happens before its use.
     MbarrierInit,
-    /// What a rank reads of another one's tensors is read before that one's kernel ends.
+    /// What a rank touches of another one's tensors is touched before that one's kernel ends.
     Lent,
     /// Accesses stay inside the buffers that the lane may reach.
     Bounds,
@@ -114,7 +114,7 @@ impl Rule {
             Self::ReadOnly => "M5: memory read through the read-only path changes in the launch",
             Self::WholeWords => "M7: the two strong accesses have different sizes",
             Self::MbarrierInit => "the mbarrier's initialisation is not ordered before",
-            Self::Lent => "the kernel of the rank that lent it may be over before it is read",
+            Self::Lent => "the kernel of the rank that lent it may be over before this",
             Self::Bounds => "outside every buffer",
         }
     }

@@ -158,6 +158,7 @@ impl Machine<'_> {
         self.lane().pc = pc;
         self.lane().polling.forget();
         self.check_copy(shared, global, bytes, pc)?;
+        self.note_loan(here, global.wrapping_sub(self.heap.base()), bytes as usize);
         let groups = &mut self.lane().groups;
         let group = groups.open.get_or_insert_default();
         group.reads += 1;

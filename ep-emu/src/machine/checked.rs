@@ -32,25 +32,23 @@ impl Machine<'_> {
         let offset = at.wrapping_sub(self.heap.base());
         self.lanes[lane].pc = pc;
         self.check_reach(lane, offset, bytes, writes, pc)?;
-        if !writes {
-            self.note_loan(lane, offset, bytes);
-        }
+        self.note_loan(lane, offset, bytes);
         self.checked(|checker| checker.plain(lane, (offset, bytes), writes, pc))
     }
 
-    /// A lane reads memory: where it is a tensor of another rank's call, that one's kernel has to last until then.
+    /// A lane touches memory: where it is a tensor of another rank's call, that one's kernel has to last until then.
     pub(super) fn note_loan(&mut self, lane: Idx, offset: usize, bytes: usize) {
         let Some(checker) = &mut self.checker else { return };
-        let reader = self.blocks[self.warps[self.lanes[lane].warp].block].rank;
+        let toucher = self.blocks[self.warps[self.lanes[lane].warp].block].rank;
         let region = self.heap.region_of(offset, bytes);
-        let Some(region) = region.filter(|it| it.reach == Reach::All && it.rank != reader) else {
+        let Some(region) = region.filter(|it| it.reach == Reach::All && it.rank != toucher) else {
             return;
         };
         let stream = &self.streams[region.rank as usize];
         let call = stream.at.checked_sub(usize::from(!stream.running));
         let call = call.and_then(|at| stream.launches.get(at));
         if call.is_some_and(|it| self.heap.is_tensor(region, offset, &it.launch.tensors)) {
-            checker.read_by_other(region.rank, (offset, bytes));
+            checker.touched_by_other(region.rank, (offset, bytes));
         }
     }
 

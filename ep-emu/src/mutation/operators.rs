@@ -133,6 +133,8 @@ const NOTES: [&str; 2] = ["note_wait", "EP_SHARED"];
 pub(super) struct Rules<'a> {
     pub(super) parsed: &'a Parsed<'a>,
     pub(super) accesses: &'a BTreeMap<String, Access>,
+    /// Numbers that have names.
+    pub(super) constants: &'a BTreeMap<String, u64>,
     pub(super) changes: Vec<Change>,
 }
 
@@ -293,20 +295,28 @@ impl Rules<'_> {
         match sign {
             "<" | "<=" => self.instead(Operator::Bound, node, format!("({a}) + 1 {sign} {b}")),
             ">" | ">=" => self.instead(Operator::Bound, node, format!("{a} {sign} ({b}) + 1")),
-            "+" | "*" | "&" | "|" | "^" => {
-                self.instead(Operator::Operand, node, a.clone());
-                self.instead(Operator::Operand, node, b.clone());
+            "+" | "*" | "&" | "|" | "^" | "&&" | "||" => {
+                self.without(node, (sign, &b), &a);
+                self.without(node, (sign, &a), &b);
             }
-            "-" | "/" | "%" | "<<" | ">>" => self.instead(Operator::Operand, node, a.clone()),
-            "&&" | "||" => {
-                self.instead(Operator::Operand, node, a.clone());
-                self.instead(Operator::Operand, node, b.clone());
-            }
+            "-" | "/" | "%" | "<<" | ">>" => self.without(node, (sign, &b), &a),
             _ => {}
         }
         if sign == "*" && (is_wide(&a) || is_wide(&b)) {
             let cut = format!("static_cast<ep::i64>(static_cast<ep::i32>({a} * {b}))");
             self.instead(Operator::Narrow, node, cut);
+        }
+    }
+
+    /// Leaves out an operand, which leaves the rest; not one that changes nothing: an offset of 0, a factor of 1.
+    fn without(&mut self, node: &Node, (sign, operand): (&str, &str), rest: &str) {
+        let neutral = match sign {
+            "+" | "-" | "|" | "^" | "<<" | ">>" => Some(0),
+            "*" | "/" => Some(1),
+            _ => None,
+        };
+        if neutral.is_none() || self.constants.get(operand).copied() != neutral {
+            self.instead(Operator::Operand, node, rest.to_owned());
         }
     }
 

@@ -89,6 +89,27 @@ fn each_operator_has_its_text() {
 }
 
 #[test]
+fn what_a_constant_leaves_as_it_is_stays() {
+    let operands = |statement: &str| {
+        let text = format!(
+            "struct Cfg {{\n    static constexpr int kOne = 1;\n    struct Row {{\n        \
+             static constexpr ep::u64 kX = 0x0;\n        static constexpr int kSrc = 16;\n    }};\n}};\n\
+             void f() {{ {statement} }}\n"
+        );
+        let all = made(&text).into_iter().filter(|text| text.contains(" operand: "));
+        all.map(|text| text.split(" becomes ").last().unwrap_or_default().to_owned()).collect()
+    };
+    let of = |statement: &str| -> Vec<String> { operands(statement) };
+    assert_eq!(of("at = slot + Cfg::Row::kSrc;"), ["`slot`", "`Cfg::Row::kSrc`"]);
+    assert_eq!(of("at = slot + Cfg::Row::kX;"), ["`Cfg::Row::kX`"]);
+    assert_eq!(of("at = warp - Cfg::Row::kX;"), [""; 0]);
+    assert_eq!(of("at = Cfg::kOne * row;"), ["`Cfg::kOne`"]);
+    assert_eq!(of("at = Cfg::kOne + row;").len(), 2);
+    // Another struct's.
+    assert_eq!(of("at = slot + kX;").len(), 2);
+}
+
+#[test]
 fn packs_are_understood() {
     assert_eq!(of("(ends.tell(mover), ...);"), ["skip: without `(ends.tell(mover), ...);`"]);
     assert_eq!(of("all(ends...);"), ["skip: without `all(ends...);`"]);

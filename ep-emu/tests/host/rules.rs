@@ -59,7 +59,7 @@ fn litmus(
             let (written, raised) = (vec![(data, 512)], vec![flag]);
             world.run_beside(vec![Beside { rank, written, raised }]);
         }
-        if kernel == "lent" {
+        if ["lent", "filled"].contains(&kernel) {
             launch.tensors.push(LaunchTensor { name: "data".to_owned(), at: data, row_bytes: 0 });
         }
         lists.push(vec![launch; shape.launches]);
@@ -68,7 +68,7 @@ fn litmus(
 }
 
 /// Every kernel that should be clean.
-const CLEAN: [(&str, Shape); 19] = [
+const CLEAN: [(&str, Shape); 20] = [
     ("message", BLOCKS),
     ("message_to_peer", PEERS),
     ("message_by_fence", BLOCKS),
@@ -83,6 +83,7 @@ const CLEAN: [(&str, Shape); 19] = [
     ("read_only", BLOCKS),
     ("offer_to_peer", Shape { launches: 2, ..PEERS }),
     ("lent", PEERS),
+    ("filled", PEERS),
     ("next_launch", Shape { launches: 3, ..LANES }),
     ("next_early", EARLY),
     ("next_early", Shape { comes_early: false, ..EARLY }),
@@ -117,7 +118,7 @@ const fn planted(
     Planted { kernel, shape, edit, rule }
 }
 
-const PLANTED: [Planted; 27] = [
+const PLANTED: [Planted; 28] = [
     planted("message", BLOCKS, ("fetch_add_acq_rel_gpu", "fetch_add_relaxed_gpu"), Rule::Warps),
     planted("message", BLOCKS, ("ep::load_acquire_gpu(args.flag);", ""), Rule::Warps),
     planted(
@@ -196,6 +197,7 @@ const PLANTED: [Planted; 27] = [
         ("ep::load_acquire_sys(heard);", "if (args.rank == 1) ep::load_acquire_sys(heard);"),
         Rule::Lent,
     ),
+    planted("filled", PEERS, ("ep::load_acquire_sys(args.flag);", ""), Rule::Lent),
     // What launches before did is not known to one that may begin before they are over.
     planted("next_early", EARLY, ("ep::after_last_kernel();", ""), Rule::Warps),
     planted("next_launch", EARLY, ("args.data[0]", "args.data[0]"), Rule::Warps),

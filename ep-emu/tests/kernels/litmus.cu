@@ -246,6 +246,19 @@ extern "C" __global__ void lent(const __grid_constant__ Args args) {
     ep::store_release_sys(told, 1u);
 }
 
+/// Rank 1 writes what rank 0 lends, which stays until it has.
+extern "C" __global__ void filled(const __grid_constant__ Args args) {
+    if (threadIdx.x != 0) return;
+    if (args.rank == 1) {
+        args.data[0] = 7;
+        ep::store_release_sys(args.flag, 1u);
+        return;
+    }
+    while (ep::load_relaxed_sys(args.flag) == 0u) {
+    }
+    ep::load_acquire_sys(args.flag);
+}
+
 /// A lane reads what a kernel of another stream has written before it raised a word.
 extern "C" __global__ void beside(const __grid_constant__ Args args) {
     if (threadIdx.x != 0) return;
