@@ -108,6 +108,52 @@ impl<'a> Declared<'a> {
         Ok(findings)
     }
 
+    /// Makes one call, of which a rank says that its outputs hold a row less than come to it; held against the error that
+    /// this has to be. Nothing to do if no output has a bound, or no rows come.
+    pub fn check_short(
+        &self,
+        group: &Group,
+        blocks: u32,
+        network: &[u64],
+    ) -> Result<Findings, CallError> {
+        let mut findings = Findings::default();
+        let Some((rank, bound, rows)) = self.bounded() else { return Ok(findings) };
+        let mut ready = self.ready(group, network)?;
+        let ranks = &mut ready.bound[..group.local().len()];
+        for own in ranks.iter_mut().filter(|own| own.rank == rank) {
+            own.bindings.number(bound, rows - 1);
+        }
+        let launched = ranks
+            .iter()
+            .try_for_each(|own| ready.kernel.launch(own.rank, Stream::OWN, blocks, &own.bindings))
+            .and_then(|()| group.local().try_for_each(|rank| group.sync(rank)));
+        let want = CallError::OutputTooSmall { rank, need: rows as u64, have: rows as u64 - 1 };
+        let first = match launched {
+            Err(CallError::OutputTooSmall { rank: at, need, have })
+                if (at, need as i64, have as i64) == (rank, rows, rows - 1) =>
+            {
+                Vec::new()
+            }
+            Err(error) => vec![format!("{error}, not: {want}")],
+            Ok(()) => vec![format!("it ends well, not with: {want}")],
+        };
+        let name = format!("{}, short of room", self.emitted.plan.pipeline);
+        let wrong = first.len() as u64;
+        findings.add(name, Differences { compared: 1, wrong, first });
+        Ok(findings)
+    }
+
+    /// A rank of the first call to which rows come, the bound of its outputs that counts them, and how many.
+    fn bounded(&self) -> Option<(usize, &str, i64)> {
+        let call = self.calls.first()?;
+        self.emitted.plan.params.iter().find_map(|param| {
+            let ParamKind::Capacity { size } = &param.kind else { return None };
+            let rows = |rank: usize| call.outcome.sizes[rank].get(size).copied().unwrap_or(0);
+            let rank = (0..call.outcome.sizes.len()).find(|rank| rows(*rank) > 0)?;
+            Some((rank, param.name.as_str(), rows(rank)))
+        })
+    }
+
     /// How long a call takes: `rounds` of each, one behind the other, all ranks from this thread. What
     /// they leave is not looked at.
     pub fn time(&self, group: &Group, blocks: u32, rounds: u32) -> Result<Duration, CallError> {
@@ -140,7 +186,7 @@ impl<'a> Declared<'a> {
         Ok(Ready { kernel, bound })
     }
 
-    /// Makes all calls so many times, and waits for them.
+    /// Makes all calls so many times, every second time phase by phase, and waits for them.
     fn launch(
         &self,
         group: &Group,
@@ -149,10 +195,17 @@ impl<'a> Declared<'a> {
         blocks: u32,
         rounds: usize,
     ) -> Result<(), CallError> {
-        for _ in 0..rounds {
+        let phases = kernel.plan().kernels.len();
+        for round in 0..rounds {
             for (call, ranks) in self.calls.iter().zip(bound.chunks(group.local().len().max(1))) {
                 for own in ranks.iter().filter(|own| call.drawn.ranks[own.rank].alive) {
-                    kernel.launch(own.rank, Stream::OWN, blocks, &own.bindings)?;
+                    let (rank, stream, bindings) = (own.rank, Stream::OWN, &own.bindings);
+                    match round % 2 {
+                        0 => kernel.launch(rank, stream, blocks, bindings)?,
+                        _ => (0..phases).try_for_each(|phase| {
+                            kernel.launch_phase(rank, stream, phase, blocks, bindings)
+                        })?,
+                    }
                 }
             }
         }

@@ -114,7 +114,7 @@ mod tests {
 
     /// Bugs that were planted without a look at the courses, and those that found them when they had calls for it:
     /// fewer tokens between two calls of many, a bound beyond the tokens, several tiles, one long stripe.
-    const PLANTED: [(&str, &str); 6] = [
+    const PLANTED: [(&str, &str); 9] = [
         (
             "low-latency-combine, tiles",
             "== a tile is awaited at its first row only\nin low_latency_combine.cu\n\
@@ -151,6 +151,24 @@ mod tests {
             "== the longest stripe is rounded down\nin ep/rows.cuh\n\
              - (tokens + stripes - 1) / stripes;\n\
              + tokens < stripes ? tokens : tokens / stripes;\n",
+        ),
+        (
+            "expand, short of room",
+            "== a row more than there is room for goes by\nin ep/places.cuh\n\
+             - if (rows <= capacity || team.stopped) return;\n\
+             + if (rows <= capacity + 1 || team.stopped) return;\n",
+        ),
+        (
+            "low-latency-dispatch, wide",
+            "== the first of two kernels ends the call\nin low_latency_dispatch.cu\n\
+             - call.ends = false;\n\
+             + call.ends = true;\n",
+        ),
+        (
+            "nvl-dispatch, wide plain",
+            "== scales are taken from one block of each row\nin nvl_dispatch.cu\n\
+             - + i * args.recv_x_scale_block_stride]\n\
+             + + 0 * args.recv_x_scale_block_stride]\n",
         ),
     ];
 

@@ -137,9 +137,10 @@ fn choose(
     all.retain(|target| known.is_none_or(|known| known.reason(target).is_none()));
     for target in &mut all {
         target.equivalent = equivalents.reason(target);
+        target.form = equivalents.reason_of_form(target);
     }
     if let Some(count) = request.sample {
-        all.retain(|target| target.equivalent.is_none());
+        all.retain(|target| target.equivalent.is_none() && target.form.is_none());
         Random::new(request.seed).choose(&mut all, count);
     }
     all.iter_mut().enumerate().for_each(|(place, target)| target.place = place);
@@ -202,7 +203,10 @@ fn hunt_all(
                 left.insert(index, hunt);
                 told
             }
-            hunt => report.note(target, hunt.as_ref(), out),
+            hunt => {
+                let hunt = hunt.as_ref().filter(|hunt| !target.excuses(hunt));
+                report.note(target, hunt, out)
+            }
         })?;
         progress.step(&target.mutation.file);
         Ok(())

@@ -385,6 +385,18 @@ __device__ __forceinline__ void slices(Out& out) {
     slices_of<1>(out);
     slices_of<8>(out);
     slices_of<3>(out);
+    for (int shift = 0; shift < 6; ++shift) {
+        for (int unit = 0; unit < 70; unit += 3) {
+            const ep::i64 wide = (ep::i64{1} << 40) + unit;
+            out.put(ep::row_of_slice(unit, 1 << shift));
+            out.put(ep::slice_of_row(unit, 1 << shift));
+            out.put(ep::row_of_slice(wide, 1 << shift));
+            out.put(ep::slice_of_row(wide, 1 << shift));
+        }
+    }
+    const ep::i64 row[2] = {7, 8};
+    out.put(ep::row_if(true, row) == row);
+    out.put(ep::row_if(false, row) == nullptr);
 }
 
 }  // namespace values

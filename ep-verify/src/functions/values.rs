@@ -86,6 +86,11 @@ fn slices() -> Vec<i64> {
             all.extend((0..=slices).map(|slice| (slice * turns * 256).min(count)));
         }
     }
+    let units = (0..6).flat_map(|shift| (0..70).step_by(3).map(move |unit| (1_i64 << shift, unit)));
+    all.extend(units.flat_map(|(slices, unit)| {
+        [unit, (1 << 40) + unit].into_iter().flat_map(move |it| [it / slices, it % slices])
+    }));
+    all.extend([1, 1]);
     all
 }
 

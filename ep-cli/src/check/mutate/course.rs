@@ -26,7 +26,7 @@ use ep_verify::selftest::Selftest;
 use crate::check::fault::{Fault, judge};
 use crate::declared::{Calls, ROUNDS, Subject};
 use crate::failure::Failure;
-use crate::problem::{Asked, Problem};
+use crate::problem::Problem;
 use own::{OWN, Own};
 use standard::Standard;
 
@@ -63,6 +63,10 @@ struct Drawn {
     ranks: usize,
     /// How often each call is made.
     rounds: usize,
+    /// Blocks beyond the fewest that run every role.
+    more_blocks: u32,
+    /// Whether a rank says that its outputs hold less than comes to it.
+    short: bool,
     arch: Arch,
 }
 
@@ -93,7 +97,6 @@ pub(in crate::check) fn courses(programs: &Programs) -> Result<Vec<Course>, Fail
     let standard = standard::all().into_iter();
     all.extend(standard.map(|(name, it)| plain(name.to_owned(), What::Standard(Box::new(it)))));
     for entry in ALL.iter().filter(|entry| entry.is_emitted()) {
-        let Asked::Declared(entry) = Asked::entry(entry) else { continue };
         let axes = (entry.ir)().axes;
         let most_arms = axes.iter().map(|axis| axis.arms.len()).max().unwrap_or_default();
         for turn in 0..most_arms.max(KINDS.len()) {
@@ -107,24 +110,24 @@ pub(in crate::check) fn courses(programs: &Programs) -> Result<Vec<Course>, Fail
             let arms: String = set.iter().map(|(_, arm)| format!(" {arm}")).collect();
             let name = format!("{word}{}{arms}", entry.name);
             let made = |name, nodes| {
-                Course::declared(&entry, (name, set.clone(), nodes), (plain, arch), programs)
+                Course::declared(entry, (name, set.clone(), nodes), (plain, arch), programs)
             };
             all.push(made(name.clone(), None)?);
-            if spans_nodes(&entry) {
+            if spans_nodes(entry) {
                 all.push(made(format!("{name} between nodes"), Some(2))?);
             }
         }
         if carriers(&(entry.ir)()).is_some_and(|all| all.contains(&Transport::Ibgda)) {
             let set = vec![("network".to_owned(), "ibgda".to_owned())];
             let name = format!("{} through cards", entry.name);
-            all.push(Course::declared(&entry, (name, set, None), (false, Arch::Sm90a), programs)?);
+            all.push(Course::declared(entry, (name, set, None), (false, Arch::Sm90a), programs)?);
         }
         for own in OWN.iter().filter(|own| own.pipeline == entry.name) {
-            all.push(Course::own(&entry, own, programs)?);
+            all.push(Course::own(entry, own, programs)?);
         }
         let name = format!("{} without a rank", entry.name);
         let mut course =
-            Course::declared(&entry, (name, Vec::new(), None), (false, Arch::Sm90a), programs)?;
+            Course::declared(entry, (name, Vec::new(), None), (false, Arch::Sm90a), programs)?;
         if let What::Declared(drawn) = &mut course.what
             && drawn.calls.leave_out(1)
         {
@@ -157,10 +160,15 @@ impl Course {
     fn own(entry: &AnyPipeline, own: &Own, programs: &Programs) -> Result<Course, Failure> {
         let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
         let (tokens, set) = (Some(own.rows), own.set.iter().map(owned).collect());
-        let Own { ranks, nodes, .. } = *own;
-        let problem = Problem { ranks, nodes, tokens, set, plain: false };
+        let Own { ranks, nodes, plain, .. } = *own;
+        let problem = Problem { ranks, nodes, tokens, set, plain };
         let name = format!("{}, {}", entry.name, own.name);
-        Course::of_problem(entry, (name, own.rounds), &problem, Arch::Sm90a, programs)
+        let of = Course::of_problem(entry, (name, own.rounds), &problem, Arch::Sm90a, programs);
+        let mut course = of?;
+        if let What::Declared(drawn) = &mut course.what {
+            (drawn.more_blocks, drawn.short) = (own.more_blocks, own.short);
+        }
+        Ok(course)
     }
 
     fn of_problem(
@@ -173,7 +181,7 @@ impl Course {
         let subject = Subject::new(entry, programs)?;
         let calls = subject.calls(problem, arch, 1, 1)?;
         let ranks = subject.ranks(problem)?;
-        let drawn = Drawn { subject, calls, ranks, rounds, arch };
+        let drawn = Drawn { subject, calls, ranks, rounds, more_blocks: 1, short: false, arch };
         Ok(Course { name, what: What::Declared(Box::new(drawn)), is_sanitized: false })
     }
 
@@ -277,7 +285,8 @@ impl Course {
 
     /// Whether a rank that stops or dies is part of it.
     pub(in crate::check) fn has_faults(&self) -> bool {
-        self.is_of_pipeline() && !self.is_large()
+        let is_short = matches!(&self.what, What::Declared(drawn) if drawn.short);
+        self.is_of_pipeline() && !self.is_large() && !is_short
     }
 
     /// Whether it takes longer than all the rest, and the checker minutes.
@@ -309,8 +318,11 @@ impl Drawn {
     ) -> Result<Result<Findings, CallError>, Wrong> {
         let Calls { emitted, drawn } = &self.calls;
         let declared = Declared::new(emitted, drawn, self.rounds, &self.subject.functions())?;
-        let blocks = self.calls.blocks_min() + 1;
-        Ok(over_network(backend, &emitted.plan, |net| declared.check_over(group, blocks, net)))
+        let blocks = self.calls.blocks_min() + self.more_blocks;
+        Ok(over_network(backend, &emitted.plan, |net| match self.short {
+            true => declared.check_short(group, blocks, net),
+            false => declared.check_over(group, blocks, net),
+        }))
     }
 }
 
@@ -370,7 +382,7 @@ mod tests {
         let without: Vec<&Course> = courses.iter().filter(|course| leaves_out(course)).collect();
         assert!(without.iter().any(|it| it.name == "low-latency-combine without a rank"));
         assert!(without.iter().all(|it| it.name.ends_with(" without a rank")));
-        for entry in ALL.iter().filter(|entry| matches!(Asked::entry(entry), Asked::Declared(_))) {
+        for entry in ALL.iter().filter(|entry| entry.is_emitted()) {
             let ir = (entry.ir)();
             let arms = |axis: &Axis| {
                 let arm = |arm: &Arm| (axis.name.clone(), arm.name.clone());

@@ -10,6 +10,15 @@
 //! of that kind in the line, or those of what is quoted, or only those that make something else of it:
 //! ``operand `a && b` becomes `a` ``. Where a file has several that read the same, ``number `0` #2`` is the
 //! second of them.
+//!
+//! ```text
+//! in *.cu
+//! = for (int * = team.lane; * < *; * += ep::kLanes) {
+//! lane: the lanes share the elements in another order
+//! ```
+//!
+//! Printed texts are made by rule, and so are their reasons: one is about all lines of a form, in which `*` stands for
+//! anything. It counts if nothing finds the mutation, and is put to the courses as any other.
 
 use std::fs;
 use std::path::Path;
@@ -20,6 +29,9 @@ const LIST: &str = include_str!("../../../equivalent.txt");
 
 /// The list.
 pub(in crate::check) struct Equivalents(Vec<Entry>);
+
+/// The name for all printed texts, whose lines have forms.
+const TEXTS: &str = "*.cu";
 
 struct Entry {
     file: String,
@@ -37,12 +49,33 @@ struct Kind {
 }
 
 impl Kind {
-    fn is(&self, Target { mutation, nth, .. }: &Target) -> bool {
+    fn is(&self, Target { mutation, nth, .. }: &Target, same: fn(&str, &str) -> bool) -> bool {
         self.operator == mutation.operator.name()
-            && self.about.as_ref().is_none_or(|about| *about == mutation.from)
-            && self.becomes.as_ref().is_none_or(|becomes| *becomes == mutation.to)
+            && self.about.as_ref().is_none_or(|about| same(about, &mutation.from))
+            && self.becomes.as_ref().is_none_or(|becomes| same(becomes, &mutation.to))
             && self.nth.is_none_or(|own| own == *nth)
     }
+}
+
+impl Entry {
+    /// Whether it is about a mutation of a printed text, as one of its form.
+    fn has_form_of(&self, target: &Target) -> bool {
+        self.file == TEXTS
+            && target.mutation.file.ends_with(".cu")
+            && fits(&self.code, &target.mutation.code)
+            && self.kinds.iter().any(|kind| kind.is(target, fits))
+    }
+}
+
+/// Whether a text has a form, in which `*` stands for anything.
+fn fits(form: &str, text: &str) -> bool {
+    let Some((first, forms)) = form.split_once('*') else { return form == text };
+    let Some(rest) = text.strip_prefix(first) else { return false };
+    if !forms.contains('*') {
+        return rest.len() >= forms.len() && rest.ends_with(forms);
+    }
+    let starts = rest.char_indices().map(|(at, _)| at).chain([rest.len()]);
+    starts.into_iter().any(|at| fits(forms, &rest[at..]))
 }
 
 impl Equivalents {
@@ -97,7 +130,7 @@ impl Equivalents {
     /// Each of these lines stands in its file.
     #[cfg(test)]
     pub(in crate::check) fn check_lines(&self) {
-        for (file, code) in self.lines() {
+        for (file, code) in self.lines().filter(|(file, _)| *file != TEXTS) {
             let headers = ep_runtime::device::HEADERS.iter();
             let text = headers.filter(|(name, _)| *name == file).map(|(_, text)| text);
             let is_there = text.flat_map(|text| text.lines()).any(|line| line.trim() == code);
@@ -110,9 +143,15 @@ impl Equivalents {
         let is_same = |entry: &&Entry| {
             entry.file == target.mutation.file
                 && entry.code == target.mutation.code
-                && entry.kinds.iter().any(|kind| kind.is(target))
+                && entry.kinds.iter().any(|kind| kind.is(target, |own, other| own == other))
         };
         self.0.iter().find(is_same).map(|entry| entry.reason.clone())
+    }
+
+    /// Why nothing finds a mutation of a printed text, if nothing does.
+    pub(super) fn reason_of_form(&self, target: &Target) -> Option<String> {
+        let entry = self.0.iter().find(|entry| entry.has_form_of(target));
+        entry.map(|entry| entry.reason.clone())
     }
 }
 
@@ -151,8 +190,13 @@ fn numbered(text: &str) -> Option<(Option<usize>, &str)> {
 
 #[cfg(test)]
 mod tests {
-    use ep_runtime::host::mutation::{Mutation, Operator};
+    use std::sync::Arc;
 
+    use ep_runtime::host::Programs;
+    use ep_runtime::host::mutation::{Mutation, Operator, Weaver};
+
+    use super::super::course::courses;
+    use super::super::hunt::targets;
     use super::*;
 
     #[test]
@@ -186,7 +230,8 @@ mod tests {
             let (file, code) = ("a.cuh".to_owned(), "f(0, 0);".to_owned());
             let (from, to) = (from.to_owned(), String::new());
             let mutation = Mutation { number: 1, file, line: 1, operator, from, to, code };
-            list.reason(&Target { place: 0, nth, mutation, numbers: Vec::new(), equivalent: None })
+            let numbers = Vec::new();
+            list.reason(&Target { place: 0, nth, mutation, numbers, equivalent: None, form: None })
         };
         assert_eq!(reason(Operator::Number, "0", 1), None);
         assert_eq!(reason(Operator::Number, "0", 2).as_deref(), Some("x"));
@@ -195,7 +240,41 @@ mod tests {
     }
 
     #[test]
+    fn a_form_is_that_of_many_lines() {
+        let of = "for (int * = team.lane; * < *; * += ep::kLanes) {";
+        assert!(fits(of, "for (int i_2 = team.lane; i_2 < Cfg::kTopk; i_2 += ep::kLanes) {"));
+        assert!(!fits(of, "for (int i_2 = team.lane + 1; i_2 < Cfg::kTopk; i_2 += ep::kLanes) {"));
+        assert!(!fits(of, "if (a) for (int i = team.lane; i < 2; i += ep::kLanes) {"));
+        assert!(fits("a*", "a") && fits("*", "") && fits("a", "a"));
+        assert!(!fits("a", "ab") && !fits("ab*ba", "aba") && fits("a*b*c", "abbc"));
+    }
+
+    #[test]
     fn what_is_named_is_there() {
-        Equivalents::known().expect("it is a list").check_lines();
+        let known = Equivalents::known().expect("it is a list");
+        known.check_lines();
+        let Ok(programs) = Programs::find() else { return };
+        let courses = courses(&programs).unwrap_or_else(|_| panic!("every course has a plan"));
+        let texts: Vec<(String, String)> =
+            courses.iter().flat_map(|course| course.texts().expect("they are printed")).collect();
+        let weaver = Arc::new(Weaver::new(texts.iter().map(|(entry, _)| format!("{entry}.cu"))));
+        let programs = programs.woven(&weaver);
+        for (entry, text) in &texts {
+            programs.read(entry, text).expect("it is understood");
+        }
+        let targets = targets(&weaver);
+        let mut missing = Vec::new();
+        for entry in known.0.iter().filter(|entry| entry.file == TEXTS) {
+            for kind in &entry.kinds {
+                let is_there = |target: &Target| {
+                    fits(&entry.code, &target.mutation.code) && kind.is(target, fits)
+                };
+                if !targets.iter().any(is_there) {
+                    missing
+                        .push(format!("{} of {:?} in `{}`", kind.operator, kind.about, entry.code));
+                }
+            }
+        }
+        assert!(missing.is_empty(), "no text has {}", missing.join(", "));
     }
 }

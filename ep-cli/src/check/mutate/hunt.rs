@@ -41,6 +41,15 @@ pub(super) struct Target {
     pub(super) numbers: Vec<u32>,
     /// Why nothing can find it, if so.
     pub(super) equivalent: Option<String>,
+    /// Why nothing finds it, if nothing does: what is so of all mutations of its form.
+    pub(super) form: Option<String>,
+}
+
+impl Target {
+    /// Whether what was not found is a mutation that nothing can find.
+    pub(super) fn excuses(&self, hunt: &Hunt) -> bool {
+        self.form.is_some() && hunt.is_reached && hunt.found.is_none()
+    }
 }
 
 /// The targets of all mutations so far.
@@ -59,7 +68,7 @@ pub(super) fn targets(weaver: &Weaver) -> Vec<Target> {
             Some(target) => target.numbers.push(mutation.number),
             None => {
                 let numbers = vec![mutation.number];
-                all.push(Target { place: 0, nth, mutation, numbers, equivalent: None });
+                all.push(Target { place: 0, nth, mutation, numbers, equivalent: None, form: None });
             }
         }
     }

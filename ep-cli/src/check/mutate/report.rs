@@ -173,7 +173,8 @@ fn object(target: &Target, hunt: Option<&Hunt>, fate: &str) -> Object {
         .with("from", &mutation.from)
         .with("to", &mutation.to)
         .with("fate", fate);
-    let Some(hunt) = hunt else { return object.with("reason", target.equivalent.clone()) };
+    let reason = || target.equivalent.clone().or_else(|| target.form.clone());
+    let Some(hunt) = hunt else { return object.with("reason", reason()) };
     let object = object.with("runs", hunt.runs).with("cut", hunt.is_cut);
     match &hunt.found {
         None => object,
@@ -200,7 +201,7 @@ mod tests {
         let (file, code) = ("ep/ring.cuh".to_owned(), "if (a) b();".to_owned());
         let (from, to, operator) = ("a".to_owned(), "!(a)".to_owned(), Operator::Negated);
         let mutation = Mutation { number: 1, file, line: 7, operator, from, to, code };
-        Target { place, nth: 1, mutation, numbers: vec![1], equivalent: None }
+        Target { place, nth: 1, mutation, numbers: vec![1], equivalent: None, form: None }
     }
 
     /// What has been printed by now, by a run that is cut off here.

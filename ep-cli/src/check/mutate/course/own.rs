@@ -1,5 +1,8 @@
 //! Courses with problems of their own: what is drawn at random does not come to.
 
+/// Numbers and arms, by their names.
+type Set = &'static [(&'static str, &'static str)];
+
 /// A problem of one pipeline.
 pub(super) struct Own {
     /// What is special about it.
@@ -11,18 +14,319 @@ pub(super) struct Own {
     pub(super) rows: usize,
     /// How often each call is made.
     pub(super) rounds: usize,
-    pub(super) set: &'static [(&'static str, &'static str)],
+    pub(super) set: Set,
+    /// Whether it is emitted statement by statement.
+    pub(super) plain: bool,
+    /// Blocks beyond the fewest that run every role.
+    pub(super) more_blocks: u32,
+    /// Whether a rank says that its outputs hold less than comes to it.
+    pub(super) short: bool,
 }
 
+/// Calls of a pipeline within one node, twice each, emitted by the rules.
+const WITHIN_A_NODE: Own = Own {
+    name: "",
+    pipeline: "",
+    ranks: 2,
+    nodes: None,
+    rows: 24,
+    rounds: 2,
+    set: &[],
+    plain: false,
+    more_blocks: 1,
+    short: false,
+};
+
+/// Rows of more than one block of scales, all fields, and several blocks for each role.
+const WIDE: Own = Own { name: "wide", more_blocks: 4, ..WITHIN_A_NODE };
+
+/// The same, statement by statement.
+const WIDE_PLAIN: Own = Own { name: "wide plain", plain: true, ..WIDE };
+
+/// With one row more than its outputs hold.
+const SHORT: Own = Own { name: "short of room", short: true, ..WITHIN_A_NODE };
+const SHORT_PLAIN: Own = Own { name: "short of room, plain", plain: true, ..SHORT };
+
+/// Between two nodes.
+const BETWEEN: Own = Own { ranks: 4, nodes: Some(2), ..WIDE };
+const BETWEEN_PLAIN: Own = Own { ranks: 4, nodes: Some(2), ..WIDE_PLAIN };
+
+const DIRECT: Set = &[
+    ("payload", "fp8"),
+    ("hidden", "2064"),
+    ("topk", "3"),
+    ("experts", "7"),
+    ("via", "direct"),
+    ("mode", "fresh"),
+    ("topk_idx", "1"),
+    ("topk_weights", "1"),
+    ("recv_topk_idx", "1"),
+    ("recv_topk_weights", "1"),
+];
+const DIRECT_CACHED: Set = &[
+    ("payload", "fp8-packed"),
+    ("hidden", "272"),
+    ("topk", "3"),
+    ("experts", "7"),
+    ("via", "direct"),
+    ("mode", "cached"),
+    ("topk_idx", "1"),
+    ("topk_weights", "1"),
+    ("recv_topk_idx", "1"),
+    ("recv_topk_weights", "1"),
+];
+const DIRECT_UNCHOSEN: Set = &[
+    ("hidden", "16"),
+    ("topk", "3"),
+    ("experts", "7"),
+    ("via", "direct"),
+    ("topk_idx", "0"),
+    ("topk_weights", "1"),
+    ("recv_topk_idx", "1"),
+    ("recv_topk_weights", "1"),
+];
+const DIRECT_UNTAKEN: Set = &[
+    ("hidden", "16"),
+    ("topk", "3"),
+    ("experts", "7"),
+    ("via", "direct"),
+    ("topk_idx", "1"),
+    ("topk_weights", "1"),
+    ("recv_topk_idx", "0"),
+    ("recv_topk_weights", "0"),
+];
+const RING: Set = &[
+    ("payload", "fp8"),
+    ("hidden", "2064"),
+    ("topk", "3"),
+    ("experts", "7"),
+    ("via", "ring"),
+    ("mode", "fresh"),
+    ("stripes", "4"),
+    ("topk_idx", "1"),
+    ("topk_weights", "1"),
+    ("recv_topk_idx", "1"),
+    ("recv_topk_weights", "1"),
+];
+const RING_CACHED: Set = &[
+    ("payload", "fp8-packed"),
+    ("hidden", "272"),
+    ("topk", "3"),
+    ("experts", "7"),
+    ("via", "ring"),
+    ("mode", "cached"),
+    ("stripes", "4"),
+    ("topk_idx", "1"),
+    ("topk_weights", "1"),
+    ("recv_topk_idx", "1"),
+    ("recv_topk_weights", "1"),
+];
+const HOPS: Set = &[
+    ("payload", "fp8"),
+    ("hidden", "2064"),
+    ("topk", "3"),
+    ("experts", "7"),
+    ("mode", "fresh"),
+    ("stripes", "4"),
+    ("topk_idx", "1"),
+    ("topk_weights", "1"),
+    ("recv_topk_idx", "1"),
+    ("recv_topk_weights", "1"),
+];
+const HOPS_CACHED: Set = &[
+    ("payload", "fp8-packed"),
+    ("hidden", "272"),
+    ("topk", "3"),
+    ("experts", "7"),
+    ("mode", "cached"),
+    ("stripes", "4"),
+    ("topk_idx", "1"),
+    ("topk_weights", "1"),
+    ("recv_topk_idx", "1"),
+    ("recv_topk_weights", "1"),
+];
+const HOPS_BF16: Set = &[
+    ("payload", "bf16"),
+    ("hidden", "16"),
+    ("topk", "3"),
+    ("experts", "7"),
+    ("mode", "fresh"),
+    ("stripes", "4"),
+    ("topk_idx", "1"),
+    ("topk_weights", "1"),
+    ("recv_topk_idx", "1"),
+    ("recv_topk_weights", "1"),
+];
+const HOPS_BF16_CACHED: Set = &[
+    ("payload", "bf16"),
+    ("hidden", "16"),
+    ("topk", "3"),
+    ("experts", "7"),
+    ("mode", "cached"),
+    ("stripes", "4"),
+    ("topk_idx", "1"),
+    ("topk_weights", "1"),
+    ("recv_topk_idx", "1"),
+    ("recv_topk_weights", "1"),
+];
+const HOPS_UNCHOSEN: Set = &[
+    ("hidden", "16"),
+    ("topk", "3"),
+    ("experts", "7"),
+    ("stripes", "4"),
+    ("topk_idx", "0"),
+    ("topk_weights", "1"),
+    ("recv_topk_idx", "1"),
+    ("recv_topk_weights", "1"),
+];
+const HOPS_UNTAKEN: Set = &[
+    ("hidden", "16"),
+    ("topk", "3"),
+    ("experts", "7"),
+    ("stripes", "4"),
+    ("topk_idx", "1"),
+    ("topk_weights", "1"),
+    ("recv_topk_idx", "0"),
+    ("recv_topk_weights", "0"),
+];
+const PULLED: Set = &[
+    ("hidden", "80"),
+    ("topk", "5"),
+    ("via", "pull"),
+    ("weights", "1"),
+    ("combined_weights", "1"),
+    ("bias", "2"),
+];
+const PULLED_UNWEIGHTED: Set = &[
+    ("hidden", "80"),
+    ("topk", "5"),
+    ("via", "pull"),
+    ("weights", "0"),
+    ("combined_weights", "1"),
+    ("bias", "1"),
+];
+const PULLED_UNTAKEN: Set = &[
+    ("hidden", "80"),
+    ("topk", "5"),
+    ("via", "pull"),
+    ("weights", "1"),
+    ("combined_weights", "0"),
+    ("bias", "0"),
+];
+const RINGS_BACK: Set = &[
+    ("hidden", "80"),
+    ("topk", "5"),
+    ("via", "ring"),
+    ("stripes", "4"),
+    ("weights", "1"),
+    ("combined_weights", "1"),
+    ("bias", "2"),
+];
+const HOPS_BACK: Set = &[
+    ("hidden", "80"),
+    ("topk", "5"),
+    ("stripes", "4"),
+    ("weights", "1"),
+    ("combined_weights", "1"),
+    ("bias", "2"),
+];
+const HOPS_BACK_UNWEIGHTED: Set = &[
+    ("hidden", "80"),
+    ("topk", "5"),
+    ("stripes", "4"),
+    ("weights", "0"),
+    ("combined_weights", "1"),
+    ("bias", "1"),
+];
+const HOPS_BACK_UNTAKEN: Set = &[
+    ("hidden", "80"),
+    ("topk", "5"),
+    ("stripes", "4"),
+    ("weights", "1"),
+    ("combined_weights", "0"),
+    ("bias", "0"),
+];
+const DECODED_BACK: Set = &[
+    ("hidden", "80"),
+    ("max_tokens", "24"),
+    ("topk", "32"),
+    ("weights", "1"),
+    ("combined_weights", "1"),
+    ("bias", "2"),
+];
+const DECODED_BACK_UNWEIGHTED: Set = &[
+    ("hidden", "80"),
+    ("topk", "5"),
+    ("max_tokens", "24"),
+    ("weights", "0"),
+    ("combined_weights", "1"),
+    ("bias", "1"),
+];
+const DECODED_BACK_UNTAKEN: Set = &[
+    ("hidden", "80"),
+    ("topk", "5"),
+    ("max_tokens", "24"),
+    ("weights", "1"),
+    ("combined_weights", "0"),
+    ("bias", "0"),
+];
+const DECODED: Set = &[
+    ("payload", "fp8"),
+    ("hidden", "2064"),
+    ("topk", "3"),
+    ("experts", "7"),
+    ("max_tokens", "24"),
+    ("topk_weights", "1"),
+    ("recv_topk_weights", "1"),
+    ("received", "1"),
+    ("received_per_expert", "1"),
+];
+const DECODED_UNTAKEN: Set = &[
+    ("hidden", "16"),
+    ("topk", "3"),
+    ("experts", "7"),
+    ("max_tokens", "24"),
+    ("topk_weights", "1"),
+    ("recv_topk_weights", "0"),
+    ("received_per_expert", "0"),
+];
+const SLOTS: Set = &[
+    ("payload", "fp8"),
+    ("hidden", "2064"),
+    ("topk", "3"),
+    ("experts", "7"),
+    ("max_tokens", "24"),
+];
+const LOGFMT: Set = &[
+    ("wire", "logfmt"),
+    ("hidden", "2064"),
+    ("max_tokens", "24"),
+    ("topk", "3"),
+    ("experts", "7"),
+];
+const PACKED: Set = &[
+    ("payload", "fp8"),
+    ("hidden", "2064"),
+    ("topk", "3"),
+    ("experts", "7"),
+    ("max_tokens", "24"),
+    ("topk_weights", "1"),
+    ("statistics", "1"),
+];
+const MERGED: Set = &[("hidden", "80"), ("max_tokens", "24"), ("topk", "3"), ("experts", "7")];
+const MOVED: Set = &[("payload", "fp8"), ("hidden", "2064"), ("topk", "3"), ("experts", "40")];
+const STRIPES: Set = &[("stripes", "4")];
+const LEAST: Set = &[("hidden", "16")];
+const LEAST_DIRECT: Set = &[("hidden", "16"), ("via", "direct")];
+const LEAST_RING: Set = &[("hidden", "16"), ("via", "ring")];
+
 /// All of them. The tight ones have rings that hold the least, to which more rows come than fit.
-pub(super) const OWN: [Own; 15] = [
+pub(super) const OWN: [Own; 71] = [
     Own {
         name: "tight",
         pipeline: "node-dispatch",
-        ranks: 2,
         nodes: Some(2),
         rows: 200,
-        rounds: 2,
         set: &[
             ("hidden", "16"),
             ("topk", "2"),
@@ -33,14 +337,13 @@ pub(super) const OWN: [Own; 15] = [
             ("nvl_depth", "32"),
             ("nvl_chunk", "16"),
         ],
+        ..WITHIN_A_NODE
     },
     Own {
         name: "tight",
         pipeline: "node-combine",
-        ranks: 2,
         nodes: Some(2),
         rows: 200,
-        rounds: 2,
         set: &[
             ("hidden", "16"),
             ("topk", "2"),
@@ -51,6 +354,7 @@ pub(super) const OWN: [Own; 15] = [
             ("nvl_depth", "32"),
             ("nvl_chunk", "4"),
         ],
+        ..WITHIN_A_NODE
     },
     Own {
         name: "many nodes",
@@ -58,8 +362,8 @@ pub(super) const OWN: [Own; 15] = [
         ranks: 34,
         nodes: Some(34),
         rows: 3,
-        rounds: 2,
         set: &[("stripes", "4")],
+        ..WITHIN_A_NODE
     },
     Own {
         name: "many nodes",
@@ -67,14 +371,13 @@ pub(super) const OWN: [Own; 15] = [
         ranks: 36,
         nodes: Some(18),
         rows: 2,
-        rounds: 2,
         set: &[("hidden", "16"), ("topk", "2"), ("max_tokens", "2"), ("experts", "40")],
+        ..WITHIN_A_NODE
     },
     Own {
         name: "tiles",
         pipeline: "low-latency-combine",
         ranks: 3,
-        nodes: None,
         rows: 50,
         rounds: 1,
         set: &[
@@ -85,6 +388,39 @@ pub(super) const OWN: [Own; 15] = [
             ("expert_done", "0"),
             ("tile_done", "1"),
         ],
+        ..WITHIN_A_NODE
+    },
+    Own {
+        name: "tiles of two experts",
+        pipeline: "low-latency-combine",
+        ranks: 3,
+        rows: 90,
+        rounds: 1,
+        set: &[
+            ("hidden", "16"),
+            ("topk", "3"),
+            ("max_tokens", "90"),
+            ("experts", "6"),
+            ("expert_done", "0"),
+            ("tile_done", "1"),
+        ],
+        ..WITHIN_A_NODE
+    },
+    Own {
+        name: "experts that are done",
+        pipeline: "low-latency-combine",
+        ranks: 3,
+        rows: 50,
+        rounds: 1,
+        set: &[
+            ("hidden", "16"),
+            ("topk", "3"),
+            ("max_tokens", "50"),
+            ("experts", "3"),
+            ("expert_done", "1"),
+            ("tile_done", "0"),
+        ],
+        ..WITHIN_A_NODE
     },
     Own {
         name: "many calls",
@@ -94,21 +430,19 @@ pub(super) const OWN: [Own; 15] = [
         rows: 8,
         rounds: 4,
         set: &[("hidden", "16"), ("topk", "3"), ("max_tokens", "8"), ("experts", "7")],
+        ..WITHIN_A_NODE
     },
     Own {
         name: "all fields",
         pipeline: "decode-combine",
         ranks: 4,
-        nodes: None,
-        rows: 24,
         rounds: 3,
         set: &[("hidden", "80"), ("topk", "32"), ("bias", "2"), ("weights", "1")],
+        ..WITHIN_A_NODE
     },
     Own {
         name: "many tokens",
         pipeline: "decode-combine",
-        ranks: 2,
-        nodes: None,
         rows: 90,
         rounds: 3,
         set: &[
@@ -118,39 +452,36 @@ pub(super) const OWN: [Own; 15] = [
             ("bias", "1"),
             ("weights", "1"),
         ],
+        ..WITHIN_A_NODE
     },
     Own {
         name: "long rows",
         pipeline: "decode-combine",
-        ranks: 2,
-        nodes: None,
         rows: 3,
-        rounds: 2,
         set: &[("hidden", "8208"), ("topk", "2"), ("bias", "1"), ("weights", "0")],
+        ..WITHIN_A_NODE
     },
     Own {
         name: "many ranks",
         pipeline: "decode-combine",
         ranks: 12,
-        nodes: None,
         rows: 4,
         rounds: 3,
         set: &[("hidden", "16"), ("topk", "5"), ("bias", "1"), ("weights", "1")],
+        ..WITHIN_A_NODE
     },
     Own {
         name: "more ranks than lanes",
         pipeline: "decode-combine",
         ranks: 34,
-        nodes: None,
         rows: 2,
-        rounds: 2,
         set: &[("hidden", "16"), ("topk", "3"), ("bias", "1"), ("weights", "0")],
+        ..WITHIN_A_NODE
     },
     Own {
         name: "tiles",
         pipeline: "low-latency-dispatch",
         ranks: 3,
-        nodes: None,
         rows: 50,
         rounds: 1,
         set: &[
@@ -160,14 +491,26 @@ pub(super) const OWN: [Own; 15] = [
             ("experts", "3"),
             ("max_tokens", "50"),
         ],
+        ..WITHIN_A_NODE
+    },
+    Own {
+        name: "tiles of two experts",
+        pipeline: "low-latency-dispatch",
+        ranks: 3,
+        rows: 90,
+        rounds: 1,
+        set: &[
+            ("payload", "bf16"),
+            ("hidden", "16"),
+            ("topk", "3"),
+            ("experts", "6"),
+            ("max_tokens", "90"),
+        ],
+        ..WITHIN_A_NODE
     },
     Own {
         name: "few of many",
         pipeline: "packed-dispatch",
-        ranks: 2,
-        nodes: None,
-        rows: 24,
-        rounds: 2,
         set: &[
             ("payload", "bf16"),
             ("hidden", "16"),
@@ -175,23 +518,17 @@ pub(super) const OWN: [Own; 15] = [
             ("experts", "5"),
             ("max_tokens", "120"),
         ],
+        ..WITHIN_A_NODE
     },
     Own {
         name: "casts as words",
         pipeline: "packed-dispatch",
-        ranks: 2,
-        nodes: None,
-        rows: 24,
-        rounds: 2,
         set: &[("payload", "fp8"), ("hidden", "656"), ("topk", "3"), ("experts", "7")],
+        ..WITHIN_A_NODE
     },
     Own {
         name: "pieces",
         pipeline: "packed-dispatch",
-        ranks: 2,
-        nodes: None,
-        rows: 24,
-        rounds: 2,
         set: &[
             ("payload", "fp8-packed"),
             ("hidden", "1296"),
@@ -200,5 +537,109 @@ pub(super) const OWN: [Own; 15] = [
             ("words", "0"),
             ("piece", "1024"),
         ],
+        ..WITHIN_A_NODE
     },
+    Own { pipeline: "nvl-dispatch", set: DIRECT, ..WIDE },
+    Own { pipeline: "nvl-dispatch", set: DIRECT, ..WIDE_PLAIN },
+    Own { pipeline: "nvl-dispatch", set: RING, ..WIDE },
+    Own { pipeline: "nvl-dispatch", set: RING, ..WIDE_PLAIN },
+    Own { name: "cached, plain", pipeline: "nvl-dispatch", set: DIRECT_CACHED, ..WIDE_PLAIN },
+    Own { name: "cached ring, plain", pipeline: "nvl-dispatch", set: RING_CACHED, ..WIDE_PLAIN },
+    Own { name: "without choices", pipeline: "nvl-dispatch", set: DIRECT_UNCHOSEN, ..WIDE_PLAIN },
+    Own {
+        name: "choices that nobody takes",
+        pipeline: "nvl-dispatch",
+        set: DIRECT_UNTAKEN,
+        ..WIDE_PLAIN
+    },
+    Own { pipeline: "nvl-combine", set: PULLED, ..WIDE },
+    Own { pipeline: "nvl-combine", set: PULLED, ..WIDE_PLAIN },
+    Own { pipeline: "nvl-combine", set: RINGS_BACK, ..WIDE },
+    Own { pipeline: "nvl-combine", set: RINGS_BACK, ..WIDE_PLAIN },
+    Own { name: "without weights", pipeline: "nvl-combine", set: PULLED_UNWEIGHTED, ..WIDE_PLAIN },
+    Own {
+        name: "weights that nobody takes",
+        pipeline: "nvl-combine",
+        set: PULLED_UNTAKEN,
+        ..WIDE_PLAIN
+    },
+    Own { pipeline: "decode-dispatch", set: DECODED, ..WIDE },
+    Own { pipeline: "decode-dispatch", set: DECODED, ..WIDE_PLAIN },
+    Own {
+        name: "choices that nobody takes",
+        pipeline: "decode-dispatch",
+        set: DECODED_UNTAKEN,
+        ..WIDE_PLAIN
+    },
+    Own { pipeline: "decode-combine", set: DECODED_BACK, ..WIDE_PLAIN },
+    Own {
+        name: "without weights",
+        pipeline: "decode-combine",
+        set: DECODED_BACK_UNWEIGHTED,
+        ..WIDE_PLAIN
+    },
+    Own {
+        name: "weights that nobody takes",
+        pipeline: "decode-combine",
+        set: DECODED_BACK_UNTAKEN,
+        ..WIDE_PLAIN
+    },
+    Own { pipeline: "low-latency-dispatch", set: SLOTS, ..WIDE },
+    Own { pipeline: "low-latency-dispatch", set: SLOTS, ..WIDE_PLAIN },
+    Own { pipeline: "low-latency-combine", set: LOGFMT, ..WIDE },
+    Own { pipeline: "low-latency-combine", set: LOGFMT, ..WIDE_PLAIN },
+    Own { pipeline: "packed-dispatch", set: PACKED, ..WIDE },
+    Own { pipeline: "packed-dispatch", set: PACKED, ..WIDE_PLAIN },
+    Own { pipeline: "merge-combine", set: MERGED, ..WIDE },
+    Own { pipeline: "merge-combine", set: MERGED, ..WIDE_PLAIN },
+    Own { pipeline: "spread-combine", set: MERGED, ..WIDE },
+    Own { pipeline: "spread-combine", set: MERGED, ..WIDE_PLAIN },
+    Own { pipeline: "expand", set: MOVED, ..WIDE },
+    Own { pipeline: "expand", set: MOVED, ..WIDE_PLAIN },
+    Own { pipeline: "node-notify", set: STRIPES, ..BETWEEN },
+    Own { pipeline: "node-notify", set: STRIPES, ..BETWEEN_PLAIN },
+    Own { pipeline: "node-dispatch", set: HOPS, ..BETWEEN },
+    Own { pipeline: "node-dispatch", set: HOPS, ..BETWEEN_PLAIN },
+    Own { name: "cached, plain", pipeline: "node-dispatch", set: HOPS_CACHED, ..BETWEEN_PLAIN },
+    Own { name: "bf16, plain", pipeline: "node-dispatch", set: HOPS_BF16, ..BETWEEN_PLAIN },
+    Own {
+        name: "cached bf16, plain",
+        pipeline: "node-dispatch",
+        set: HOPS_BF16_CACHED,
+        ..BETWEEN_PLAIN
+    },
+    Own { name: "without choices", pipeline: "node-dispatch", set: HOPS_UNCHOSEN, ..BETWEEN_PLAIN },
+    Own {
+        name: "choices that nobody takes",
+        pipeline: "node-dispatch",
+        set: HOPS_UNTAKEN,
+        ..BETWEEN_PLAIN
+    },
+    Own { pipeline: "node-combine", set: HOPS_BACK, ..BETWEEN },
+    Own { pipeline: "node-combine", set: HOPS_BACK, ..BETWEEN_PLAIN },
+    Own {
+        name: "without weights",
+        pipeline: "node-combine",
+        set: HOPS_BACK_UNWEIGHTED,
+        ..BETWEEN_PLAIN
+    },
+    Own {
+        name: "weights that nobody takes",
+        pipeline: "node-combine",
+        set: HOPS_BACK_UNTAKEN,
+        ..BETWEEN_PLAIN
+    },
+    Own { pipeline: "nvl-dispatch", set: LEAST_DIRECT, ..SHORT },
+    Own { pipeline: "nvl-dispatch", set: LEAST_DIRECT, ..SHORT_PLAIN },
+    Own { name: "short of room, ring", pipeline: "nvl-dispatch", set: LEAST_RING, ..SHORT },
+    Own {
+        name: "short of room, plain ring",
+        pipeline: "nvl-dispatch",
+        set: LEAST_RING,
+        ..SHORT_PLAIN
+    },
+    Own { pipeline: "expand", set: LEAST, ..SHORT },
+    Own { pipeline: "expand", set: LEAST, ..SHORT_PLAIN },
+    Own { pipeline: "node-dispatch", ranks: 4, nodes: Some(2), set: LEAST, ..SHORT },
+    Own { pipeline: "node-dispatch", ranks: 4, nodes: Some(2), set: LEAST, ..SHORT_PLAIN },
 ];

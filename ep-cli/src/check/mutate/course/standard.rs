@@ -23,6 +23,8 @@ pub(super) struct Standard {
     options: BufferOptions,
     calls: Calls,
     sms: u32,
+    /// Blocks of them that send to other ranks.
+    remote: u32,
 }
 
 /// Values of the shortest row.
@@ -57,19 +59,20 @@ pub(super) fn all() -> Vec<(&'static str, Standard)> {
             ..options
         };
         let (arch, calls) = (Arch::Sm90a, Calls::Chain);
-        Standard { ranks: 3, arch, plain: false, options, calls, sms: 4 }
+        Standard { ranks: 3, arch, plain: false, options, calls, sms: 4, remote: 2 }
     };
     let paid = |it: Standard, payload| {
         let options = BufferOptions { payload, ..it.options };
         Standard { options, ..it }
     };
     let plain = |it: Standard| Standard { plain: true, ..it };
+    let all_send = |it: Standard| Standard { remote: it.sms, ..it };
     let vector = |it: Standard| Standard { arch: Arch::Sm80, ..it };
     let (direct, ring) = (Via::Direct, Via::Ring);
     let crowd = |via| {
         let mut it = chain(via, 128, 2);
         (it.ranks, it.options.experts) = (33, 41);
-        Standard { calls: Calls::Once, sms: 2, ..it }
+        Standard { calls: Calls::Once, sms: 2, remote: 1, ..it }
     };
     let whole = |it: Standard| {
         let options = BufferOptions { one_launch: Some(true), ..it.options };
@@ -80,8 +83,10 @@ pub(super) fn all() -> Vec<(&'static str, Standard)> {
     let mut all = vec![
         ("direct", once(direct, 128)),
         ("ring", once(ring, 128)),
-        ("plain direct", plain(paid(once(direct, 128), Payload::Fp8))),
-        ("plain ring", plain(once(ring, 128))),
+        ("plain direct", plain(paid(once(direct, 272), Payload::Fp8))),
+        ("plain, all blocks send", all_send(plain(once(direct, TIGHT)))),
+        ("all blocks send", all_send(once(direct, TIGHT))),
+        ("plain ring", plain(paid(once(ring, 272), Payload::Fp8))),
         ("vector direct", vector(paid(once(direct, 1040), Payload::Fp8Packed))),
         ("vector ring", vector(paid(once(ring, 1040), Payload::Fp8))),
         ("expanded", with(Calls::Expanded, paid(chain(direct, 256, 40), Payload::Fp8))),
@@ -139,7 +144,7 @@ impl Standard {
         let routing = RoutingOptions { absent: 0.2, ..RoutingOptions::even(topk, experts) };
         let mut case =
             Case { routing, seed, ..Case::even(self.options.clone(), self.ranks, self.sms) };
-        case.dispatch.remote_sms = Some(self.sms / 2);
+        case.dispatch.remote_sms = Some(self.remote);
         case
     }
 
