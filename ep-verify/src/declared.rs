@@ -108,7 +108,7 @@ impl<'a> Declared<'a> {
         Ok(findings)
     }
 
-    /// Makes one call, of which a rank says that its outputs hold a row less than come to it; held against the error that
+    /// Makes one of the calls, of which a rank says that its outputs hold a row less than come to it; held against the error that
     /// this has to be. Nothing to do if no output has a bound, or no rows come.
     pub fn check_short(
         &self,
@@ -117,9 +117,10 @@ impl<'a> Declared<'a> {
         network: &[u64],
     ) -> Result<Findings, CallError> {
         let mut findings = Findings::default();
-        let Some((rank, bound, rows)) = self.bounded() else { return Ok(findings) };
+        let Some((turn, rank, bound, rows)) = self.bounded() else { return Ok(findings) };
         let mut ready = self.ready(group, network)?;
-        let ranks = &mut ready.bound[..group.local().len()];
+        let local = group.local().len();
+        let ranks = &mut ready.bound[turn * local..][..local];
         for own in ranks.iter_mut().filter(|own| own.rank == rank) {
             own.bindings.number(bound, rows - 1);
         }
@@ -143,14 +144,21 @@ impl<'a> Declared<'a> {
         Ok(findings)
     }
 
-    /// A rank of the first call to which rows come, the bound of its outputs that counts them, and how many.
-    fn bounded(&self) -> Option<(usize, &str, i64)> {
-        let call = self.calls.first()?;
-        self.emitted.plan.params.iter().find_map(|param| {
-            let ParamKind::Capacity { size } = &param.kind else { return None };
-            let rows = |rank: usize| call.outcome.sizes[rank].get(size).copied().unwrap_or(0);
-            let rank = (0..call.outcome.sizes.len()).find(|rank| rows(*rank) > 0)?;
-            Some((rank, param.name.as_str(), rows(rank)))
+    /// The first call with a rank to which rows come, that rank, the bound of its outputs that counts them, and how
+    /// many come.
+    fn bounded(&self) -> Option<(usize, usize, &str, i64)> {
+        let bounds = self.emitted.plan.params.iter().filter_map(|param| match &param.kind {
+            ParamKind::Capacity { size } => Some((param.name.as_str(), size)),
+            _ => None,
+        });
+        let bounds: Vec<(&str, &String)> = bounds.collect();
+        self.calls.iter().enumerate().find_map(|(turn, call)| {
+            call.outcome.sizes.iter().enumerate().find_map(|(rank, sizes)| {
+                bounds.iter().find_map(|(bound, size)| {
+                    let rows = sizes.get(size.as_str()).copied().filter(|rows| *rows > 0)?;
+                    Some((turn, rank, *bound, rows))
+                })
+            })
         })
     }
 

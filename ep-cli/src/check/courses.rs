@@ -185,6 +185,22 @@ mod tests {
     }
 
     #[test]
+    fn every_rank_that_is_short_of_room_is_heard() {
+        let Ok(programs) = Programs::find() else { return };
+        let all = courses(&programs).unwrap_or_else(|_| panic!("every course has a plan"));
+        let unheard = "== nobody looks at the room\nin ep/places.cuh\n\
+                       - if (rows <= capacity || team.stopped) return;\n+ return;\n";
+        let unheard = programs.planted(&Mutant::parse(unheard).unwrap()[0]);
+        let short: Vec<&Course> =
+            all.iter().filter(|course| course.name.contains("short of room")).collect();
+        assert_eq!(short.len(), 6);
+        let deaf = |course: &&Course| schedule(course, &unheard, 1).is_ok();
+        let deaf: Vec<&str> =
+            short.into_iter().filter(deaf).map(|course| course.name.as_str()).collect();
+        assert!(deaf.is_empty(), "{deaf:?}");
+    }
+
+    #[test]
     fn a_course_is_good_and_finds_a_planted_bug() {
         let Ok(programs) = Programs::find() else { return };
         let all = courses(&programs).unwrap_or_else(|_| panic!("every course has a plan"));

@@ -317,11 +317,9 @@ const MERGED: Set = &[("hidden", "80"), ("max_tokens", "24"), ("topk", "3"), ("e
 const MOVED: Set = &[("payload", "fp8"), ("hidden", "2064"), ("topk", "3"), ("experts", "40")];
 const STRIPES: Set = &[("stripes", "4")];
 const LEAST: Set = &[("hidden", "16")];
-const LEAST_DIRECT: Set = &[("hidden", "16"), ("via", "direct")];
-const LEAST_RING: Set = &[("hidden", "16"), ("via", "ring")];
 
 /// All of them. The tight ones have rings that hold the least, to which more rows come than fit.
-pub(super) const OWN: [Own; 71] = [
+pub(super) const OWN: [Own; 69] = [
     Own {
         name: "tight",
         pipeline: "node-dispatch",
@@ -629,17 +627,10 @@ pub(super) const OWN: [Own; 71] = [
         set: HOPS_BACK_UNTAKEN,
         ..BETWEEN_PLAIN
     },
-    Own { pipeline: "nvl-dispatch", set: LEAST_DIRECT, ..SHORT },
-    Own { pipeline: "nvl-dispatch", set: LEAST_DIRECT, ..SHORT_PLAIN },
-    Own { name: "short of room, ring", pipeline: "nvl-dispatch", set: LEAST_RING, ..SHORT },
-    Own {
-        name: "short of room, plain ring",
-        pipeline: "nvl-dispatch",
-        set: LEAST_RING,
-        ..SHORT_PLAIN
-    },
+    Own { name: "short of room, ring", pipeline: "nvl-dispatch", set: RING, ..SHORT },
+    Own { name: "short of room, plain ring", pipeline: "nvl-dispatch", set: RING, ..SHORT_PLAIN },
     Own { pipeline: "expand", set: LEAST, ..SHORT },
     Own { pipeline: "expand", set: LEAST, ..SHORT_PLAIN },
-    Own { pipeline: "node-dispatch", ranks: 4, nodes: Some(2), set: LEAST, ..SHORT },
-    Own { pipeline: "node-dispatch", ranks: 4, nodes: Some(2), set: LEAST, ..SHORT_PLAIN },
+    Own { pipeline: "node-dispatch", ranks: 4, nodes: Some(2), set: HOPS, ..SHORT },
+    Own { pipeline: "node-dispatch", ranks: 4, nodes: Some(2), set: HOPS, ..SHORT_PLAIN },
 ];
