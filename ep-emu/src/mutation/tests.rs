@@ -90,7 +90,7 @@ fn each_operator_has_its_text() {
 
 #[test]
 fn what_a_constant_leaves_as_it_is_stays() {
-    let operands = |statement: &str| {
+    let of = |statement: &str| -> Vec<String> {
         let text = format!(
             "struct Cfg {{\n    static constexpr int kOne = 1;\n    struct Row {{\n        \
              static constexpr ep::u64 kX = 0x0;\n        static constexpr int kSrc = 16;\n    }};\n}};\n\
@@ -99,7 +99,6 @@ fn what_a_constant_leaves_as_it_is_stays() {
         let all = made(&text).into_iter().filter(|text| text.contains(" operand: "));
         all.map(|text| text.split(" becomes ").last().unwrap_or_default().to_owned()).collect()
     };
-    let of = |statement: &str| -> Vec<String> { operands(statement) };
     assert_eq!(of("at = slot + Cfg::Row::kSrc;"), ["`slot`", "`Cfg::Row::kSrc`"]);
     assert_eq!(of("at = slot + Cfg::Row::kX;"), ["`Cfg::Row::kX`"]);
     assert_eq!(of("at = warp - Cfg::Row::kX;"), [""; 0]);

@@ -153,36 +153,22 @@ impl Course {
         programs: &Programs,
     ) -> Result<Course, Failure> {
         let problem = Problem { ranks: RANKS, nodes, tokens: Some(ROWS), set, plain };
-        Course::of_problem(entry, (name, ROUNDS), &problem, arch, programs)
+        Ok(Course::of_drawn(name, Drawn::new(entry, &problem, arch, programs)?))
     }
 
     /// Calls of a pipeline with a problem of its own.
     fn own(entry: &AnyPipeline, own: &Own, programs: &Programs) -> Result<Course, Failure> {
         let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
-        let (tokens, set) = (Some(own.rows), own.set.iter().map(owned).collect());
-        let Own { ranks, nodes, plain, .. } = *own;
-        let problem = Problem { ranks, nodes, tokens, set, plain };
+        let set = own.set.iter().copied().flatten().map(owned).collect();
+        let Own { ranks, nodes, rows, rounds, plain, more_blocks, short, .. } = *own;
+        let problem = Problem { ranks, nodes, tokens: Some(rows), set, plain };
+        let drawn = Drawn::new(entry, &problem, Arch::Sm90a, programs)?;
         let name = format!("{}, {}", entry.name, own.name);
-        let of = Course::of_problem(entry, (name, own.rounds), &problem, Arch::Sm90a, programs);
-        let mut course = of?;
-        if let What::Declared(drawn) = &mut course.what {
-            (drawn.more_blocks, drawn.short) = (own.more_blocks, own.short);
-        }
-        Ok(course)
+        Ok(Course::of_drawn(name, Drawn { rounds, more_blocks, short, ..drawn }))
     }
 
-    fn of_problem(
-        entry: &AnyPipeline,
-        (name, rounds): (String, usize),
-        problem: &Problem,
-        arch: Arch,
-        programs: &Programs,
-    ) -> Result<Course, Failure> {
-        let subject = Subject::new(entry, programs)?;
-        let calls = subject.calls(problem, arch, 1, 1)?;
-        let ranks = subject.ranks(problem)?;
-        let drawn = Drawn { subject, calls, ranks, rounds, more_blocks: 1, short: false, arch };
-        Ok(Course { name, what: What::Declared(Box::new(drawn)), is_sanitized: false })
+    fn of_drawn(name: String, drawn: Drawn) -> Course {
+        Course { name, what: What::Declared(Box::new(drawn)), is_sanitized: false }
     }
 
     /// The texts of its kernels, by their names.
@@ -310,6 +296,19 @@ impl Course {
 }
 
 impl Drawn {
+    fn new(
+        entry: &AnyPipeline,
+        problem: &Problem,
+        arch: Arch,
+        programs: &Programs,
+    ) -> Result<Drawn, Failure> {
+        let subject = Subject::new(entry, programs)?;
+        let calls = subject.calls(problem, arch, 1, 1)?;
+        let ranks = subject.ranks(problem)?;
+        let (rounds, more_blocks, short) = (ROUNDS, 1, false);
+        Ok(Drawn { subject, calls, ranks, rounds, more_blocks, short, arch })
+    }
+
     /// Its calls, held against the declaration; an error if that means nothing.
     fn check(
         &self,

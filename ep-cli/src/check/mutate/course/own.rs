@@ -1,7 +1,10 @@
 //! Courses with problems of their own: what is drawn at random does not come to.
 
 /// Numbers and arms, by their names.
-type Set = &'static [(&'static str, &'static str)];
+type Values = &'static [(&'static str, &'static str)];
+
+/// The same in parts, which several problems share.
+type Set = &'static [Values];
 
 /// A problem of one pipeline.
 pub(super) struct Own {
@@ -51,272 +54,62 @@ const SHORT_PLAIN: Own = Own { name: "short of room, plain", plain: true, ..SHOR
 const BETWEEN: Own = Own { ranks: 4, nodes: Some(2), ..WIDE };
 const BETWEEN_PLAIN: Own = Own { ranks: 4, nodes: Some(2), ..WIDE_PLAIN };
 
-const DIRECT: Set = &[
-    ("payload", "fp8"),
-    ("hidden", "2064"),
-    ("topk", "3"),
-    ("experts", "7"),
-    ("via", "direct"),
-    ("mode", "fresh"),
-    ("topk_idx", "1"),
-    ("topk_weights", "1"),
-    ("recv_topk_idx", "1"),
-    ("recv_topk_weights", "1"),
-];
-const DIRECT_CACHED: Set = &[
-    ("payload", "fp8-packed"),
-    ("hidden", "272"),
-    ("topk", "3"),
-    ("experts", "7"),
-    ("via", "direct"),
-    ("mode", "cached"),
-    ("topk_idx", "1"),
-    ("topk_weights", "1"),
-    ("recv_topk_idx", "1"),
-    ("recv_topk_weights", "1"),
-];
-const DIRECT_UNCHOSEN: Set = &[
-    ("hidden", "16"),
-    ("topk", "3"),
-    ("experts", "7"),
-    ("via", "direct"),
-    ("topk_idx", "0"),
-    ("topk_weights", "1"),
-    ("recv_topk_idx", "1"),
-    ("recv_topk_weights", "1"),
-];
-const DIRECT_UNTAKEN: Set = &[
-    ("hidden", "16"),
-    ("topk", "3"),
-    ("experts", "7"),
-    ("via", "direct"),
-    ("topk_idx", "1"),
-    ("topk_weights", "1"),
-    ("recv_topk_idx", "0"),
-    ("recv_topk_weights", "0"),
-];
-const RING: Set = &[
-    ("payload", "fp8"),
-    ("hidden", "2064"),
-    ("topk", "3"),
-    ("experts", "7"),
-    ("via", "ring"),
-    ("mode", "fresh"),
-    ("stripes", "4"),
-    ("topk_idx", "1"),
-    ("topk_weights", "1"),
-    ("recv_topk_idx", "1"),
-    ("recv_topk_weights", "1"),
-];
-const RING_CACHED: Set = &[
-    ("payload", "fp8-packed"),
-    ("hidden", "272"),
-    ("topk", "3"),
-    ("experts", "7"),
-    ("via", "ring"),
-    ("mode", "cached"),
-    ("stripes", "4"),
-    ("topk_idx", "1"),
-    ("topk_weights", "1"),
-    ("recv_topk_idx", "1"),
-    ("recv_topk_weights", "1"),
-];
-const HOPS: Set = &[
-    ("payload", "fp8"),
-    ("hidden", "2064"),
-    ("topk", "3"),
-    ("experts", "7"),
-    ("mode", "fresh"),
-    ("stripes", "4"),
-    ("topk_idx", "1"),
-    ("topk_weights", "1"),
-    ("recv_topk_idx", "1"),
-    ("recv_topk_weights", "1"),
-];
-const HOPS_CACHED: Set = &[
-    ("payload", "fp8-packed"),
-    ("hidden", "272"),
-    ("topk", "3"),
-    ("experts", "7"),
-    ("mode", "cached"),
-    ("stripes", "4"),
-    ("topk_idx", "1"),
-    ("topk_weights", "1"),
-    ("recv_topk_idx", "1"),
-    ("recv_topk_weights", "1"),
-];
-const HOPS_BF16: Set = &[
-    ("payload", "bf16"),
-    ("hidden", "16"),
-    ("topk", "3"),
-    ("experts", "7"),
-    ("mode", "fresh"),
-    ("stripes", "4"),
-    ("topk_idx", "1"),
-    ("topk_weights", "1"),
-    ("recv_topk_idx", "1"),
-    ("recv_topk_weights", "1"),
-];
-const HOPS_BF16_CACHED: Set = &[
-    ("payload", "bf16"),
-    ("hidden", "16"),
-    ("topk", "3"),
-    ("experts", "7"),
-    ("mode", "cached"),
-    ("stripes", "4"),
-    ("topk_idx", "1"),
-    ("topk_weights", "1"),
-    ("recv_topk_idx", "1"),
-    ("recv_topk_weights", "1"),
-];
-const HOPS_UNCHOSEN: Set = &[
-    ("hidden", "16"),
-    ("topk", "3"),
-    ("experts", "7"),
-    ("stripes", "4"),
-    ("topk_idx", "0"),
-    ("topk_weights", "1"),
-    ("recv_topk_idx", "1"),
-    ("recv_topk_weights", "1"),
-];
-const HOPS_UNTAKEN: Set = &[
-    ("hidden", "16"),
-    ("topk", "3"),
-    ("experts", "7"),
-    ("stripes", "4"),
-    ("topk_idx", "1"),
-    ("topk_weights", "1"),
-    ("recv_topk_idx", "0"),
-    ("recv_topk_weights", "0"),
-];
-const PULLED: Set = &[
-    ("hidden", "80"),
-    ("topk", "5"),
-    ("via", "pull"),
-    ("weights", "1"),
-    ("combined_weights", "1"),
-    ("bias", "2"),
-];
-const PULLED_UNWEIGHTED: Set = &[
-    ("hidden", "80"),
-    ("topk", "5"),
-    ("via", "pull"),
-    ("weights", "0"),
-    ("combined_weights", "1"),
-    ("bias", "1"),
-];
-const PULLED_UNTAKEN: Set = &[
-    ("hidden", "80"),
-    ("topk", "5"),
-    ("via", "pull"),
-    ("weights", "1"),
-    ("combined_weights", "0"),
-    ("bias", "0"),
-];
-const RINGS_BACK: Set = &[
-    ("hidden", "80"),
-    ("topk", "5"),
-    ("via", "ring"),
-    ("stripes", "4"),
-    ("weights", "1"),
-    ("combined_weights", "1"),
-    ("bias", "2"),
-];
-const HOPS_BACK: Set = &[
-    ("hidden", "80"),
-    ("topk", "5"),
-    ("stripes", "4"),
-    ("weights", "1"),
-    ("combined_weights", "1"),
-    ("bias", "2"),
-];
-const HOPS_BACK_UNWEIGHTED: Set = &[
-    ("hidden", "80"),
-    ("topk", "5"),
-    ("stripes", "4"),
-    ("weights", "0"),
-    ("combined_weights", "1"),
-    ("bias", "1"),
-];
-const HOPS_BACK_UNTAKEN: Set = &[
-    ("hidden", "80"),
-    ("topk", "5"),
-    ("stripes", "4"),
-    ("weights", "1"),
-    ("combined_weights", "0"),
-    ("bias", "0"),
-];
-const DECODED_BACK: Set = &[
-    ("hidden", "80"),
-    ("max_tokens", "24"),
-    ("topk", "32"),
-    ("weights", "1"),
-    ("combined_weights", "1"),
-    ("bias", "2"),
-];
-const DECODED_BACK_UNWEIGHTED: Set = &[
-    ("hidden", "80"),
-    ("topk", "5"),
-    ("max_tokens", "24"),
-    ("weights", "0"),
-    ("combined_weights", "1"),
-    ("bias", "1"),
-];
-const DECODED_BACK_UNTAKEN: Set = &[
-    ("hidden", "80"),
-    ("topk", "5"),
-    ("max_tokens", "24"),
-    ("weights", "1"),
-    ("combined_weights", "0"),
-    ("bias", "0"),
-];
+/// Rows of many blocks of scales, and some experts.
+const FP8: Values = &[("payload", "fp8"), ("hidden", "2064"), ("topk", "3"), ("experts", "7")];
+/// Rows of some blocks of packed scales.
+const PACKED_SCALES: Values =
+    &[("payload", "fp8-packed"), ("hidden", "272"), ("topk", "3"), ("experts", "7")];
+/// The shortest rows.
+const BF16: Values = &[("payload", "bf16"), ("hidden", "16"), ("topk", "3"), ("experts", "7")];
+/// The shortest rows, of whatever they are.
+const SMALL: Values = &[("hidden", "16"), ("topk", "3"), ("experts", "7")];
+/// Choices and weights, which the receivers take.
+const CHOSEN: Values =
+    &[("topk_idx", "1"), ("topk_weights", "1"), ("recv_topk_idx", "1"), ("recv_topk_weights", "1")];
+/// Weights without choices.
+const UNCHOSEN: Values =
+    &[("topk_idx", "0"), ("topk_weights", "1"), ("recv_topk_idx", "1"), ("recv_topk_weights", "1")];
+/// Choices and weights that no receiver takes.
+const UNTAKEN: Values =
+    &[("topk_idx", "1"), ("topk_weights", "1"), ("recv_topk_idx", "0"), ("recv_topk_weights", "0")];
+/// Rows on their way back.
+const BACK: Values = &[("hidden", "80"), ("topk", "5")];
+/// Weights, which are added up too, and all biases.
+const WEIGHTED: Values = &[("weights", "1"), ("combined_weights", "1"), ("bias", "2")];
+/// Sums of weights that nobody gives.
+const UNWEIGHTED: Values = &[("weights", "0"), ("combined_weights", "1"), ("bias", "1")];
+/// Weights whose sums nobody takes.
+const UNSUMMED: Values = &[("weights", "1"), ("combined_weights", "0"), ("bias", "0")];
+
+const DIRECT: Set = &[FP8, &[("via", "direct"), ("mode", "fresh")], CHOSEN];
+const RING: Set = &[FP8, &[("via", "ring"), ("mode", "fresh"), ("stripes", "4")], CHOSEN];
+const HOPS: Set = &[FP8, &[("mode", "fresh"), ("stripes", "4")], CHOSEN];
+const PULLED: Set = &[BACK, &[("via", "pull")], WEIGHTED];
+const RINGS_BACK: Set = &[BACK, &[("via", "ring"), ("stripes", "4")], WEIGHTED];
+const HOPS_BACK: Set = &[BACK, &[("stripes", "4")], WEIGHTED];
 const DECODED: Set = &[
-    ("payload", "fp8"),
-    ("hidden", "2064"),
-    ("topk", "3"),
-    ("experts", "7"),
-    ("max_tokens", "24"),
-    ("topk_weights", "1"),
-    ("recv_topk_weights", "1"),
-    ("received", "1"),
-    ("received_per_expert", "1"),
+    FP8,
+    &[
+        ("max_tokens", "24"),
+        ("topk_weights", "1"),
+        ("recv_topk_weights", "1"),
+        ("received", "1"),
+        ("received_per_expert", "1"),
+    ],
 ];
-const DECODED_UNTAKEN: Set = &[
-    ("hidden", "16"),
-    ("topk", "3"),
-    ("experts", "7"),
-    ("max_tokens", "24"),
-    ("topk_weights", "1"),
-    ("recv_topk_weights", "0"),
-    ("received_per_expert", "0"),
-];
-const SLOTS: Set = &[
-    ("payload", "fp8"),
-    ("hidden", "2064"),
-    ("topk", "3"),
-    ("experts", "7"),
-    ("max_tokens", "24"),
-];
-const LOGFMT: Set = &[
+const SLOTS: Set = &[FP8, &[("max_tokens", "24")]];
+const LOGFMT: Set = &[&[
     ("wire", "logfmt"),
     ("hidden", "2064"),
     ("max_tokens", "24"),
     ("topk", "3"),
     ("experts", "7"),
-];
-const PACKED: Set = &[
-    ("payload", "fp8"),
-    ("hidden", "2064"),
-    ("topk", "3"),
-    ("experts", "7"),
-    ("max_tokens", "24"),
-    ("topk_weights", "1"),
-    ("statistics", "1"),
-];
-const MERGED: Set = &[("hidden", "80"), ("max_tokens", "24"), ("topk", "3"), ("experts", "7")];
-const MOVED: Set = &[("payload", "fp8"), ("hidden", "2064"), ("topk", "3"), ("experts", "40")];
-const STRIPES: Set = &[("stripes", "4")];
-const LEAST: Set = &[("hidden", "16")];
+]];
+const PACKED: Set = &[FP8, &[("max_tokens", "24"), ("topk_weights", "1"), ("statistics", "1")]];
+const MERGED: Set = &[&[("hidden", "80"), ("max_tokens", "24"), ("topk", "3"), ("experts", "7")]];
+const MOVED: Set = &[&[("payload", "fp8"), ("hidden", "2064"), ("topk", "3"), ("experts", "40")]];
+const STRIPES: Set = &[&[("stripes", "4")]];
+const LEAST: Set = &[&[("hidden", "16")]];
 
 /// All of them. The tight ones have rings that hold the least, to which more rows come than fit.
 pub(super) const OWN: [Own; 69] = [
@@ -325,7 +118,7 @@ pub(super) const OWN: [Own; 69] = [
         pipeline: "node-dispatch",
         nodes: Some(2),
         rows: 200,
-        set: &[
+        set: &[&[
             ("hidden", "16"),
             ("topk", "2"),
             ("experts", "2"),
@@ -334,7 +127,7 @@ pub(super) const OWN: [Own; 69] = [
             ("rdma_chunk", "4"),
             ("nvl_depth", "32"),
             ("nvl_chunk", "16"),
-        ],
+        ]],
         ..WITHIN_A_NODE
     },
     Own {
@@ -342,7 +135,7 @@ pub(super) const OWN: [Own; 69] = [
         pipeline: "node-combine",
         nodes: Some(2),
         rows: 200,
-        set: &[
+        set: &[&[
             ("hidden", "16"),
             ("topk", "2"),
             ("stages", "2"),
@@ -351,7 +144,7 @@ pub(super) const OWN: [Own; 69] = [
             ("rdma_chunk", "16"),
             ("nvl_depth", "32"),
             ("nvl_chunk", "4"),
-        ],
+        ]],
         ..WITHIN_A_NODE
     },
     Own {
@@ -360,7 +153,7 @@ pub(super) const OWN: [Own; 69] = [
         ranks: 34,
         nodes: Some(34),
         rows: 3,
-        set: &[("stripes", "4")],
+        set: &[&[("stripes", "4")]],
         ..WITHIN_A_NODE
     },
     Own {
@@ -369,7 +162,7 @@ pub(super) const OWN: [Own; 69] = [
         ranks: 36,
         nodes: Some(18),
         rows: 2,
-        set: &[("hidden", "16"), ("topk", "2"), ("max_tokens", "2"), ("experts", "40")],
+        set: &[&[("hidden", "16"), ("topk", "2"), ("max_tokens", "2"), ("experts", "40")]],
         ..WITHIN_A_NODE
     },
     Own {
@@ -378,14 +171,14 @@ pub(super) const OWN: [Own; 69] = [
         ranks: 3,
         rows: 50,
         rounds: 1,
-        set: &[
+        set: &[&[
             ("hidden", "16"),
             ("topk", "3"),
             ("max_tokens", "50"),
             ("experts", "3"),
             ("expert_done", "0"),
             ("tile_done", "1"),
-        ],
+        ]],
         ..WITHIN_A_NODE
     },
     Own {
@@ -394,14 +187,14 @@ pub(super) const OWN: [Own; 69] = [
         ranks: 3,
         rows: 90,
         rounds: 1,
-        set: &[
+        set: &[&[
             ("hidden", "16"),
             ("topk", "3"),
             ("max_tokens", "90"),
             ("experts", "6"),
             ("expert_done", "0"),
             ("tile_done", "1"),
-        ],
+        ]],
         ..WITHIN_A_NODE
     },
     Own {
@@ -410,14 +203,14 @@ pub(super) const OWN: [Own; 69] = [
         ranks: 3,
         rows: 50,
         rounds: 1,
-        set: &[
+        set: &[&[
             ("hidden", "16"),
             ("topk", "3"),
             ("max_tokens", "50"),
             ("experts", "3"),
             ("expert_done", "1"),
             ("tile_done", "0"),
-        ],
+        ]],
         ..WITHIN_A_NODE
     },
     Own {
@@ -427,7 +220,7 @@ pub(super) const OWN: [Own; 69] = [
         nodes: Some(2),
         rows: 8,
         rounds: 4,
-        set: &[("hidden", "16"), ("topk", "3"), ("max_tokens", "8"), ("experts", "7")],
+        set: &[&[("hidden", "16"), ("topk", "3"), ("max_tokens", "8"), ("experts", "7")]],
         ..WITHIN_A_NODE
     },
     Own {
@@ -435,7 +228,7 @@ pub(super) const OWN: [Own; 69] = [
         pipeline: "decode-combine",
         ranks: 4,
         rounds: 3,
-        set: &[("hidden", "80"), ("topk", "32"), ("bias", "2"), ("weights", "1")],
+        set: &[&[("hidden", "80"), ("topk", "32"), ("bias", "2"), ("weights", "1")]],
         ..WITHIN_A_NODE
     },
     Own {
@@ -443,20 +236,20 @@ pub(super) const OWN: [Own; 69] = [
         pipeline: "decode-combine",
         rows: 90,
         rounds: 3,
-        set: &[
+        set: &[&[
             ("hidden", "16"),
             ("topk", "2"),
             ("max_tokens", "90"),
             ("bias", "1"),
             ("weights", "1"),
-        ],
+        ]],
         ..WITHIN_A_NODE
     },
     Own {
         name: "long rows",
         pipeline: "decode-combine",
         rows: 3,
-        set: &[("hidden", "8208"), ("topk", "2"), ("bias", "1"), ("weights", "0")],
+        set: &[&[("hidden", "8208"), ("topk", "2"), ("bias", "1"), ("weights", "0")]],
         ..WITHIN_A_NODE
     },
     Own {
@@ -465,7 +258,7 @@ pub(super) const OWN: [Own; 69] = [
         ranks: 12,
         rows: 4,
         rounds: 3,
-        set: &[("hidden", "16"), ("topk", "5"), ("bias", "1"), ("weights", "1")],
+        set: &[&[("hidden", "16"), ("topk", "5"), ("bias", "1"), ("weights", "1")]],
         ..WITHIN_A_NODE
     },
     Own {
@@ -473,7 +266,7 @@ pub(super) const OWN: [Own; 69] = [
         pipeline: "decode-combine",
         ranks: 34,
         rows: 2,
-        set: &[("hidden", "16"), ("topk", "3"), ("bias", "1"), ("weights", "0")],
+        set: &[&[("hidden", "16"), ("topk", "3"), ("bias", "1"), ("weights", "0")]],
         ..WITHIN_A_NODE
     },
     Own {
@@ -482,13 +275,13 @@ pub(super) const OWN: [Own; 69] = [
         ranks: 3,
         rows: 50,
         rounds: 1,
-        set: &[
+        set: &[&[
             ("payload", "bf16"),
             ("hidden", "16"),
             ("topk", "3"),
             ("experts", "3"),
             ("max_tokens", "50"),
-        ],
+        ]],
         ..WITHIN_A_NODE
     },
     Own {
@@ -497,68 +290,88 @@ pub(super) const OWN: [Own; 69] = [
         ranks: 3,
         rows: 90,
         rounds: 1,
-        set: &[
+        set: &[&[
             ("payload", "bf16"),
             ("hidden", "16"),
             ("topk", "3"),
             ("experts", "6"),
             ("max_tokens", "90"),
-        ],
+        ]],
         ..WITHIN_A_NODE
     },
     Own {
         name: "few of many",
         pipeline: "packed-dispatch",
-        set: &[
+        set: &[&[
             ("payload", "bf16"),
             ("hidden", "16"),
             ("topk", "2"),
             ("experts", "5"),
             ("max_tokens", "120"),
-        ],
+        ]],
         ..WITHIN_A_NODE
     },
     Own {
         name: "casts as words",
         pipeline: "packed-dispatch",
-        set: &[("payload", "fp8"), ("hidden", "656"), ("topk", "3"), ("experts", "7")],
+        set: &[&[("payload", "fp8"), ("hidden", "656"), ("topk", "3"), ("experts", "7")]],
         ..WITHIN_A_NODE
     },
     Own {
         name: "pieces",
         pipeline: "packed-dispatch",
-        set: &[
+        set: &[&[
             ("payload", "fp8-packed"),
             ("hidden", "1296"),
             ("topk", "3"),
             ("experts", "7"),
             ("words", "0"),
             ("piece", "1024"),
-        ],
+        ]],
         ..WITHIN_A_NODE
     },
     Own { pipeline: "nvl-dispatch", set: DIRECT, ..WIDE },
     Own { pipeline: "nvl-dispatch", set: DIRECT, ..WIDE_PLAIN },
     Own { pipeline: "nvl-dispatch", set: RING, ..WIDE },
     Own { pipeline: "nvl-dispatch", set: RING, ..WIDE_PLAIN },
-    Own { name: "cached, plain", pipeline: "nvl-dispatch", set: DIRECT_CACHED, ..WIDE_PLAIN },
-    Own { name: "cached ring, plain", pipeline: "nvl-dispatch", set: RING_CACHED, ..WIDE_PLAIN },
-    Own { name: "without choices", pipeline: "nvl-dispatch", set: DIRECT_UNCHOSEN, ..WIDE_PLAIN },
+    Own {
+        name: "cached, plain",
+        pipeline: "nvl-dispatch",
+        set: &[PACKED_SCALES, &[("via", "direct"), ("mode", "cached")], CHOSEN],
+        ..WIDE_PLAIN
+    },
+    Own {
+        name: "cached ring, plain",
+        pipeline: "nvl-dispatch",
+        set: &[PACKED_SCALES, &[("via", "ring"), ("mode", "cached"), ("stripes", "4")], CHOSEN],
+        ..WIDE_PLAIN
+    },
+    Own {
+        name: "without choices",
+        pipeline: "nvl-dispatch",
+        set: &[SMALL, &[("via", "direct")], UNCHOSEN],
+        ..WIDE_PLAIN
+    },
     Own {
         name: "choices that nobody takes",
         pipeline: "nvl-dispatch",
-        set: DIRECT_UNTAKEN,
+        set: &[SMALL, &[("via", "direct")], UNTAKEN],
         ..WIDE_PLAIN
     },
     Own { pipeline: "nvl-combine", set: PULLED, ..WIDE },
     Own { pipeline: "nvl-combine", set: PULLED, ..WIDE_PLAIN },
     Own { pipeline: "nvl-combine", set: RINGS_BACK, ..WIDE },
     Own { pipeline: "nvl-combine", set: RINGS_BACK, ..WIDE_PLAIN },
-    Own { name: "without weights", pipeline: "nvl-combine", set: PULLED_UNWEIGHTED, ..WIDE_PLAIN },
+    Own {
+        name: "without weights",
+        pipeline: "nvl-combine",
+        set: &[BACK, &[("via", "pull")], UNWEIGHTED],
+        ..WIDE_PLAIN
+    },
     Own {
         name: "weights that nobody takes",
         pipeline: "nvl-combine",
-        set: PULLED_UNTAKEN,
+        set: &[BACK, &[("via", "pull")], UNSUMMED],
         ..WIDE_PLAIN
     },
     Own { pipeline: "decode-dispatch", set: DECODED, ..WIDE },
@@ -566,20 +379,32 @@ pub(super) const OWN: [Own; 69] = [
     Own {
         name: "choices that nobody takes",
         pipeline: "decode-dispatch",
-        set: DECODED_UNTAKEN,
+        set: &[
+            SMALL,
+            &[
+                ("max_tokens", "24"),
+                ("topk_weights", "1"),
+                ("recv_topk_weights", "0"),
+                ("received_per_expert", "0"),
+            ],
+        ],
         ..WIDE_PLAIN
     },
-    Own { pipeline: "decode-combine", set: DECODED_BACK, ..WIDE_PLAIN },
+    Own {
+        pipeline: "decode-combine",
+        set: &[&[("hidden", "80"), ("max_tokens", "24"), ("topk", "32")], WEIGHTED],
+        ..WIDE_PLAIN
+    },
     Own {
         name: "without weights",
         pipeline: "decode-combine",
-        set: DECODED_BACK_UNWEIGHTED,
+        set: &[BACK, &[("max_tokens", "24")], UNWEIGHTED],
         ..WIDE_PLAIN
     },
     Own {
         name: "weights that nobody takes",
         pipeline: "decode-combine",
-        set: DECODED_BACK_UNTAKEN,
+        set: &[BACK, &[("max_tokens", "24")], UNSUMMED],
         ..WIDE_PLAIN
     },
     Own { pipeline: "low-latency-dispatch", set: SLOTS, ..WIDE },
@@ -598,19 +423,34 @@ pub(super) const OWN: [Own; 69] = [
     Own { pipeline: "node-notify", set: STRIPES, ..BETWEEN_PLAIN },
     Own { pipeline: "node-dispatch", set: HOPS, ..BETWEEN },
     Own { pipeline: "node-dispatch", set: HOPS, ..BETWEEN_PLAIN },
-    Own { name: "cached, plain", pipeline: "node-dispatch", set: HOPS_CACHED, ..BETWEEN_PLAIN },
-    Own { name: "bf16, plain", pipeline: "node-dispatch", set: HOPS_BF16, ..BETWEEN_PLAIN },
+    Own {
+        name: "cached, plain",
+        pipeline: "node-dispatch",
+        set: &[PACKED_SCALES, &[("mode", "cached"), ("stripes", "4")], CHOSEN],
+        ..BETWEEN_PLAIN
+    },
+    Own {
+        name: "bf16, plain",
+        pipeline: "node-dispatch",
+        set: &[BF16, &[("mode", "fresh"), ("stripes", "4")], CHOSEN],
+        ..BETWEEN_PLAIN
+    },
     Own {
         name: "cached bf16, plain",
         pipeline: "node-dispatch",
-        set: HOPS_BF16_CACHED,
+        set: &[BF16, &[("mode", "cached"), ("stripes", "4")], CHOSEN],
         ..BETWEEN_PLAIN
     },
-    Own { name: "without choices", pipeline: "node-dispatch", set: HOPS_UNCHOSEN, ..BETWEEN_PLAIN },
+    Own {
+        name: "without choices",
+        pipeline: "node-dispatch",
+        set: &[SMALL, &[("stripes", "4")], UNCHOSEN],
+        ..BETWEEN_PLAIN
+    },
     Own {
         name: "choices that nobody takes",
         pipeline: "node-dispatch",
-        set: HOPS_UNTAKEN,
+        set: &[SMALL, &[("stripes", "4")], UNTAKEN],
         ..BETWEEN_PLAIN
     },
     Own { pipeline: "node-combine", set: HOPS_BACK, ..BETWEEN },
@@ -618,13 +458,13 @@ pub(super) const OWN: [Own; 69] = [
     Own {
         name: "without weights",
         pipeline: "node-combine",
-        set: HOPS_BACK_UNWEIGHTED,
+        set: &[BACK, &[("stripes", "4")], UNWEIGHTED],
         ..BETWEEN_PLAIN
     },
     Own {
         name: "weights that nobody takes",
         pipeline: "node-combine",
-        set: HOPS_BACK_UNTAKEN,
+        set: &[BACK, &[("stripes", "4")], UNSUMMED],
         ..BETWEEN_PLAIN
     },
     Own { name: "short of room, ring", pipeline: "nvl-dispatch", set: RING, ..SHORT },
