@@ -44,6 +44,7 @@ pub(crate) struct Table {
     pub(crate) next_kernel: extern "C" fn(),
     pub(crate) clock: extern "C" fn() -> u64,
     pub(crate) note_wait: extern "C" fn(u32, u32, u32, u32, i32, i32, u32, u32),
+    pub(crate) note_met: extern "C" fn(),
     pub(crate) trap: extern "C" fn(*const std::ffi::c_char, Pc),
     pub(crate) plain: extern "C" fn(usize, u64, i32, Pc),
     pub(crate) sanitizer: extern "C" fn(*const std::ffi::c_char, usize, u64, i32, Pc),

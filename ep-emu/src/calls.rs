@@ -31,6 +31,7 @@ pub(crate) static TABLE: Table = Table {
     next_kernel,
     clock,
     note_wait,
+    note_met,
     trap,
     plain,
     sanitizer,
@@ -207,6 +208,10 @@ extern "C" fn note_wait(
 ) {
     let site = WaitSite { pipeline, role, channel, kind, stripe, peer, want, epoch };
     check(with(|machine| machine.begin_wait(site)));
+}
+
+extern "C" fn note_met() {
+    with(|machine| machine.met());
 }
 
 extern "C" fn trap(message: *const c_char, pc: Pc) {

@@ -112,6 +112,8 @@ pub struct Wait {
     pub what: String,
     /// Where in the kernel.
     pub place: String,
+    /// Whether it came after all, when others had given up and gone on.
+    pub met: bool,
 }
 
 /// A wait as the kernel names it (`ep::note_wait`): the numbers of its timeout records.

@@ -56,21 +56,36 @@ fn broken(text: &str) -> Failure {
 }
 
 fn encode_wait(wait: &Wait) -> String {
-    let Wait { rank, block, warp, lanes, site, what, place } = wait;
+    let Wait { rank, block, warp, lanes, site, what, place, met } = wait;
+    let met = u8::from(*met);
     let site = match site {
         Some(WaitSite { pipeline, role, channel, kind, stripe, peer, want, epoch }) => {
             format!("1 {pipeline} {role} {channel} {kind} {stripe} {peer} {want} {epoch}")
         }
         None => "0 0 0 0 0 0 0 0 0".to_owned(),
     };
-    format!("{rank} {block} {warp} {lanes} {site} {what}{WITHIN}{place}")
+    format!("{rank} {block} {warp} {lanes} {met} {site} {what}{WITHIN}{place}")
 }
 
 fn decode_wait(text: &str) -> Option<Wait> {
-    let words: Vec<&str> = text.splitn(14, ' ').collect();
-    let numbers: Option<Vec<i64>> = words.iter().take(13).map(|word| word.parse().ok()).collect();
-    let [rank, block, warp, lanes, named, pipeline, role, channel, kind, stripe, peer, want, epoch] =
-        numbers?[..]
+    let words: Vec<&str> = text.splitn(15, ' ').collect();
+    let numbers: Option<Vec<i64>> = words.iter().take(14).map(|word| word.parse().ok()).collect();
+    let [
+        rank,
+        block,
+        warp,
+        lanes,
+        met,
+        named,
+        pipeline,
+        role,
+        channel,
+        kind,
+        stripe,
+        peer,
+        want,
+        epoch,
+    ] = numbers?[..]
     else {
         return None;
     };
@@ -84,7 +99,7 @@ fn decode_wait(text: &str) -> Option<Wait> {
         want: want as u32,
         epoch: epoch as u32,
     };
-    let (what, place) = words.get(13)?.split_once(WITHIN)?;
+    let (what, place) = words.get(14)?.split_once(WITHIN)?;
     Some(Wait {
         rank: rank as u32,
         block: block as u32,
@@ -93,6 +108,7 @@ fn decode_wait(text: &str) -> Option<Wait> {
         site: (named == 1).then_some(site),
         what: what.to_owned(),
         place: place.to_owned(),
+        met: met == 1,
     })
 }
 
@@ -156,6 +172,7 @@ mod tests {
             site,
             what: what.to_owned(),
             place: "at x.cu:3".to_owned(),
+            met: site.is_none(),
         };
         let failure = Failure {
             seed: 7,

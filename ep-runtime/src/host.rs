@@ -172,12 +172,12 @@ impl HostBackend {
     }
 
     /// What lanes waited for in the last run that failed, as records of timeouts name it; those of a rank
-    /// that a fault has stopped leave none.
+    /// that a fault has stopped leave none, nor do those for whom it came when others had given up.
     pub fn waits(&self) -> Vec<StuckWait> {
         let machine = self.machine();
         let dead = machine.world.spec().faults.dead_rank.map(|(rank, _)| rank);
         let waits = machine.failure.iter().flat_map(|failure| &failure.waits);
-        let living = waits.filter(|wait| Some(wait.rank) != dead);
+        let living = waits.filter(|wait| Some(wait.rank) != dead && !wait.met);
         living.filter_map(|wait| machine.named(wait)).collect()
     }
 

@@ -23,6 +23,19 @@ impl Machine<'_> {
         self.deadlock = Some((head, waits));
     }
 
+    /// What the running lane waited for has come. In a deadlock whose waits may expire, it has done so since others
+    /// gave up.
+    pub(crate) fn met(&mut self) {
+        let here = self.here();
+        let Some((_, waits)) = &mut self.deadlock else { return };
+        let (lane, warp) = (&self.lanes[here], &self.warps[here / 32]);
+        let block = &self.blocks[warp.block];
+        let (site, own) = (lane.site, (block.rank, block.view.index[0], warp.index));
+        let of_lane =
+            |wait: &&mut Wait| (wait.rank, wait.block, wait.warp) == own && wait.site == site;
+        waits.iter_mut().filter(of_lane).for_each(|wait| wait.met = true);
+    }
+
     /// What those wait for that no fault has stopped.
     pub(crate) fn waits_of_the_living(&self) -> Vec<Wait> {
         let mut waits = self.waits();
@@ -48,7 +61,8 @@ impl Machine<'_> {
             let entry = &self.warps[warp];
             let block = &self.blocks[entry.block];
             let (rank, index) = (block.rank, block.view.index[0]);
-            Wait { rank, block: index, warp: entry.index, lanes, site, what, place: mark(pc) }
+            let place = mark(pc);
+            Wait { rank, block: index, warp: entry.index, lanes, site, what, place, met: false }
         };
         listed.map(wait).collect()
     }

@@ -127,7 +127,7 @@ impl Edit {
 }
 
 /// What only tells a reader where a kernel waits, and a declaration that reads like a call.
-const NOTES: [&str; 2] = ["note_wait", "EP_SHARED"];
+const NOTES: [&str; 3] = ["note_wait", "note_met", "EP_SHARED"];
 
 /// Makes the changes of a text.
 pub(super) struct Rules<'a> {

@@ -130,6 +130,21 @@ fn bounded_waits_expire_in_virtual_time() {
 }
 
 #[test]
+fn what_comes_when_others_give_up_was_waited_for_in_time() {
+    for isolation in [None, Some(Duration::from_secs(30))] {
+        let (mut world, lists) = prepare("given_up", Spec::default(), 64);
+        let result = match isolation {
+            None => world.run(lists),
+            Some(limit) => world.run_isolated(lists, limit),
+        };
+        let failure = result.expect_err("nobody writes the first word");
+        assert!(failure.drained, "{failure}");
+        let met: Vec<_> = failure.waits.iter().map(|wait| (wait.warp, wait.met)).collect();
+        assert_eq!(met, [(0, false), (1, true)], "{failure}");
+    }
+}
+
+#[test]
 fn crashes_and_hangs_end_only_their_worker() {
     let (mut world, lists) = prepare("null_write", Spec::default(), 32);
     let failure = world.run_isolated(lists, Duration::from_secs(30)).expect_err("a crash");

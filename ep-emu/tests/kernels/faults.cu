@@ -63,6 +63,24 @@ extern "C" __global__ void bounded_by_many(const __grid_constant__ Args args) {
     args.result[0] = 1;
 }
 
+/// One warp waits for a word that never comes, and gives up; the other one for what it stores then.
+extern "C" __global__ void given_up(const __grid_constant__ Args args) {
+    if (ep::lane_index() != 0) return;
+    if (threadIdx.x == 0) {
+        ep::note_wait(5, 3, 1, 2, 0, -1, 1, 7);
+        const u64 begun = ep::clock_ns();
+        for (u32 turn = 1; ep::load_relaxed_sys(args.mine) == 0; ++turn) {
+            if (turn % 64 == 0 && ep::clock_ns() - begun >= args.timeout_ns) break;
+        }
+        ep::store_release_sys(args.result, 1u);
+    } else {
+        ep::note_wait(5, 3, 1, 2, 1, -1, 1, 7);
+        while (ep::load_acquire_sys(args.result) == 0) {
+        }
+        ep::note_met();
+    }
+}
+
 /// A word half in one place and half in the next is no word for a strong store.
 extern "C" __global__ void misaligned_word(const __grid_constant__ Args args) {
     u32* between = reinterpret_cast<u32*>(reinterpret_cast<char*>(args.result) + 2);

@@ -102,6 +102,7 @@ __device__ __forceinline__ bool poll_peer(Team& team, const Site& site, Watch& w
             return false;
         }
     }
+    note_met();
     __syncwarp();
     return true;
 }

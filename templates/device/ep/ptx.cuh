@@ -98,6 +98,9 @@ __device__ __forceinline__ void note_wait(u32 pipeline, u32 role, u32 channel, u
     (void)stripe, (void)peer, (void)want, (void)epoch;
 }
 
+/// Says that what the lane waited for has come.
+__device__ __forceinline__ void note_met() {}
+
 // ---- Flags and counters in global memory ----
 
 /// Polls (M2): no order, system scope.

@@ -290,6 +290,7 @@ __device__ __forceinline__ bool poll(Team& team, const Site& site, Ready ready) 
             return false;
         }
     }
+    note_met();
     __syncwarp();
     return true;
 }

@@ -72,6 +72,7 @@ void emu_next_kernel();
 unsigned long long emu_clock();
 void emu_note_wait(unsigned pipeline, unsigned role, unsigned channel, unsigned kind, int stripe, int peer,
                    unsigned want, unsigned epoch);
+void emu_note_met();
 void emu_trap(const char* message);
 
 }  // extern "C"

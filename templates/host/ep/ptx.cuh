@@ -78,6 +78,11 @@ __device__ __forceinline__ void note_wait(u32 pipeline, u32 role, u32 channel, u
     emu_note_wait(pipeline, role, channel, kind, stripe, peer, want, epoch);
 }
 
+/// Ends the wait.
+__device__ __forceinline__ void note_met() {
+    emu_note_met();
+}
+
 // ---- Flags and counters in global memory ----
 
 __device__ __forceinline__ u32 load_relaxed_sys(const u32* at) {

@@ -32,6 +32,7 @@ struct EmuTable {
     void (*next_kernel)();
     u64 (*clock)();
     void (*note_wait)(unsigned, unsigned, unsigned, unsigned, int, int, unsigned, unsigned);
+    void (*note_met)();
     void (*trap)(const char*, void*);
     void (*plain)(const void*, u64, int, void*);
     void (*sanitizer)(const char*, const void*, u64, int, void*);
@@ -117,6 +118,9 @@ u64 emu_clock() { return table.clock(); }
 void emu_note_wait(unsigned pipeline, unsigned role, unsigned channel, unsigned kind, int stripe, int peer,
                    unsigned want, unsigned epoch) {
     table.note_wait(pipeline, role, channel, kind, stripe, peer, want, epoch);
+}
+void emu_note_met() {
+    table.note_met();
 }
 void emu_trap(const char* message) { table.trap(message, HERE); }
 
