@@ -24,6 +24,7 @@ mod sync;
 mod words;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 use std::rc::Rc;
 
 use crate::abi::{Pc, Qualifiers, Scope};
@@ -107,6 +108,8 @@ struct RankState {
     records: Vec<u32>,
     /// Memory of its caller that other ranks have touched since the last launch ended, as offset and length.
     touched_by_others: Vec<(usize, usize)>,
+    /// What a kernel beside reads: words, and the memory of which they tell it.
+    told: Vec<(Range<usize>, Vec<(usize, usize)>)>,
 }
 
 /// An actor's clock.
@@ -232,6 +235,7 @@ impl Checker {
             running: false,
             records: Vec::new(),
             touched_by_others: Vec::new(),
+            told: Vec::new(),
         };
         let ranks = (0..setup.ranks).map(|_| rank()).collect();
         let actor = |_| ActorState { seen: pool.empty(), epoch: setup.first };
@@ -513,6 +517,41 @@ impl Checker {
         for range in ranges {
             self.actor_access(caller, epoch, range, true);
         }
+    }
+
+    /// A kernel that runs beside that of `rank` reads memory, as offset and length, once words have told of it.
+    pub(crate) fn told_beside(
+        &mut self,
+        rank: u32,
+        words: (usize, usize),
+        memory: Vec<(usize, usize)>,
+    ) {
+        self.ranks[rank as usize].told.push((words.0..words.0 + words.1, memory));
+    }
+
+    /// The kernel of a rank is over: one that runs beside it has seen all words that tell it of memory, nothing else of
+    /// what the kernel did, and reads.
+    fn beside_reads(&mut self, rank: usize) {
+        let told = std::mem::take(&mut self.ranks[rank].told);
+        let actor = self.beside + rank;
+        for (words, memory) in &told {
+            let mut view = self.pool.copy(&self.ranks[rank].start);
+            let of_words = self.words.words.iter().filter(|(at, _)| words.contains(at));
+            for released in of_words.flat_map(|(_, word)| &word.released) {
+                if released.scope != Scope::Cta {
+                    join(&mut view, &released.view);
+                }
+            }
+            self.actors[actor].seen = view;
+            for range in memory {
+                self.actor_access(actor, self.actors[actor].epoch, *range, false);
+            }
+        }
+        // It has read before the caller launches another one.
+        let agent = self.warps.len() + actor;
+        self.ranks[rank].end[agent].add_all(self.actors[actor].epoch);
+        self.actors[actor].epoch += 1;
+        self.ranks[rank].told = told;
     }
 
     /// Whether an agent stands for the caller of a rank.

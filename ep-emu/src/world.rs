@@ -86,6 +86,17 @@ pub struct Beside {
     pub written: Vec<(Address, usize)>,
     /// The words that it raises then, at the scope of its device.
     pub raised: Vec<Address>,
+    /// What it reads behind words that the rank's kernels raise.
+    pub told: Vec<Told>,
+}
+
+/// Memory that a kernel reads when words have told it that all of that is there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Told {
+    /// The words: first byte and length.
+    pub words: (Address, usize),
+    /// The memory.
+    pub memory: Vec<(Address, usize)>,
 }
 
 /// The memory of some ranks, kept from run to run.
@@ -214,7 +225,7 @@ impl World {
     }
 
     /// Kernels that run beside the launches of each rank, until the next call of this: checked runs take what they write for
-    /// unordered with all that has not seen a word of theirs.
+    /// unordered with all that has not seen a word of theirs, and let them read what they are told of when a launch ends.
     pub fn run_beside(&mut self, kernels: Vec<Beside>) {
         self.beside = kernels;
     }
@@ -507,11 +518,15 @@ impl World {
         };
         let mut checker = Checker::new(&self.heap, setup);
         let offset = |at: &Address| (at.0 as usize).wrapping_sub(self.heap.base());
-        for Beside { rank, written, raised } in &self.beside {
+        for Beside { rank, written, raised, told } in &self.beside {
             written
                 .iter()
                 .for_each(|(at, bytes)| checker.written_beside(*rank, (offset(at), *bytes)));
             raised.iter().for_each(|at| checker.raised_beside(*rank, offset(at)));
+            for Told { words: (at, bytes), memory } in told {
+                let memory = memory.iter().map(|(at, bytes)| (offset(at), *bytes)).collect();
+                checker.told_beside(*rank, (offset(at), *bytes), memory);
+            }
         }
         Ok(checker)
     }

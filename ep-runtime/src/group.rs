@@ -147,6 +147,12 @@ impl Drop for Shared {
 }
 
 impl Group {
+    /// The calls that ranks are in by what their kernels keep, as the first local rank sees it: none once all
+    /// calls have ended.
+    pub fn calls_in_progress(&self) -> Vec<CallBeside> {
+        self.shared.calls_in_progress()
+    }
+
     /// A group of all ranks of the backend.
     pub fn new(backend: Arc<dyn Backend>, options: GroupOptions) -> Result<Group, CallError> {
         Group::joined(backend, options, None)

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use ep_runtime::Emitted;
 use ep_runtime::args::Bindings;
-use ep_runtime::backend::{KernelBeside, Stream};
+use ep_runtime::backend::{KernelBeside, Stream, Told};
 use ep_runtime::error::CallError;
 use ep_runtime::group::{Group, GroupKernel, control_bytes};
 use ep_runtime::ir::{Pipeline, TensorKind, walk};
@@ -95,8 +95,9 @@ impl<'a> Declared<'a> {
         let launched = self.launch(group, &kernel, &bound, blocks, self.rounds);
         group.backend().run_beside(&[]);
         launched?;
-        self.leave_out(group, false)?;
         let mut findings = Findings::default();
+        findings.add(format!("{}, its calls", self.emitted.plan.pipeline), still_open(group));
+        self.leave_out(group, false)?;
         for (turn, ranks) in bound.chunks(group.local().len().max(1)).enumerate() {
             let (want, got, mut first) = self.calls[turn].left(group, ranks)?;
             first.extend(compare(&want, &got));
@@ -233,6 +234,14 @@ fn touch(touched: &mut [BTreeMap<String, Vec<bool>>], outcome: &Outcome) {
     }
 }
 
+/// The ranks of this process that are still in a call by what their kernels keep, though all calls have ended.
+fn still_open(group: &Group) -> Differences {
+    let open = group.calls_in_progress().into_iter().filter(|at| group.local().contains(&at.rank));
+    let first = open.map(|at| format!("rank {} is still in call {}", at.rank, at.call));
+    let first = Vec::from_iter(first);
+    Differences { compared: group.local().len() as u64, wrong: first.len() as u64, first }
+}
+
 /// Where in the window a call's tensors and records begin.
 type Regions = Vec<(String, u64)>;
 
@@ -352,7 +361,23 @@ impl Call<'_> {
                 }
             }
         }
+        bound.beside.told = self.told(rank, &bound.outputs);
         Ok(bound)
+    }
+
+    /// What the words that a call raises tell of, of these outputs.
+    fn told(&self, rank: usize, outputs: &[(String, usize, Place, u64)]) -> Vec<Told> {
+        let ranges = |holds: &dyn Fn(&str) -> bool| {
+            let held = outputs.iter().filter(|(name, ..)| holds(name));
+            Vec::from_iter(held.map(|(.., place, address)| (*address, place.bytes() as u64)))
+        };
+        let is_left = |name: &str| self.outcome.ranks[rank].contains_key(name);
+        let told = walk::told_by_words(self.ir(), &is_left).into_iter();
+        told.flat_map(|(word, names)| {
+            let memory = ranges(&|name| names.contains(name));
+            ranges(&|name| name == word).into_iter().map(move |words| (words, memory.clone()))
+        })
+        .collect()
     }
 
     fn bind_numbers(&self, rank: usize, plan: &Plan, bindings: &mut Bindings) {

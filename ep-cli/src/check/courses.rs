@@ -114,7 +114,7 @@ mod tests {
 
     /// Bugs that were planted without a look at the courses, and those that found them when they had calls for it:
     /// fewer tokens between two calls of many, a bound beyond the tokens, several tiles, one long stripe.
-    const PLANTED: [(&str, &str); 9] = [
+    const PLANTED: [(&str, &str); 11] = [
         (
             "low-latency-combine, tiles",
             "== a tile is awaited at its first row only\nin low_latency_combine.cu\n\
@@ -169,6 +169,18 @@ mod tests {
             "== scales are taken from one block of each row\nin nvl_dispatch.cu\n\
              - + i * args.recv_x_scale_block_stride]\n\
              + + 0 * args.recv_x_scale_block_stride]\n",
+        ),
+        (
+            "low-latency-dispatch, tiles",
+            "== one lane tells of a row that others may still store\nin low_latency_dispatch.cu\n\
+             - ep::raise_word(team,\n\
+             -                         &args.arrived_rows[ep::i64{expert} * Cfg::kTiles + ep::i64{row} / 64]);\n\
+             + if (team.leader() && !team.stopped) ep::add_release_gpu(reinterpret_cast<ep::u32*>(\n\
+             +     &args.arrived_rows[ep::i64{expert} * Cfg::kTiles + ep::i64{row} / 64]), 1u);\n",
+        ),
+        (
+            "expert-prefix without a rank",
+            "== nobody counts the call\nin expert_prefix.cu\n- ep::leave(args.group, call);\n+ (void)call;\n",
         ),
     ];
 

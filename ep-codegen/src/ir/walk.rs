@@ -1,6 +1,6 @@
 //! Visiting the statements and expressions of a pipeline, each once and in order of the text.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     Action, DimKind, Domain, ElemType, Expr, FieldValue, Pipeline, Place, Stmt, Tensor, TensorKind,
@@ -198,6 +198,40 @@ pub fn behind_words<'a>(pipeline: &'a Pipeline, there: &dyn Fn(&str) -> bool) ->
         is_input && reads.behind.contains(name) && !reads.before.contains(name)
     };
     pipeline.tensors.iter().filter(is_behind).collect()
+}
+
+/// The tensors whose words a pipeline raises, each with what the statements before have written in its block: what
+/// another kernel may read once it has waited for them. Of tensors that are `there`.
+pub fn told_by_words<'a>(
+    pipeline: &'a Pipeline,
+    there: &dyn Fn(&str) -> bool,
+) -> BTreeMap<&'a str, BTreeSet<&'a str>> {
+    let mut told = BTreeMap::new();
+    pipeline.roles.iter().for_each(|role| tells(&role.body, there, &mut told));
+    told
+}
+
+/// Adds what the words of a block tell of.
+fn tells<'a>(
+    body: &'a [Stmt],
+    there: &dyn Fn(&str) -> bool,
+    told: &mut BTreeMap<&'a str, BTreeSet<&'a str>>,
+) {
+    let mut written = BTreeSet::new();
+    for stmt in body {
+        stmts(std::slice::from_ref(stmt), &mut |stmt| match &stmt.action {
+            Action::Store { target, .. } | Action::Record { target, .. } => {
+                written.extend(there(&target.tensor).then_some(target.tensor.as_str()));
+            }
+            _ => {}
+        });
+        match &stmt.action {
+            Action::Raise { target } if there(&target.tensor) => {
+                told.entry(target.tensor.as_str()).or_default().extend(&written);
+            }
+            _ => tells(nested(stmt), there, told),
+        }
+    }
 }
 
 /// Tensors that are read behind a wait for a word, and without one.

@@ -358,6 +358,7 @@ impl Checker {
             let epoch = self.warps[warp].epoch - 1;
             record.observe(Obs { warp, mask: u32::MAX, epoch, full: true });
         }
+        self.beside_reads(rank);
         self.caller_writes(rank);
     }
 

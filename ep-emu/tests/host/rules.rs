@@ -2,7 +2,7 @@
 //! exactly this rule, and a checker without the rule no longer sees it.
 
 use ep_emu::{
-    Beside, Build, Failure, FailureKind, LaunchTensor, Rule, Rules, RunStats, Spec, World,
+    Beside, Build, Failure, FailureKind, LaunchTensor, Rule, Rules, RunStats, Spec, Told, World,
 };
 
 use crate::relay::Relay;
@@ -55,9 +55,17 @@ fn litmus(
         launch.shared_bytes = 1024;
         launch.comes_early = shape.comes_early;
         launch.args = bytes(&[data.0, flag.0, pair.0, result.0, last]);
-        if kernel == "beside" {
-            let (written, raised) = (vec![(data, 512)], vec![flag]);
-            world.run_beside(vec![Beside { rank, written, raised }]);
+        match kernel {
+            "beside" => {
+                let (written, raised) = (vec![(data, 512)], vec![flag]);
+                world.run_beside(vec![Beside { rank, written, raised, told: Vec::new() }]);
+            }
+            "told" => {
+                let told = vec![Told { words: (flag, 4), memory: vec![(data, 512)] }];
+                let (written, raised) = (Vec::new(), Vec::new());
+                world.run_beside(vec![Beside { rank, written, raised, told }]);
+            }
+            _ => {}
         }
         if ["lent", "filled"].contains(&kernel) {
             launch.tensors.push(LaunchTensor { name: "data".to_owned(), at: data, row_bytes: 0 });
@@ -238,6 +246,29 @@ fn what_is_written_beside_is_read_behind_its_word() {
             let failure = run(&[(acquire, edit)], seed).expect_err("nothing orders the two");
             let says = "after the write by a kernel that runs beside that of rank 0\n";
             assert!(failure.message.contains(says), "{edit:?}: {failure}");
+        }
+    }
+}
+
+/// What a kernel tells one beside it of is there when the word is raised, in launches that follow one another as well.
+#[test]
+fn what_is_read_beside_is_there_when_its_word_is_raised() {
+    let twice = Shape { launches: 2, ..LANES };
+    let run = |edits: &[(&str, &str)], seed| litmus("told", twice, edits, seed, Rules::ALL);
+    let (meet, store) = ("__syncwarp();", "args.data[threadIdx.x] = 1;");
+    let raise = "ep::add_release_gpu(args.flag, 1u);";
+    for seed in 1..8 {
+        run(&[], seed).unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));
+        for edits in [
+            &[(meet, "")][..],
+            &[(raise, "ep::store_relaxed_gpu(args.flag, 1u);")],
+            &[(raise, "ep::add_release_gpu(args.flag + 1, 1u);")],
+            &[(store, ""), (raise, &format!("{raise} {store}"))],
+        ] {
+            let failure = run(edits, seed).expect_err("the word tells of it too early");
+            let says = "read of data of rank 0 + 0 by a kernel that runs beside that of rank 0\n";
+            let says = [says, &says.replace("+ 0", "+ 4")];
+            assert!(says.iter().any(|it| failure.message.contains(*it)), "{edits:?}: {failure}");
         }
     }
 }

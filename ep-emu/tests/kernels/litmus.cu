@@ -266,6 +266,13 @@ extern "C" __global__ void beside(const __grid_constant__ Args args) {
     args.result[0] = args.data[0];
 }
 
+/// The lanes write for a kernel of another stream, and one of them raises its word.
+extern "C" __global__ void told(const __grid_constant__ Args args) {
+    args.data[threadIdx.x] = 1;
+    __syncwarp();
+    if (threadIdx.x == 0) ep::add_release_gpu(args.flag, 1u);
+}
+
 /// A lane reads one word.
 extern "C" __global__ void one_read(const __grid_constant__ Args args) {
     if (threadIdx.x == 0) args.result[0] = args.data[0];

@@ -152,10 +152,19 @@ impl Backend for HostBackend {
     }
 
     fn run_beside(&self, kernels: &[KernelBeside]) {
+        let range = |(at, bytes): &(u64, u64)| (Address(*at), *bytes as usize);
         let there = |it: &KernelBeside| ep_emu::Beside {
             rank: it.rank as u32,
-            written: it.written.iter().map(|(at, bytes)| (Address(*at), *bytes as usize)).collect(),
+            written: it.written.iter().map(range).collect(),
             raised: it.raised.iter().map(|at| Address(*at)).collect(),
+            told: it
+                .told
+                .iter()
+                .map(|(words, memory)| ep_emu::Told {
+                    words: range(words),
+                    memory: memory.iter().map(range).collect(),
+                })
+                .collect(),
         };
         self.machine().world.run_beside(kernels.iter().map(there).collect());
     }
