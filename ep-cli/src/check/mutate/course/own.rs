@@ -69,6 +69,9 @@ const CHOSEN: Values =
 /// Weights without choices.
 const UNCHOSEN: Values =
     &[("topk_idx", "0"), ("topk_weights", "1"), ("recv_topk_idx", "1"), ("recv_topk_weights", "1")];
+/// Choices without weights.
+const UNWEIGHED: Values =
+    &[("topk_idx", "1"), ("topk_weights", "0"), ("recv_topk_idx", "1"), ("recv_topk_weights", "1")];
 /// Choices and weights that no receiver takes.
 const UNTAKEN: Values =
     &[("topk_idx", "1"), ("topk_weights", "1"), ("recv_topk_idx", "0"), ("recv_topk_weights", "0")];
@@ -105,6 +108,14 @@ const LOGFMT: Set = &[&[
     ("topk", "3"),
     ("experts", "7"),
 ]];
+/// Rows of which several warps add up a slice each.
+const SLICES: Set = &[&[
+    ("wire", "bf16"),
+    ("hidden", "2064"),
+    ("max_tokens", "24"),
+    ("topk", "3"),
+    ("experts", "7"),
+]];
 const PACKED: Set = &[FP8, &[("max_tokens", "24"), ("topk_weights", "1"), ("statistics", "1")]];
 const MERGED: Set = &[&[("hidden", "80"), ("max_tokens", "24"), ("topk", "3"), ("experts", "7")]];
 const MOVED: Set = &[&[("payload", "fp8"), ("hidden", "2064"), ("topk", "3"), ("experts", "40")]];
@@ -112,7 +123,7 @@ const STRIPES: Set = &[&[("stripes", "4")]];
 const LEAST: Set = &[&[("hidden", "16")]];
 
 /// All of them. The tight ones have rings that hold the least, to which more rows come than fit.
-pub(super) const OWN: [Own; 69] = [
+pub(super) const OWN: [Own; 74] = [
     Own {
         name: "tight",
         pipeline: "node-dispatch",
@@ -144,6 +155,8 @@ pub(super) const OWN: [Own; 69] = [
             ("rdma_chunk", "16"),
             ("nvl_depth", "32"),
             ("nvl_chunk", "4"),
+            ("weights", "1"),
+            ("combined_weights", "1"),
         ]],
         ..WITHIN_A_NODE
     },
@@ -353,6 +366,18 @@ pub(super) const OWN: [Own; 69] = [
         ..WIDE_PLAIN
     },
     Own {
+        name: "choices without weights",
+        pipeline: "nvl-dispatch",
+        set: &[SMALL, &[("via", "direct")], UNWEIGHED],
+        ..WIDE_PLAIN
+    },
+    Own {
+        name: "choices without weights",
+        pipeline: "node-dispatch",
+        set: &[SMALL, &[("stripes", "4")], UNWEIGHED],
+        ..BETWEEN_PLAIN
+    },
+    Own {
         name: "choices that nobody takes",
         pipeline: "nvl-dispatch",
         set: &[SMALL, &[("via", "direct")], UNTAKEN],
@@ -396,6 +421,12 @@ pub(super) const OWN: [Own; 69] = [
         ..WIDE_PLAIN
     },
     Own {
+        name: "few choices, plain",
+        pipeline: "decode-combine",
+        set: &[BACK, &[("max_tokens", "24")], WEIGHTED],
+        ..WIDE_PLAIN
+    },
+    Own {
         name: "without weights",
         pipeline: "decode-combine",
         set: &[BACK, &[("max_tokens", "24")], UNWEIGHTED],
@@ -410,6 +441,8 @@ pub(super) const OWN: [Own; 69] = [
     Own { pipeline: "low-latency-dispatch", set: SLOTS, ..WIDE },
     Own { pipeline: "low-latency-dispatch", set: SLOTS, ..WIDE_PLAIN },
     Own { pipeline: "low-latency-combine", set: LOGFMT, ..WIDE },
+    Own { name: "slices", pipeline: "low-latency-combine", set: SLICES, ..WIDE },
+    Own { name: "slices, plain", pipeline: "low-latency-combine", set: SLICES, ..WIDE_PLAIN },
     Own { pipeline: "low-latency-combine", set: LOGFMT, ..WIDE_PLAIN },
     Own { pipeline: "packed-dispatch", set: PACKED, ..WIDE },
     Own { pipeline: "packed-dispatch", set: PACKED, ..WIDE_PLAIN },
