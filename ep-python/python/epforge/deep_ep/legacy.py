@@ -99,9 +99,7 @@ class Buffer(LowLatencyCalls):
         self.enable_shrink = enable_shrink
 
     def destroy(self) -> None:
-        """Gives the memory back."""
-        if not self.explicitly_destroy:
-            raise Mismatch("`destroy` is for buffers that were made with `explicitly_destroy`")
+        """Gives the memory back, whether or not the buffer was made to be destroyed."""
         if self.engines is not None:
             self.engines.drop()
         self.engines = None
