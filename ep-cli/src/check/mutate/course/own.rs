@@ -123,7 +123,7 @@ const STRIPES: Set = &[&[("stripes", "4")]];
 const LEAST: Set = &[&[("hidden", "16")]];
 
 /// All of them. The tight ones have rings that hold the least, to which more rows come than fit.
-pub(super) const OWN: [Own; 74] = [
+pub(super) const OWN: [Own; 77] = [
     Own {
         name: "tight",
         pipeline: "node-dispatch",
@@ -360,6 +360,20 @@ pub(super) const OWN: [Own; 74] = [
         ..WIDE_PLAIN
     },
     Own {
+        name: "fresh rows, plain",
+        pipeline: "nvl-dispatch",
+        ranks: 3,
+        set: &[BF16, &[("via", "ring"), ("mode", "fresh"), ("stripes", "4")], CHOSEN],
+        ..WIDE_PLAIN
+    },
+    Own {
+        name: "cached rows, plain",
+        pipeline: "nvl-dispatch",
+        ranks: 3,
+        set: &[BF16, &[("via", "direct"), ("mode", "cached")], CHOSEN],
+        ..WIDE_PLAIN
+    },
+    Own {
         name: "without choices",
         pipeline: "nvl-dispatch",
         set: &[SMALL, &[("via", "direct")], UNCHOSEN],
@@ -446,6 +460,12 @@ pub(super) const OWN: [Own; 74] = [
     Own { pipeline: "low-latency-combine", set: LOGFMT, ..WIDE_PLAIN },
     Own { pipeline: "packed-dispatch", set: PACKED, ..WIDE },
     Own { pipeline: "packed-dispatch", set: PACKED, ..WIDE_PLAIN },
+    Own {
+        name: "rows as they are",
+        pipeline: "packed-dispatch",
+        set: &[BF16, &[("max_tokens", "24"), ("words", "0")]],
+        ..WIDE
+    },
     Own { pipeline: "merge-combine", set: MERGED, ..WIDE },
     Own { pipeline: "merge-combine", set: MERGED, ..WIDE_PLAIN },
     Own { pipeline: "spread-combine", set: MERGED, ..WIDE },

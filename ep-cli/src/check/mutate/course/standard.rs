@@ -67,6 +67,7 @@ pub(super) fn all() -> Vec<(&'static str, Standard)> {
     };
     let plain = |it: Standard| Standard { plain: true, ..it };
     let all_send = |it: Standard| Standard { remote: it.sms, ..it };
+    let one_stays = |it: Standard| Standard { remote: it.sms - 1, ..it };
     let vector = |it: Standard| Standard { arch: Arch::Sm80, ..it };
     let (direct, ring) = (Via::Direct, Via::Ring);
     let crowd = |via| {
@@ -86,6 +87,7 @@ pub(super) fn all() -> Vec<(&'static str, Standard)> {
         ("plain direct", plain(paid(once(direct, 272), Payload::Fp8))),
         ("plain, all blocks send", all_send(plain(once(direct, TIGHT)))),
         ("all blocks send", all_send(once(direct, TIGHT))),
+        ("one block stays", one_stays(once(direct, TIGHT))),
         ("plain ring", plain(paid(once(ring, 272), Payload::Fp8))),
         ("vector direct", vector(paid(once(direct, 1040), Payload::Fp8Packed))),
         ("vector ring", vector(paid(once(ring, 1040), Payload::Fp8))),
