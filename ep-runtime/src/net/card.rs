@@ -72,6 +72,8 @@ pub(super) struct CardPair {
     is_dead: bool,
     /// What the doorbell held when it was last looked at.
     rung: u64,
+    /// What the record held then: it only goes on.
+    recorded: u16,
     /// Entries of which the card knows, and those that it has read.
     known: u32,
     read: u32,
@@ -102,6 +104,7 @@ impl CardPair {
             reorder: options.reorder,
             is_dead: options.dead_links.contains(&(end.rank, end.peer)),
             rung: 0,
+            recorded: 0,
             known: layout.first(end.peer, end.queue),
             read: layout.first(end.peer, end.queue),
             packets: VecDeque::new(),
@@ -141,6 +144,12 @@ impl CardPair {
         let doorbell = self.here(self.layout.doorbell(peer, queue));
         let record = self.here(self.layout.record(peer, queue));
         let recorded = mlx5::recorded(memory.peek_half(record));
+        let before = std::mem::replace(&mut self.recorded, recorded);
+        if self.rung != 0 && ahead(recorded, u32::from(before)) < 0 {
+            let why = format!("is taken back by a record that was {before} and is {recorded}");
+            self.refuse(memory, (self.known.wrapping_sub(1), Syndrome::Operation), why);
+            return true;
+        }
         if memory.peek(doorbell) != self.rung {
             self.rung = memory.acquire(doorbell);
             self.hear(memory, Ring::read(self.rung), recorded);
