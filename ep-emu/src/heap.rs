@@ -201,11 +201,12 @@ impl Heap {
         offset: usize,
         tensors: &[LaunchTensor],
     ) -> bool {
+        let begin = self.part_of(offset).map_or(region.from, |part| part.from);
         let is_before = |tensor: &LaunchTensor| {
             let from = (tensor.at.0 as usize).wrapping_sub(self.base());
-            (region.from..=offset).contains(&from)
+            (begin..=offset).contains(&from)
         };
-        self.part_of(offset).is_none() && tensors.iter().any(is_before)
+        tensors.iter().any(is_before)
     }
 
     /// The named parts.

@@ -14,6 +14,8 @@ use crate::error::CallError;
 
 /// Size of `ep::Group`.
 pub const GROUP_BYTES: usize = 72;
+/// Where it holds the address of the rank's own window.
+pub(crate) const WINDOW_AT: usize = 8;
 /// Where it holds the address of its stop word.
 pub(crate) const STOP_AT: usize = 24;
 /// Where it holds the longest wait, and who takes part: both may differ from call to call.
@@ -27,7 +29,7 @@ pub(crate) const PIPELINE_AT: usize = 60;
 #[cfg(test)]
 const GROUP_MEMBERS: [(&str, usize); 10] = [
     ("char* const* windows", 0),
-    ("char* window", 8),
+    ("char* window", WINDOW_AT),
     ("State* state", 16),
     ("u32* stop", STOP_AT),
     ("Record* records", 32),

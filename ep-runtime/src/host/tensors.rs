@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ep_codegen::plan::{ParamKind, Plan, elem_bytes};
 use ep_emu::{Address, LaunchTensor};
 
-use crate::args::{PIPELINE_AT, STOP_AT};
+use crate::args::{PIPELINE_AT, STOP_AT, WINDOW_AT};
 
 /// What a launch says of memory: its tensors, and the word that stops it.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -40,7 +40,19 @@ fn word(args: &[u8], at: usize) -> Option<u64> {
 fn tensors(plan: &Plan, args: &[u8]) -> Vec<LaunchTensor> {
     let word = |offset: i64| word(args, usize::try_from(offset).ok()?);
     let mut tensors = Vec::new();
+    let dense = |tensor: &str| {
+        let dense = plan.extents.iter().find(|extent| extent.tensor == *tensor);
+        dense.filter(|extent| extent.size.is_some()).map(|extent| extent.bytes as u64)
+    };
+    let group = plan.params.iter().find(|param| param.kind == ParamKind::Group);
+    let window = group.and_then(|group| word(group.offset + WINDOW_AT as i64));
     for param in &plan.params {
+        if let (ParamKind::WindowOffset { tensor }, Some(window)) = (&param.kind, window) {
+            // Other ranks read it where it lies, and no kernel of its own has its address.
+            let Some(at) = word(param.offset) else { continue };
+            let (at, row_bytes) = (Address(window.wrapping_add(at)), dense(tensor).unwrap_or(0));
+            tensors.push(LaunchTensor { name: tensor.clone(), at, row_bytes });
+        }
         let ParamKind::Pointer { tensor, part, elem, .. } = &param.kind else { continue };
         let Some(at) = word(param.offset).filter(|at| *at != 0) else { continue };
         let stride = plan.params.iter().find(|other| match &other.kind {
@@ -49,9 +61,7 @@ fn tensors(plan: &Plan, args: &[u8]) -> Vec<LaunchTensor> {
         });
         let stride = stride.and_then(|stride| word(stride.offset));
         let apart = stride.map(|stride| stride.saturating_mul(elem_bytes(elem) as u64));
-        let dense = plan.extents.iter().find(|extent| extent.tensor == *tensor);
-        let dense = dense.filter(|extent| extent.size.is_some()).map(|extent| extent.bytes as u64);
-        let row_bytes = apart.or(dense).unwrap_or(0);
+        let row_bytes = apart.or_else(|| dense(tensor)).unwrap_or(0);
         tensors.push(LaunchTensor { name: param.name.clone(), at: Address(at), row_bytes });
     }
     tensors

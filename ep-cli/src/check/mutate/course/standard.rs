@@ -25,6 +25,8 @@ pub(super) struct Standard {
     sms: u32,
     /// Blocks of them that send to other ranks.
     remote: u32,
+    /// Whether the last rank has no tokens, to which rows come all the same.
+    idle: bool,
 }
 
 /// Values of the shortest row.
@@ -59,7 +61,7 @@ pub(super) fn all() -> Vec<(&'static str, Standard)> {
             ..options
         };
         let (arch, calls) = (Arch::Sm90a, Calls::Chain);
-        Standard { ranks: 3, arch, plain: false, options, calls, sms: 4, remote: 2 }
+        Standard { ranks: 3, arch, plain: false, options, calls, sms: 4, remote: 2, idle: false }
     };
     let paid = |it: Standard, payload| {
         let options = BufferOptions { payload, ..it.options };
@@ -87,6 +89,7 @@ pub(super) fn all() -> Vec<(&'static str, Standard)> {
         ("plain direct", plain(paid(once(direct, 272), Payload::Fp8))),
         ("plain, all blocks send", all_send(plain(once(direct, TIGHT)))),
         ("all blocks send", all_send(once(direct, TIGHT))),
+        ("a rank without tokens", Standard { idle: true, ..once(direct, TIGHT) }),
         ("one block stays", one_stays(once(direct, TIGHT))),
         ("plain ring", plain(paid(once(ring, 272), Payload::Fp8))),
         ("vector direct", vector(paid(once(direct, 1040), Payload::Fp8Packed))),
@@ -147,6 +150,9 @@ impl Standard {
         let mut case =
             Case { routing, seed, ..Case::even(self.options.clone(), self.ranks, self.sms) };
         case.dispatch.remote_sms = Some(self.remote);
+        if let Some(last) = case.tokens.last_mut().filter(|_| self.idle) {
+            *last = 0;
+        }
         case
     }
 
