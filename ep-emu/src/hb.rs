@@ -108,9 +108,12 @@ struct RankState {
     records: Vec<u32>,
     /// Memory of its caller that other ranks have touched since the last launch ended, as offset and length.
     touched_by_others: Vec<(usize, usize)>,
-    /// What a kernel beside reads: words, and the memory of which they tell it.
-    told: Vec<(Range<usize>, Vec<(usize, usize)>)>,
+    /// What a kernel beside reads.
+    told: Vec<ToldOf>,
 }
+
+/// Words by offset, and the memory of which they tell a kernel beside, as offset and length.
+type ToldOf = (Range<usize>, Vec<(usize, usize)>);
 
 /// An actor's clock.
 #[derive(Debug)]

@@ -201,11 +201,11 @@ pub struct KernelBeside {
     /// The words that it raises when all of that is written.
     pub raised: Vec<u64>,
     /// What it reads: words of the group's kernels by address and bytes, and the memory of which they tell it.
-    pub told: Vec<Told>,
+    pub told: Vec<ToldMemory>,
 }
 
 /// Words by address and bytes, and the memory that is there once they have been raised.
-pub type Told = ((u64, u64), Vec<(u64, u64)>);
+pub type ToldMemory = ((u64, u64), Vec<(u64, u64)>);
 
 /// A machine that runs emitted kernels for some ranks of a group.
 ///

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use ep_runtime::Emitted;
 use ep_runtime::args::Bindings;
-use ep_runtime::backend::{KernelBeside, Stream, Told};
+use ep_runtime::backend::{KernelBeside, Stream, ToldMemory};
 use ep_runtime::error::CallError;
 use ep_runtime::group::{Group, GroupKernel, control_bytes};
 use ep_runtime::ir::{Pipeline, TensorKind, walk};
@@ -366,7 +366,7 @@ impl Call<'_> {
     }
 
     /// What the words that a call raises tell of, of these outputs.
-    fn told(&self, rank: usize, outputs: &[(String, usize, Place, u64)]) -> Vec<Told> {
+    fn told(&self, rank: usize, outputs: &[(String, usize, Place, u64)]) -> Vec<ToldMemory> {
         let ranges = |holds: &dyn Fn(&str) -> bool| {
             let held = outputs.iter().filter(|(name, ..)| holds(name));
             Vec::from_iter(held.map(|(.., place, address)| (*address, place.bytes() as u64)))

@@ -114,7 +114,7 @@ mod tests {
 
     /// Bugs that were planted without a look at the courses, and those that found them when they had calls for it:
     /// fewer tokens between two calls of many, a bound beyond the tokens, several tiles, one long stripe.
-    const PLANTED: [(&str, &str); 11] = [
+    const PLANTED: [(&str, &str); 13] = [
         (
             "low-latency-combine, tiles",
             "== a tile is awaited at its first row only\nin low_latency_combine.cu\n\
@@ -177,6 +177,27 @@ mod tests {
              -                         &args.arrived_rows[ep::i64{expert} * Cfg::kTiles + ep::i64{row} / 64]);\n\
              + if (team.leader() && !team.stopped) ep::add_release_gpu(reinterpret_cast<ep::u32*>(\n\
              +     &args.arrived_rows[ep::i64{expert} * Cfg::kTiles + ep::i64{row} / 64]), 1u);\n",
+        ),
+        (
+            "a rank without tokens",
+            "== a rank without tokens does not wait until others have read\nin nvl_combine.cu\n\
+             -     ep::pull_wait_released<Cfg::Parts>(team);\n\
+             +     if (ep::rows_of(args.tokens, args.tokens_from) > 0) {\n\
+             +         ep::pull_wait_released<Cfg::Parts>(team);\n\
+             +     }\n",
+        ),
+        (
+            "node-combine, tight",
+            "== slots are given back before the weights in them are read\nin node_combine.cu\n\
+             -                         rail.publish(node);\n\
+             -                     }\n\
+             -                     parts.close();\n\
+             +                         rail.publish(node);\n\
+             +                     }\n\
+             and\n\
+             -                         for (int base_2 = 0; base_2 < Cfg::Part::kWeightsCount;\n\
+             +                         parts.close();\n\
+             +                         for (int base_2 = 0; base_2 < Cfg::Part::kWeightsCount;\n",
         ),
         (
             "expert-prefix without a rank",
