@@ -539,12 +539,8 @@ impl Checker {
         let actor = self.beside + rank;
         for (words, memory) in &told {
             let mut view = self.pool.copy(&self.ranks[rank].start);
-            let of_words = self.words.words.iter().filter(|(at, _)| words.contains(at));
-            for released in of_words.flat_map(|(_, word)| &word.released) {
-                if released.scope != Scope::Cta {
-                    join(&mut view, &released.view);
-                }
-            }
+            let raised = self.words.words.iter().filter(|(at, _)| words.contains(at));
+            raised.for_each(|(_, word)| word.told(&mut view, Scope::Gpu));
             self.actors[actor].seen = view;
             for range in memory {
                 self.actor_access(actor, self.actors[actor].epoch, *range, false);

@@ -436,9 +436,7 @@ impl Checker {
     /// An actor reads a word that lanes release at system scope.
     pub(crate) fn actor_acquires(&mut self, actor: usize, at: usize) {
         let Some(word) = self.words.words.get(&at.wrapping_sub(self.base)) else { return };
-        for released in word.released.iter().filter(|released| released.scope == Scope::Sys) {
-            join(&mut self.actors[actor].seen, &released.view);
-        }
+        word.told(&mut self.actors[actor].seen, Scope::Sys);
     }
 
     /// An actor writes a word that lanes acquire.

@@ -49,6 +49,14 @@ pub(super) struct Word {
     pub(super) version: u32,
 }
 
+impl Word {
+    /// Adds to `view` what was released at `scope` or a wider one.
+    pub(super) fn told(&self, view: &mut View, scope: Scope) {
+        let released = self.released.iter().filter(|released| released.scope >= scope);
+        released.for_each(|released| join(view, &released.view));
+    }
+}
+
 /// The words, by offset.
 #[derive(Debug, Default)]
 pub(super) struct Words {

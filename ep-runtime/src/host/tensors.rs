@@ -17,10 +17,6 @@ pub(super) struct Told {
 
 /// What a launch with these arguments says, whose pipeline is one of `pipelines`.
 pub(super) fn told_by(pipelines: &BTreeMap<u32, Arc<Plan>>, args: &[u8]) -> Told {
-    let group_at = |plan: &Plan| {
-        let group = plan.params.iter().find(|param| param.kind == ParamKind::Group);
-        group.and_then(|group| usize::try_from(group.offset).ok())
-    };
     let own = |(number, plan): &(&u32, &Arc<Plan>)| {
         let at = group_at(plan).map(|at| at + PIPELINE_AT);
         let bytes = at.and_then(|at| args.get(at..at + 4));
@@ -32,24 +28,29 @@ pub(super) fn told_by(pipelines: &BTreeMap<u32, Arc<Plan>>, args: &[u8]) -> Told
     Told { tensors: tensors(plan, args), stop_word: stop.map(Address) }
 }
 
+/// Where the arguments of a plan's kernels hold the group.
+fn group_at(plan: &Plan) -> Option<usize> {
+    let group = plan.params.iter().find(|param| param.kind == ParamKind::Group)?;
+    usize::try_from(group.offset).ok()
+}
+
 fn word(args: &[u8], at: usize) -> Option<u64> {
     let bytes: [u8; 8] = args.get(at..at + 8)?.try_into().ok()?;
     Some(u64::from_le_bytes(bytes))
 }
 
 fn tensors(plan: &Plan, args: &[u8]) -> Vec<LaunchTensor> {
+    let window = group_at(plan).and_then(|at| word(args, at + WINDOW_AT));
     let word = |offset: i64| word(args, usize::try_from(offset).ok()?);
     let mut tensors = Vec::new();
     let dense = |tensor: &str| {
         let dense = plan.extents.iter().find(|extent| extent.tensor == *tensor);
         dense.filter(|extent| extent.size.is_some()).map(|extent| extent.bytes as u64)
     };
-    let group = plan.params.iter().find(|param| param.kind == ParamKind::Group);
-    let window = group.and_then(|group| word(group.offset + WINDOW_AT as i64));
     for param in &plan.params {
         if let (ParamKind::WindowOffset { tensor }, Some(window)) = (&param.kind, window) {
             // Other ranks read it where it lies, and no kernel of its own has its address.
-            let Some(at) = word(param.offset) else { continue };
+            let Some(at) = word(param.offset).filter(|at| *at != 0) else { continue };
             let (at, row_bytes) = (Address(window.wrapping_add(at)), dense(tensor).unwrap_or(0));
             tensors.push(LaunchTensor { name: tensor.clone(), at, row_bytes });
         }

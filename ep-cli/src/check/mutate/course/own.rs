@@ -455,9 +455,9 @@ pub(super) const OWN: [Own; 77] = [
     Own { pipeline: "low-latency-dispatch", set: SLOTS, ..WIDE },
     Own { pipeline: "low-latency-dispatch", set: SLOTS, ..WIDE_PLAIN },
     Own { pipeline: "low-latency-combine", set: LOGFMT, ..WIDE },
+    Own { pipeline: "low-latency-combine", set: LOGFMT, ..WIDE_PLAIN },
     Own { name: "slices", pipeline: "low-latency-combine", set: SLICES, ..WIDE },
     Own { name: "slices, plain", pipeline: "low-latency-combine", set: SLICES, ..WIDE_PLAIN },
-    Own { pipeline: "low-latency-combine", set: LOGFMT, ..WIDE_PLAIN },
     Own { pipeline: "packed-dispatch", set: PACKED, ..WIDE },
     Own { pipeline: "packed-dispatch", set: PACKED, ..WIDE_PLAIN },
     Own {
