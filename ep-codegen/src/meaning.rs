@@ -54,6 +54,7 @@ pub use open::{Left, OpenElement, Ordinal, Touched, compare};
 pub use wrong::{Awaited, Fault, Whereabouts, Wrong};
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use crate::ir::Pipeline;
 use crate::plan::Numbers;
@@ -111,7 +112,21 @@ pub struct Outcome {
     pub ranks: Vec<BTreeMap<String, Left>>,
     /// Sizes of each rank, those that the device reads included.
     pub sizes: Vec<BTreeMap<String, i64>>,
+    /// What each rank has read behind words, by tensor.
+    pub behind: Vec<BTreeMap<String, Vec<Behind>>>,
 }
+
+/// Elements that were read once words had been waited for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Behind {
+    /// The elements of the tensor.
+    pub elements: Range<usize>,
+    /// The words, in order of the waits.
+    pub words: Vec<Word>,
+}
+
+/// An element of a tensor of words: the tensor's name, and which one it is.
+pub type Word = (String, usize);
 
 /// What the call of `problem` leaves.
 pub fn run(problem: &Problem<'_>) -> Result<Outcome, Wrong> {

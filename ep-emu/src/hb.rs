@@ -183,11 +183,13 @@ pub(crate) struct Checker {
     pool: Pool,
     warps: Vec<WarpState>,
     ranks: Vec<RankState>,
-    /// Those of the machine, and behind them for each rank its caller and a kernel that runs beside it.
+    /// Those of the machine, and behind them for each rank its caller, a kernel that runs beside it and writes, and
+    /// one that reads.
     actors: Vec<ActorState>,
     /// The first caller, and the first of such kernels.
     callers: usize,
-    beside: usize,
+    writers: usize,
+    readers: usize,
     words: Words,
     /// None where they are not asked for, and once nobody will use the data any more.
     older: Option<OlderWords>,
@@ -217,7 +219,7 @@ pub(crate) struct Setup {
 impl Checker {
     /// A checker of a run.
     pub(crate) fn new(heap: &Heap, setup: Setup) -> Self {
-        let (beside, agents) = (setup.actors + setup.ranks, setup.actors + 2 * setup.ranks);
+        let [writers, readers, agents] = [1, 2, 3].map(|each| setup.actors + each * setup.ranks);
         let mut pool = Pool::new(setup.warps + agents);
         let warps = (0..setup.warps).map(|_| WarpState {
             rank: 0,
@@ -256,7 +258,8 @@ impl Checker {
             ranks,
             actors,
             callers: setup.actors,
-            beside,
+            writers,
+            readers,
             words: Words::default(),
             older: setup.older_seed.map(OlderWords::new),
             mbarriers: Vec::new(),
@@ -536,7 +539,7 @@ impl Checker {
     /// what the kernel did, and reads.
     fn beside_reads(&mut self, rank: usize) {
         let told = std::mem::take(&mut self.ranks[rank].told);
-        let actor = self.beside + rank;
+        let actor = self.readers + rank;
         for (words, memory) in &told {
             let mut view = self.pool.copy(&self.ranks[rank].start);
             let raised = self.words.words.iter().filter(|(at, _)| words.contains(at));
@@ -557,13 +560,18 @@ impl Checker {
     fn is_caller(&self, agent: usize) -> bool {
         agent
             .checked_sub(self.warps.len())
-            .is_some_and(|it| (self.callers..self.beside).contains(&it))
+            .is_some_and(|it| (self.callers..self.writers).contains(&it))
     }
 
     /// A kernel that runs beside that of `rank` writes memory, as offset and length, before it raises its words.
     pub(crate) fn written_beside(&mut self, rank: u32, range: (usize, usize)) {
-        let actor = self.beside + rank as usize;
+        let actor = self.writers + rank as usize;
         self.actor_access(actor, self.actors[actor].epoch, range, true);
+    }
+
+    /// What a kernel that runs beside that of `rank` does from here on, no word that it has raised tells of.
+    pub(crate) fn goes_on_beside(&mut self, rank: u32) {
+        self.actors[self.writers + rank as usize].epoch += 1;
     }
 
     /// An actor reads or writes.

@@ -82,12 +82,19 @@ impl Default for Spec {
 pub struct Beside {
     /// The rank.
     pub rank: u32,
+    /// What it does, in order.
+    pub steps: Vec<Step>,
+    /// What it reads behind words that the rank's kernels raise.
+    pub told: Vec<Told>,
+}
+
+/// A step of a kernel of the caller.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Step {
     /// What it writes: first byte and length.
     pub written: Vec<(Address, usize)>,
     /// The words that it raises then, at the scope of its device.
     pub raised: Vec<Address>,
-    /// What it reads behind words that the rank's kernels raise.
-    pub told: Vec<Told>,
 }
 
 /// Memory that a kernel reads when words have told it that all of that is there.
@@ -518,11 +525,14 @@ impl World {
         };
         let mut checker = Checker::new(&self.heap, setup);
         let offset = |at: &Address| (at.0 as usize).wrapping_sub(self.heap.base());
-        for Beside { rank, written, raised, told } in &self.beside {
-            written
-                .iter()
-                .for_each(|(at, bytes)| checker.written_beside(*rank, (offset(at), *bytes)));
-            raised.iter().for_each(|at| checker.raised_beside(*rank, offset(at)));
+        for Beside { rank, steps, told } in &self.beside {
+            for Step { written, raised } in steps {
+                written
+                    .iter()
+                    .for_each(|(at, bytes)| checker.written_beside(*rank, (offset(at), *bytes)));
+                raised.iter().for_each(|at| checker.raised_beside(*rank, offset(at)));
+                checker.goes_on_beside(*rank);
+            }
             for Told { words: (at, bytes), memory } in told {
                 let memory = memory.iter().map(|(at, bytes)| (offset(at), *bytes)).collect();
                 checker.told_beside(*rank, (offset(at), *bytes), memory);

@@ -196,12 +196,19 @@ impl RowCopy {
 pub struct KernelBeside {
     /// Its rank.
     pub rank: usize,
+    /// What it does, in order.
+    pub steps: Vec<StepBeside>,
+    /// What it reads: words of the group's kernels by address and bytes, and the memory of which they tell it.
+    pub told: Vec<ToldMemory>,
+}
+
+/// A step of a kernel of the caller.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct StepBeside {
     /// What it writes: address and bytes.
     pub written: Vec<(u64, u64)>,
     /// The words that it raises when all of that is written.
     pub raised: Vec<u64>,
-    /// What it reads: words of the group's kernels by address and bytes, and the memory of which they tell it.
-    pub told: Vec<ToldMemory>,
 }
 
 /// Words by address and bytes, and the memory that is there once they have been raised.

@@ -4,6 +4,7 @@
 //! same inputs, in memory that is full of other bytes, and what it leaves is compared: the orders that
 //! the language leaves open as sets, everything else bit by bit.
 
+mod awaited;
 mod place;
 
 use std::collections::BTreeMap;
@@ -22,6 +23,7 @@ use ep_runtime::plan::{ParamKind, Plan, row_in_place};
 
 use crate::Findings;
 use crate::oracle::Differences;
+use awaited::Awaited;
 use place::Place;
 
 /// What no call has written.
@@ -313,6 +315,7 @@ impl Call<'_> {
             outputs: Vec::new(),
             beside: KernelBeside { rank, ..KernelBeside::default() },
         };
+        let mut awaited = Awaited::default();
         for (name, start) in regions {
             bound.bindings.region(name, *start);
         }
@@ -350,10 +353,12 @@ impl Call<'_> {
                         _ => bound.bindings.part(&tensor.name, part, rows),
                     };
                     if words.contains(&tensor.name.as_str()) {
-                        bound.beside.raised.extend(place.addresses(address));
+                        awaited.words.extend(place.words(&tensor.name, address));
                     }
                     if behind.contains(&tensor.name.as_str()) {
-                        bound.beside.written.push((address, place.bytes() as u64));
+                        let reads = self.outcome.behind[rank].get(&tensor.name);
+                        let reads = reads.map_or(&[][..], Vec::as_slice);
+                        awaited.read_behind(place.elements(data, part, address, reads));
                     }
                     if is_left && (!is_given || tensor.kind == TensorKind::Inout) {
                         bound.outputs.push((tensor.name.clone(), part, place, address));
@@ -361,6 +366,7 @@ impl Call<'_> {
                 }
             }
         }
+        bound.beside.steps = awaited.steps(turn % 2 == 1);
         bound.beside.told = self.told(rank, &bound.outputs);
         Ok(bound)
     }

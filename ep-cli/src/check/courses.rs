@@ -114,7 +114,13 @@ mod tests {
 
     /// Bugs that were planted without a look at the courses, and those that found them when they had calls for it:
     /// fewer tokens between two calls of many, a bound beyond the tokens, several tiles, one long stripe.
-    const PLANTED: [(&str, &str); 13] = [
+    const PLANTED: [(&str, &str); 14] = [
+        (
+            "low-latency-combine, tiles",
+            "== the tile before is awaited\nin low_latency_combine.cu\n\
+             - + row / 64], args.done_at,\n\
+             + + (row - first) / 64], args.done_at,\n",
+        ),
         (
             "low-latency-combine, tiles",
             "== a tile is awaited at its first row only\nin low_latency_combine.cu\n\

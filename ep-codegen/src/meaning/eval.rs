@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use super::Word;
 use super::channels::{Lane, wait};
 use super::data::Tensor;
 use super::memory::Hand;
@@ -56,6 +57,8 @@ pub(super) enum Bound {
     Placed { value: i64, position: i64, touched: Touched },
     /// A message that has arrived.
     Arrived(Arrived),
+    /// A word of the tensor of this name, which the block has waited for.
+    Raised { index: usize },
     /// The parts of a gather, each with its value of the axis.
     Gathered { channel: String, axis: String, parts: Vec<(i64, Rc<Message>)> },
 }
@@ -189,6 +192,11 @@ impl<'p> Eval<'_, 'p> {
         let memory = self.world.memory(self.actor.rank, name)?;
         let (value, touched) = memory.read(name, copy, places, self.actor.hand)?;
         self.touched = self.touched.and(touched);
+        let words: Vec<Word> = self.binds.iter().filter_map(raised).collect();
+        if !words.is_empty() {
+            let (start, count) = memory.span(name, places)?;
+            self.world.note_behind(self.actor.rank, name, start..start + count, words);
+        }
         Ok(value)
     }
 
@@ -379,4 +387,12 @@ fn has_gathered_sum(expr: &Expr) -> bool {
         found |= matches!(part, Expr::Call { helper, .. } if helper == "sum");
     });
     found
+}
+
+/// The word that a bind says has been awaited.
+fn raised(bind: &Bind<'_>) -> Option<Word> {
+    match bind.bound {
+        Bound::Raised { index } => Some((bind.name.to_string(), index)),
+        _ => None,
+    }
 }

@@ -261,7 +261,8 @@ impl<'p> Machine<'p> {
         let owned = |sizes: BTreeMap<&str, i64>| {
             sizes.into_iter().map(|(name, rows)| (name.to_string(), rows)).collect()
         };
-        Outcome { ranks, sizes: self.world.sizes.into_iter().map(owned).collect() }
+        let behind = self.world.behind();
+        Outcome { ranks, behind, sizes: self.world.sizes.into_iter().map(owned).collect() }
     }
 }
 

@@ -62,7 +62,7 @@ impl Memory {
     }
 
     /// The first element under `indices`, and how many there are.
-    fn span(&self, name: &str, indices: &[i64]) -> Found<(usize, usize)> {
+    pub(super) fn span(&self, name: &str, indices: &[i64]) -> Found<(usize, usize)> {
         let extents = self.copies.first().map(|copy| copy.extents.as_slice()).unwrap_or_default();
         let mut start = 0;
         for (axis, index) in indices.iter().enumerate() {
@@ -120,11 +120,11 @@ impl Memory {
         Ok((Value::of(tensor.under(indices.len(), start)), touched))
     }
 
-    /// An element that others raise meanwhile.
-    pub(super) fn word(&self, name: &str, indices: &[i64]) -> Found<Value> {
+    /// An element that others raise meanwhile, and which one it is.
+    pub(super) fn word(&self, name: &str, indices: &[i64]) -> Found<(Value, usize)> {
         let (start, _) = self.span(name, indices)?;
         let found = self.copies.first().and_then(|copy| copy.get(start));
-        found.map(Value::One).ok_or(super::wrong::Stop::Absent)
+        found.map(|value| (Value::One(value), start)).ok_or(super::wrong::Stop::Absent)
     }
 
     /// The extents under `depth` indices.

@@ -232,9 +232,13 @@ impl<'p> Instance<'p> {
         let mut eval = self.eval(world);
         let indices = eval.wholes(&word.indices)?;
         let least = eval.whole(least)?;
-        let found = world.memory(self.actor.rank, &word.tensor)?.word(&word.tensor, &indices)?;
+        let memory = world.memory(self.actor.rank, &word.tensor)?;
+        let (found, index) = memory.word(&word.tensor, &indices)?;
         match found.whole(&word.tensor)? >= least {
-            true => Ok(()),
+            true => {
+                self.binds.push(Bind { name: &word.tensor, bound: Bound::Raised { index } });
+                Ok(())
+            }
             false => Err(wait(&word.tensor, &format!("{least} in a word"), &[self.actor.rank])),
         }
     }

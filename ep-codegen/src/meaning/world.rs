@@ -1,13 +1,15 @@
 //! What all ranks hold, and what stands for what: peers, nodes, extents.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use super::channels::{Channels, Lane};
 use super::data::Tensor;
 use super::memory::Memory;
 use super::value::{Parts, form};
 use super::wrong::{Fault, Found};
-use super::{Problem, Rank};
+use super::{Behind, Problem, Rank, Word};
 use crate::ir::slots::{shared_axis, shared_sources};
 use crate::ir::{Action, Channel, ElemType, Expr, PeerSet, Pipeline, Role, Share, walk};
 use crate::plan::{eval, parts};
@@ -29,6 +31,8 @@ pub(super) struct World<'p> {
     pub(super) closers: BTreeMap<(usize, usize), usize>,
     /// Instances, by rank, role and stripe.
     pub(super) instances: BTreeMap<(usize, usize, Option<i64>), usize>,
+    /// What each rank has read behind words, by tensor.
+    behind: RefCell<Vec<BTreeMap<String, Vec<Behind>>>>,
 }
 
 impl<'p> World<'p> {
@@ -43,7 +47,25 @@ impl<'p> World<'p> {
             filling: BTreeMap::new(),
             closers: BTreeMap::new(),
             instances: BTreeMap::new(),
+            behind: RefCell::new(vec![BTreeMap::new(); problem.ranks.len()]),
         }
+    }
+
+    /// Notes that a rank has read elements of a tensor once it had waited for words.
+    pub(super) fn note_behind(
+        &self,
+        rank: usize,
+        name: &str,
+        elements: Range<usize>,
+        words: Vec<Word>,
+    ) {
+        let read = Behind { elements, words };
+        self.behind.borrow_mut()[rank].entry(name.to_string()).or_default().push(read);
+    }
+
+    /// All that was noted so.
+    pub(super) fn behind(&self) -> Vec<BTreeMap<String, Vec<Behind>>> {
+        self.behind.take()
     }
 
     pub(super) fn rank(&self, rank: usize) -> Option<&'p Rank> {

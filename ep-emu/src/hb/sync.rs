@@ -421,7 +421,7 @@ impl Checker {
     /// A kernel that runs beside that of `rank` has raised the word at an offset, behind all that it has written.
     pub(crate) fn raised_beside(&mut self, rank: u32, at: usize) {
         let owner = Owner { rank: Some(rank), block: None };
-        self.actor_tells(self.beside + rank as usize, at, (Scope::Gpu, owner));
+        self.actor_tells(self.writers + rank as usize, at, (Scope::Gpu, owner));
     }
 
     /// A word takes what an actor has seen and done.

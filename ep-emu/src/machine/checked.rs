@@ -130,7 +130,7 @@ impl Machine<'_> {
             Some(rank) if rank < ranks => {
                 format!("whatever comes behind the kernel of rank {rank}")
             }
-            Some(other) => format!("a kernel that runs beside that of rank {}", other - ranks),
+            Some(other) => format!("a kernel that runs beside that of rank {}", other % ranks),
         }
     }
 }

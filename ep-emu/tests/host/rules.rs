@@ -2,7 +2,8 @@
 //! exactly this rule, and a checker without the rule no longer sees it.
 
 use ep_emu::{
-    Beside, Build, Failure, FailureKind, LaunchTensor, Rule, Rules, RunStats, Spec, Told, World,
+    Beside, Build, Failure, FailureKind, LaunchTensor, Rule, Rules, RunStats, Spec, Step, Told,
+    World,
 };
 
 use crate::relay::Relay;
@@ -57,13 +58,23 @@ fn litmus(
         launch.args = bytes(&[data.0, flag.0, pair.0, result.0, last]);
         match kernel {
             "beside" => {
-                let (written, raised) = (vec![(data, 512)], vec![flag]);
-                world.run_beside(vec![Beside { rank, written, raised, told: Vec::new() }]);
+                let steps = vec![Step { written: vec![(data, 512)], raised: vec![flag] }];
+                world.run_beside(vec![Beside { rank, steps, told: Vec::new() }]);
+            }
+            "beside_in_turn" => {
+                let half = |at: u64| Step {
+                    written: vec![(data.offset(256 * at), 256)],
+                    raised: vec![flag.offset(4 * at)],
+                };
+                world.run_beside(vec![Beside {
+                    rank,
+                    steps: vec![half(0), half(1)],
+                    told: Vec::new(),
+                }]);
             }
             "told" => {
                 let told = vec![Told { words: (flag, 4), memory: vec![(data, 512)] }];
-                let (written, raised) = (Vec::new(), Vec::new());
-                world.run_beside(vec![Beside { rank, written, raised, told }]);
+                world.run_beside(vec![Beside { rank, steps: Vec::new(), told }]);
             }
             _ => {}
         }
@@ -247,6 +258,20 @@ fn what_is_written_beside_is_read_behind_its_word() {
             let says = "after the write by a kernel that runs beside that of rank 0\n";
             assert!(failure.message.contains(says), "{edit:?}: {failure}");
         }
+    }
+}
+
+/// A word that it raises tells of what it has written until then.
+#[test]
+fn what_is_written_beside_in_turn_is_read_behind_its_own_word() {
+    let run = |edits: &[(&str, &str)]| litmus("beside_in_turn", LANES, edits, 1, Rules::ALL);
+    let (first, last) =
+        ("ep::load_acquire_gpu(args.flag);", "ep::load_acquire_gpu(args.flag + 1);");
+    run(&[]).unwrap_or_else(|failure| panic!("{failure}"));
+    for edit in [(first, ""), (last, ""), (last, first)] {
+        let failure = run(&[edit]).expect_err("each word tells of its half");
+        let says = "after the write by a kernel that runs beside that of rank 0\n";
+        assert!(failure.message.contains(says), "{edit:?}: {failure}");
     }
 }
 

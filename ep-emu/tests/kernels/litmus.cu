@@ -266,6 +266,15 @@ extern "C" __global__ void beside(const __grid_constant__ Args args) {
     args.result[0] = args.data[0];
 }
 
+/// A lane reads the two halves of what a kernel of another stream writes, each behind a word of its own.
+extern "C" __global__ void beside_in_turn(const __grid_constant__ Args args) {
+    if (threadIdx.x != 0) return;
+    ep::load_acquire_gpu(args.flag);
+    args.result[0] = args.data[0];
+    ep::load_acquire_gpu(args.flag + 1);
+    args.result[1] = args.data[64];
+}
+
 /// The lanes write for a kernel of another stream, and one of them raises its word.
 extern "C" __global__ void told(const __grid_constant__ Args args) {
     args.data[threadIdx.x] = 1;

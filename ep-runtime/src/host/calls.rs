@@ -155,8 +155,14 @@ impl Backend for HostBackend {
         let range = |(at, bytes): &(u64, u64)| (Address(*at), *bytes as usize);
         let there = |it: &KernelBeside| ep_emu::Beside {
             rank: it.rank as u32,
-            written: it.written.iter().map(range).collect(),
-            raised: it.raised.iter().map(|at| Address(*at)).collect(),
+            steps: it
+                .steps
+                .iter()
+                .map(|step| ep_emu::Step {
+                    written: step.written.iter().map(range).collect(),
+                    raised: step.raised.iter().map(|at| Address(*at)).collect(),
+                })
+                .collect(),
             told: it
                 .told
                 .iter()

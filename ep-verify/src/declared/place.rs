@@ -1,10 +1,11 @@
 //! How the elements of a part of a tensor lie in memory.
 
 use ep_runtime::args::Rows;
-use ep_runtime::meaning::{Data, Tensor};
+use ep_runtime::meaning::{Behind, Data, Tensor, Word};
 use ep_runtime::plan::{LINE_BYTES, ParamKind, Plan};
 
 use super::DIRTY;
+use super::awaited::Memory;
 
 /// A part of a tensor in memory.
 pub(super) struct Place {
@@ -67,9 +68,27 @@ impl Place {
         start..start + self.elem_bytes
     }
 
-    /// Where the elements are of memory that begins at `address`.
-    pub(super) fn addresses(&self, address: u64) -> impl Iterator<Item = u64> {
-        (0..self.count).map(move |index| address + self.at(index).start as u64)
+    /// The words of a tensor in memory that begins at `address`, each with where it is.
+    pub(super) fn words(&self, name: &str, address: u64) -> impl Iterator<Item = (Word, u64)> {
+        (0..self.count)
+            .map(move |index| ((name.to_owned(), index), address + self.at(index).start as u64))
+    }
+
+    /// The elements of a part in memory that begins at `address`, each with the words behind which it is read.
+    pub(super) fn elements<'a>(
+        &self,
+        tensor: &Tensor,
+        part: usize,
+        address: u64,
+        reads: &'a [Behind],
+    ) -> impl Iterator<Item = Memory<'a>> {
+        (0..self.count).map(move |index| {
+            let owner = tensor.owner_of(part, index);
+            let of_it = reads.iter().filter(|read| read.elements.contains(&owner));
+            let reads = of_it.map(|read| read.words.as_slice()).collect();
+            let at = self.at(index);
+            Memory { at: address + at.start as u64, bytes: at.len() as u64, reads }
+        })
     }
 
     /// Memory that holds `data`, or nothing of meaning.
