@@ -16,7 +16,7 @@ use ep_runtime::args::Bindings;
 use ep_runtime::backend::{KernelBeside, Stream, ToldMemory};
 use ep_runtime::error::CallError;
 use ep_runtime::group::{Group, GroupKernel, control_bytes};
-use ep_runtime::ir::{Pipeline, TensorKind, walk};
+use ep_runtime::ir::{Expr, Pipeline, TensorKind, walk};
 use ep_runtime::meaning::{Drawn, Function, Left, Outcome, Scalar, Tensor, Wrong, again, compare};
 use ep_runtime::memory::{DeviceMemory, Window, align_up};
 use ep_runtime::plan::{ParamKind, Plan, row_in_place};
@@ -112,7 +112,7 @@ impl<'a> Declared<'a> {
     }
 
     /// Makes one of the calls, of which a rank says that its outputs hold a row less than come to it; held against the error that
-    /// this has to be. Nothing to do if no output has a bound, or no rows come.
+    /// this has to be, and that row against what it was. Nothing to do if no output has a bound, or no rows come.
     pub fn check_short(
         &self,
         group: &Group,
@@ -120,7 +120,9 @@ impl<'a> Declared<'a> {
         network: &[u64],
     ) -> Result<Findings, CallError> {
         let mut findings = Findings::default();
-        let Some((turn, rank, bound, rows)) = self.bounded() else { return Ok(findings) };
+        let Some(Short { turn, rank, bound, size, rows }) = self.short() else {
+            return Ok(findings);
+        };
         let mut ready = self.ready(group, network)?;
         let local = group.local().len();
         let ranks = &mut ready.bound[turn * local..][..local];
@@ -131,16 +133,18 @@ impl<'a> Declared<'a> {
         let said = launched.map_or_else(|error| error.to_string(), |()| "it ends well".to_owned());
         let want = CallError::OutputTooSmall { rank, need: rows as u64, have: rows as u64 - 1 };
         let want = want.to_string();
-        let first = Vec::from_iter((said != want).then(|| format!("{said}, not: {want}")));
+        let mut first = Vec::from_iter((said != want).then(|| format!("{said}, not: {want}")));
+        for own in ranks.iter().filter(|own| own.rank == rank) {
+            first.extend(self.calls[turn].beyond(group, own, size, rows as usize - 1)?);
+        }
         let name = format!("{}, short of room", self.emitted.plan.pipeline);
-        let wrong = first.len() as u64;
-        findings.add(name, Differences { compared: 1, wrong, first });
+        let (compared, wrong) = (first.len().max(1) as u64, first.len() as u64);
+        findings.add(name, Differences { compared, wrong, first });
         Ok(findings)
     }
 
-    /// The first call with a rank to which rows come, that rank, the bound of its outputs that counts them, and how
-    /// many come.
-    fn bounded(&self) -> Option<(usize, usize, &str, i64)> {
+    /// The first call with a rank to which rows come that a bound of its outputs counts.
+    fn short(&self) -> Option<Short<'_>> {
         let bounds = self.emitted.plan.params.iter().filter_map(|param| match &param.kind {
             ParamKind::Capacity { size } => Some((param.name.as_str(), size)),
             _ => None,
@@ -150,7 +154,7 @@ impl<'a> Declared<'a> {
             call.outcome.sizes.iter().enumerate().find_map(|(rank, sizes)| {
                 bounds.iter().find_map(|(bound, size)| {
                     let rows = sizes.get(size.as_str()).copied().filter(|rows| *rows > 0)?;
-                    Some((turn, rank, *bound, rows))
+                    Some(Short { turn, rank, bound, size, rows })
                 })
             })
         })
@@ -450,7 +454,9 @@ impl Call<'_> {
             for (name, part, place, address) in &bound.outputs {
                 let mut bytes = vec![0; place.bytes()];
                 group.backend().read(bound.rank, *address, &mut bytes)?;
-                if let Some(at) = self.changed(bound.rank, name, *part, place, &bytes) {
+                let is_touched = |at: usize| self.touched[bound.rank][name][at];
+                if let Some(at) = self.changed(bound.rank, (name, *part), place, &bytes, is_touched)
+                {
                     let rank = bound.rank;
                     changed.push(format!(
                         "rank {rank}: {name} part {part} is changed at {at}, which no statement writes"
@@ -466,24 +472,62 @@ impl Call<'_> {
         Ok((want, got, changed))
     }
 
-    /// Where a part of a tensor is not what it was, although no statement writes there: an element, or
-    /// a gap between rows.
+    /// What a call that says that its outputs hold so many rows of a size has written behind those.
+    fn beyond(
+        &self,
+        group: &Group,
+        bound: &Bound,
+        size: &str,
+        rows: usize,
+    ) -> Result<Vec<String>, CallError> {
+        let is_counted = |name: &str| {
+            let tensor = self.ir().tensors.iter().find(|tensor| tensor.name == name);
+            let rows = tensor.and_then(|tensor| tensor.dims.first());
+            matches!(rows, Some(Expr::Name { name, .. }) if name == size)
+        };
+        let mut found = Vec::new();
+        for (name, part, place, address) in bound.outputs.iter().filter(|it| is_counted(&it.0)) {
+            let mut bytes = vec![0; place.bytes()];
+            group.backend().read(bound.rank, *address, &mut bytes)?;
+            let held = &self.outcome.ranks[bound.rank][name].tensor;
+            let row: usize = held.extents[1..].iter().product();
+            let is_held = |at: usize| at / row.max(1) < rows;
+            if let Some(at) = self.changed(bound.rank, (name, *part), place, &bytes, is_held) {
+                let rank = bound.rank;
+                found.push(format!(
+                    "rank {rank}: {name} part {part}, of {rows} rows, is changed at {at}"
+                ));
+            }
+        }
+        Ok(found)
+    }
+
+    /// Where a part of a tensor is not what it was, although nothing may write there: an element, or a gap between rows.
     fn changed(
         &self,
         rank: usize,
-        name: &str,
-        part: usize,
+        (name, part): (&str, usize),
         place: &Place,
         bytes: &[u8],
+        may_write: impl Fn(usize) -> bool,
     ) -> Option<String> {
         let brought = self.drawn.ranks[rank].tensors.get(name).and_then(|copies| copies.first());
         let mut before = place.written(brought.map(|tensor| &tensor.parts[part].data));
-        let (touched, left) = (&self.touched[rank][name], &self.outcome.ranks[rank][name]);
-        let is_touched = |at: usize| touched[left.tensor.owner_of(part, at)];
-        place.take(&mut before, bytes, &is_touched);
+        let left = &self.outcome.ranks[rank][name];
+        place.take(&mut before, bytes, &|at| may_write(left.tensor.owner_of(part, at)));
         let at = before.iter().zip(bytes).position(|(before, byte)| before != byte)?;
         Some(place.name(at))
     }
+}
+
+/// A call in which outputs of a rank hold less than comes to it.
+struct Short<'a> {
+    turn: usize,
+    rank: usize,
+    /// The bound that says so, of how many rows of which size.
+    bound: &'a str,
+    size: &'a str,
+    rows: i64,
 }
 
 /// Calls that can be made.

@@ -114,7 +114,14 @@ mod tests {
 
     /// Bugs that were planted without a look at the courses, and those that found them when they had calls for it:
     /// fewer tokens between two calls of many, a bound beyond the tokens, several tiles, one long stripe.
-    const PLANTED: [(&str, &str); 14] = [
+    const PLANTED: [(&str, &str); 15] = [
+        (
+            "expand, short of room",
+            "== who fills does not ask for room\nin expand.cu\n\
+             - pad(const Args& args, ep::Team& team) {\n\
+             -     ep::require_room(team, args.expert_first[Cfg::kLocalExperts], args.expanded_capacity);\n\
+             + pad(const Args& args, ep::Team& team) {\n",
+        ),
         (
             "low-latency-combine, tiles",
             "== the tile before is awaited\nin low_latency_combine.cu\n\
