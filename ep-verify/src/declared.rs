@@ -90,7 +90,8 @@ impl<'a> Declared<'a> {
         blocks: u32,
         network: &[u64],
     ) -> Result<Findings, CallError> {
-        let Ready { kernel, bound } = self.ready(group, network)?;
+        let Ready { kernel, window, bound } = self.ready(group, network)?;
+        let idle = self.windows_of_idle(group, &window)?;
         let beside: Vec<KernelBeside> = bound.iter().map(|own| own.beside.clone()).collect();
         self.leave_out(group, true)?;
         group.backend().run_beside(&beside);
@@ -99,6 +100,11 @@ impl<'a> Declared<'a> {
         launched?;
         let mut findings = Findings::default();
         findings.add(format!("{}, its calls", self.emitted.plan.pipeline), still_open(group));
+        let now = self.windows_of_idle(group, &window)?;
+        findings.add(
+            format!("{}, who is left out", self.emitted.plan.pipeline),
+            disturbed(&idle, &now),
+        );
         self.leave_out(group, false)?;
         for (turn, ranks) in bound.chunks(group.local().len().max(1)).enumerate() {
             let (want, got, mut first) = self.calls[turn].left(group, ranks)?;
@@ -163,7 +169,7 @@ impl<'a> Declared<'a> {
     /// How long a call takes: `rounds` of each, one behind the other, all ranks from this thread. What
     /// they leave is not looked at.
     pub fn time(&self, group: &Group, blocks: u32, rounds: u32) -> Result<Duration, CallError> {
-        let Ready { kernel, bound } = self.ready(group, &[])?;
+        let Ready { kernel, bound, .. } = self.ready(group, &[])?;
         self.launch(group, &kernel, &bound, blocks, 1)?;
         let begun = Instant::now();
         self.launch(group, &kernel, &bound, blocks, rounds as usize)?;
@@ -189,7 +195,7 @@ impl<'a> Declared<'a> {
         // No rank may write to another one before that has put its own inputs there, in another process too.
         group.local().try_for_each(|rank| group.sync(rank))?;
         group.gather("put the inputs of calls into place", 0)?;
-        Ok(Ready { kernel, bound })
+        Ok(Ready { kernel, window, bound })
     }
 
     /// Makes the calls that are bound so many times, every second time phase by phase, and waits for them. The same ranks
@@ -219,11 +225,30 @@ impl<'a> Declared<'a> {
         group.local().try_for_each(|rank| group.sync(rank))
     }
 
-    /// Leaves the ranks out that take no part, the same in every call, or takes them back in.
-    fn leave_out(&self, group: &Group, is_out: bool) -> Result<(), CallError> {
+    /// The ranks that take no part, the same in every call.
+    fn idle(&self) -> impl Iterator<Item = usize> {
         let ranks = self.calls.first().map_or(&[][..], |call| &call.drawn.ranks);
-        let out = ranks.iter().enumerate().filter(|(_, rank)| !rank.alive);
-        out.map(|(rank, _)| rank).try_for_each(|rank| group.leave_out(rank, is_out))
+        ranks.iter().enumerate().filter(|(_, rank)| !rank.alive).map(|(rank, _)| rank)
+    }
+
+    /// Leaves these ranks out, or takes them back in.
+    fn leave_out(&self, group: &Group, is_out: bool) -> Result<(), CallError> {
+        self.idle().try_for_each(|rank| group.leave_out(rank, is_out))
+    }
+
+    /// What stands in the windows of those of them that are of this process.
+    fn windows_of_idle(
+        &self,
+        group: &Group,
+        window: &Window,
+    ) -> Result<Vec<(usize, Vec<u8>)>, CallError> {
+        let own = self.idle().filter(|rank| group.local().contains(rank));
+        own.map(|rank| {
+            let mut bytes = vec![0; window.bytes() as usize];
+            group.backend().read(rank, window.own(rank)?, &mut bytes)?;
+            Ok((rank, bytes))
+        })
+        .collect()
     }
 }
 
@@ -246,6 +271,16 @@ fn still_open(group: &Group) -> Differences {
     let first = open.map(|at| format!("rank {} is still in call {}", at.rank, at.call));
     let first = Vec::from_iter(first);
     Differences { compared: group.local().len() as u64, wrong: first.len() as u64, first }
+}
+
+/// The ranks that take no part whose windows are not what they were.
+fn disturbed(before: &[(usize, Vec<u8>)], after: &[(usize, Vec<u8>)]) -> Differences {
+    let changed = before.iter().zip(after).filter_map(|((rank, before), (_, after))| {
+        let at = before.iter().zip(after).position(|(before, after)| before != after)?;
+        Some(format!("rank {rank} takes no part, and byte {at} of its window is changed"))
+    });
+    let first = Vec::from_iter(changed);
+    Differences { compared: before.len() as u64, wrong: first.len() as u64, first }
 }
 
 /// Where in the window a call's tensors and records begin.
@@ -533,6 +568,7 @@ struct Short<'a> {
 /// Calls that can be made.
 struct Ready {
     kernel: GroupKernel,
+    window: Arc<Window>,
     /// By call, then by rank of this process.
     bound: Vec<Bound>,
 }

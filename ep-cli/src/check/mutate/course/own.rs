@@ -90,6 +90,8 @@ const HOPS: Set = &[FP8, &[("mode", "fresh"), ("stripes", "4")], CHOSEN];
 const PULLED: Set = &[BACK, &[("via", "pull")], WEIGHTED];
 const RINGS_BACK: Set = &[BACK, &[("via", "ring"), ("stripes", "4")], WEIGHTED];
 const HOPS_BACK: Set = &[BACK, &[("stripes", "4")], WEIGHTED];
+/// Rows that a warp adds up in more than one turn.
+const LONG_HOPS_BACK: Set = &[&[("hidden", "528"), ("topk", "5"), ("stripes", "4")], WEIGHTED];
 const DECODED: Set = &[
     FP8,
     &[
@@ -101,6 +103,7 @@ const DECODED: Set = &[
     ],
 ];
 const SLOTS: Set = &[FP8, &[("max_tokens", "24")]];
+const PACKED_SLOTS: Set = &[PACKED_SCALES, &[("max_tokens", "24")]];
 const LOGFMT: Set = &[&[
     ("wire", "logfmt"),
     ("hidden", "2064"),
@@ -123,7 +126,7 @@ const STRIPES: Set = &[&[("stripes", "4")]];
 const LEAST: Set = &[&[("hidden", "16")]];
 
 /// All of them. The tight ones have rings that hold the least, to which more rows come than fit.
-pub(super) const OWN: [Own; 77] = [
+pub(super) const OWN: [Own; 85] = [
     Own {
         name: "tight",
         pipeline: "node-dispatch",
@@ -294,6 +297,7 @@ pub(super) const OWN: [Own; 77] = [
             ("topk", "3"),
             ("experts", "3"),
             ("max_tokens", "50"),
+            ("arrived_rows", "1"),
         ]],
         ..WITHIN_A_NODE
     },
@@ -309,6 +313,7 @@ pub(super) const OWN: [Own; 77] = [
             ("topk", "3"),
             ("experts", "6"),
             ("max_tokens", "90"),
+            ("arrived_rows", "1"),
         ]],
         ..WITHIN_A_NODE
     },
@@ -454,6 +459,18 @@ pub(super) const OWN: [Own; 77] = [
     },
     Own { pipeline: "low-latency-dispatch", set: SLOTS, ..WIDE },
     Own { pipeline: "low-latency-dispatch", set: SLOTS, ..WIDE_PLAIN },
+    Own {
+        name: "wide, packed scales",
+        pipeline: "low-latency-dispatch",
+        set: PACKED_SLOTS,
+        ..WIDE
+    },
+    Own {
+        name: "wide plain, packed scales",
+        pipeline: "low-latency-dispatch",
+        set: PACKED_SLOTS,
+        ..WIDE_PLAIN
+    },
     Own { pipeline: "low-latency-combine", set: LOGFMT, ..WIDE },
     Own { pipeline: "low-latency-combine", set: LOGFMT, ..WIDE_PLAIN },
     Own { name: "slices", pipeline: "low-latency-combine", set: SLICES, ..WIDE },
@@ -474,7 +491,25 @@ pub(super) const OWN: [Own; 77] = [
     Own { pipeline: "expand", set: MOVED, ..WIDE_PLAIN },
     Own { pipeline: "node-notify", set: STRIPES, ..BETWEEN },
     Own { pipeline: "node-notify", set: STRIPES, ..BETWEEN_PLAIN },
+    Own {
+        name: "ten nodes",
+        pipeline: "node-notify",
+        ranks: 10,
+        nodes: Some(10),
+        rows: 3,
+        set: STRIPES,
+        ..WITHIN_A_NODE
+    },
     Own { pipeline: "node-dispatch", set: HOPS, ..BETWEEN },
+    Own {
+        name: "more stripes than warps",
+        pipeline: "node-dispatch",
+        rows: 8,
+        rounds: 1,
+        set: &[SMALL, &[("stripes", "24")]],
+        more_blocks: 3,
+        ..BETWEEN
+    },
     Own { pipeline: "node-dispatch", set: HOPS, ..BETWEEN_PLAIN },
     Own {
         name: "cached, plain",
@@ -508,6 +543,13 @@ pub(super) const OWN: [Own; 77] = [
     },
     Own { pipeline: "node-combine", set: HOPS_BACK, ..BETWEEN },
     Own { pipeline: "node-combine", set: HOPS_BACK, ..BETWEEN_PLAIN },
+    Own { name: "long rows", pipeline: "node-combine", set: LONG_HOPS_BACK, ..BETWEEN },
+    Own {
+        name: "long rows, plain",
+        pipeline: "node-combine",
+        set: LONG_HOPS_BACK,
+        ..BETWEEN_PLAIN
+    },
     Own {
         name: "without weights",
         pipeline: "node-combine",
@@ -519,6 +561,13 @@ pub(super) const OWN: [Own; 77] = [
         pipeline: "node-combine",
         set: &[BACK, &[("stripes", "4")], UNSUMMED],
         ..BETWEEN_PLAIN
+    },
+    Own { name: "short of room, direct", pipeline: "nvl-dispatch", set: DIRECT, ..SHORT },
+    Own {
+        name: "short of room, plain direct",
+        pipeline: "nvl-dispatch",
+        set: DIRECT,
+        ..SHORT_PLAIN
     },
     Own { name: "short of room, ring", pipeline: "nvl-dispatch", set: RING, ..SHORT },
     Own { name: "short of room, plain ring", pipeline: "nvl-dispatch", set: RING, ..SHORT_PLAIN },
