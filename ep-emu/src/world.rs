@@ -83,17 +83,17 @@ pub struct Beside {
     /// The rank.
     pub rank: u32,
     /// What it does, in order.
-    pub steps: Vec<Step>,
+    pub steps: Vec<Raising>,
     /// What it reads behind words that the rank's kernels raise.
     pub told: Vec<Told>,
 }
 
-/// A step of a kernel of the caller.
+/// Words that a kernel of the caller raises, and what it writes before.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Step {
+pub struct Raising {
     /// What it writes: first byte and length.
     pub written: Vec<(Address, usize)>,
-    /// The words that it raises then, at the scope of its device.
+    /// The words, at the scope of its device.
     pub raised: Vec<Address>,
 }
 
@@ -526,7 +526,7 @@ impl World {
         let mut checker = Checker::new(&self.heap, setup);
         let offset = |at: &Address| (at.0 as usize).wrapping_sub(self.heap.base());
         for Beside { rank, steps, told } in &self.beside {
-            for Step { written, raised } in steps {
+            for Raising { written, raised } in steps {
                 written
                     .iter()
                     .for_each(|(at, bytes)| checker.written_beside(*rank, (offset(at), *bytes)));

@@ -354,7 +354,6 @@ impl Call<'_> {
             outputs: Vec::new(),
             beside: KernelBeside { rank, ..KernelBeside::default() },
         };
-        let mut awaited = Awaited::default();
         for (name, start) in regions {
             bound.bindings.region(name, *start);
         }
@@ -365,10 +364,7 @@ impl Call<'_> {
         // Scales of every other call lie column by column.
         let by_column = turn % 2 == 1;
         let is_there = |name: &str| self.drawn.ranks[rank].tensors.contains_key(name);
-        let words: Vec<&str> =
-            walk::awaited_words(self.ir()).iter().map(|it| it.name.as_str()).collect();
-        let behind = walk::behind_words(self.ir(), &is_there);
-        let behind: Vec<&str> = behind.iter().map(|it| it.name.as_str()).collect();
+        let mut awaited = Awaited::new(self.ir(), &is_there, &self.outcome.behind[rank]);
         for tensor in &self.ir().tensors {
             let is_given = is_there(&tensor.name);
             let is_left = self.outcome.ranks[rank].contains_key(&tensor.name);
@@ -391,14 +387,7 @@ impl Call<'_> {
                         0 => bound.bindings.copy(&tensor.name, copy as i64, rows),
                         _ => bound.bindings.part(&tensor.name, part, rows),
                     };
-                    if words.contains(&tensor.name.as_str()) {
-                        awaited.words.extend(place.words(&tensor.name, address));
-                    }
-                    if behind.contains(&tensor.name.as_str()) {
-                        let reads = self.outcome.behind[rank].get(&tensor.name);
-                        let reads = reads.map_or(&[][..], Vec::as_slice);
-                        awaited.read_behind(place.elements(data, part, address, reads));
-                    }
+                    awaited.see((&tensor.name, part), data, &place, address);
                     if is_left && (!is_given || tensor.kind == TensorKind::Inout) {
                         bound.outputs.push((tensor.name.clone(), part, place, address));
                     }

@@ -2,7 +2,7 @@
 //! exactly this rule, and a checker without the rule no longer sees it.
 
 use ep_emu::{
-    Beside, Build, Failure, FailureKind, LaunchTensor, Rule, Rules, RunStats, Spec, Step, Told,
+    Beside, Build, Failure, FailureKind, LaunchTensor, Raising, Rule, Rules, RunStats, Spec, Told,
     World,
 };
 
@@ -58,11 +58,11 @@ fn litmus(
         launch.args = bytes(&[data.0, flag.0, pair.0, result.0, last]);
         match kernel {
             "beside" => {
-                let steps = vec![Step { written: vec![(data, 512)], raised: vec![flag] }];
+                let steps = vec![Raising { written: vec![(data, 512)], raised: vec![flag] }];
                 world.run_beside(vec![Beside { rank, steps, told: Vec::new() }]);
             }
             "beside_in_turn" => {
-                let half = |at: u64| Step {
+                let half = |at: u64| Raising {
                     written: vec![(data.offset(256 * at), 256)],
                     raised: vec![flag.offset(4 * at)],
                 };

@@ -158,7 +158,7 @@ impl Backend for HostBackend {
             steps: it
                 .steps
                 .iter()
-                .map(|step| ep_emu::Step {
+                .map(|step| ep_emu::Raising {
                     written: step.written.iter().map(range).collect(),
                     raised: step.raised.iter().map(|at| Address(*at)).collect(),
                 })
