@@ -243,9 +243,10 @@ mod tests {
         let unheard = "== nobody looks at the room\nin ep/places.cuh\n\
                        - if (rows <= capacity || team.stopped) return;\n+ return;\n";
         let unheard = programs.planted(&Mutant::parse(unheard).unwrap()[0]);
-        let short: Vec<&Course> =
-            all.iter().filter(|course| course.name.contains("short of room")).collect();
-        assert_eq!(short.len(), 8);
+        // In direct channels senders look.
+        let looks = |it: &&Course| it.name.contains("short of room") && !it.name.contains("direct");
+        let short: Vec<&Course> = all.iter().filter(looks).collect();
+        assert_eq!(short.len(), 6);
         let deaf = |course: &&Course| schedule(course, &unheard, 1).is_ok();
         let deaf: Vec<&str> =
             short.into_iter().filter(deaf).map(|course| course.name.as_str()).collect();
