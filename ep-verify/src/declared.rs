@@ -476,8 +476,7 @@ impl Call<'_> {
             let wanted = &self.outcome.ranks[bound.rank];
             let mut found: BTreeMap<String, Tensor> = BTreeMap::new();
             for (name, part, place, address) in &bound.outputs {
-                let mut bytes = vec![0; place.bytes()];
-                group.backend().read(bound.rank, *address, &mut bytes)?;
+                let bytes = bound.read(group, place, *address)?;
                 let is_touched = |at: usize| self.touched[bound.rank][name][at];
                 if let Some(at) = self.changed(bound.rank, (name, *part), place, &bytes, is_touched)
                 {
@@ -511,8 +510,7 @@ impl Call<'_> {
         };
         let mut found = Vec::new();
         for (name, part, place, address) in bound.outputs.iter().filter(|it| is_counted(&it.0)) {
-            let mut bytes = vec![0; place.bytes()];
-            group.backend().read(bound.rank, *address, &mut bytes)?;
+            let bytes = bound.read(group, place, *address)?;
             let held = &self.outcome.ranks[bound.rank][name].tensor;
             let row: usize = held.extents[1..].iter().product();
             let is_held = |at: usize| at / row.max(1) < rows;
@@ -574,6 +572,13 @@ struct Bound {
 }
 
 impl Bound {
+    /// What stands in the memory of an output.
+    fn read(&self, group: &Group, place: &Place, address: u64) -> Result<Vec<u8>, CallError> {
+        let mut bytes = vec![0; place.bytes()];
+        group.backend().read(self.rank, address, &mut bytes)?;
+        Ok(bytes)
+    }
+
     fn room(&mut self, group: &Group, rank: usize, bytes: usize) -> Result<u64, CallError> {
         let memory = DeviceMemory::new(group.backend(), rank, bytes.max(1) as u64)?;
         let address = memory.address();
