@@ -30,6 +30,10 @@ const COMMON: [&str; 6] = ["-std=c++17", "-gdwarf-4", "-g1", "-fPIC", "-fvisibil
 const NUMBERS: [&str; 4] =
     ["-ffp-contract=off", "-fno-strict-aliasing", "-fno-stack-protector", "-fno-exceptions"];
 
+/// Local variables without a value hold a pattern and not what stood there, which may pass for a value. Some compilers
+/// do not know this: g++ before 12.
+const PATTERN: &str = "-ftrivial-auto-var-init=pattern";
+
 /// What a compiler says when the machine is at its end, and the text has nothing to do with it.
 const MACHINE_LACKS: [&str; 3] =
     ["No space left on device", "Cannot allocate memory", "out of memory allocating"];
@@ -90,6 +94,8 @@ pub struct Compiler {
     /// The program and the arguments that it always gets.
     command: Vec<String>,
     version: String,
+    /// Flags of kernels that not every compiler knows.
+    known: Vec<&'static str>,
     shelf: Arc<dyn Shelf>,
 }
 
@@ -107,14 +113,19 @@ impl Compiler {
         let command = words(named);
         if !command.is_empty() {
             return match answer(&command) {
-                Ok(version) => Ok(Self { command, version, shelf }),
+                Ok(version) => Ok(Self::new(command, version, shelf)),
                 Err(reason) => Err(CompileError::Unusable { command: named.to_owned(), reason }),
             };
         }
         let usual = ["c++", "g++", "clang++"].map(words);
         let found = usual.into_iter().find_map(|command| Some((answer(&command).ok()?, command)));
         let (version, command) = found.ok_or(CompileError::NoCompiler)?;
-        Ok(Self { command, version, shelf })
+        Ok(Self::new(command, version, shelf))
+    }
+
+    fn new(command: Vec<String>, version: String, shelf: Arc<dyn Shelf>) -> Self {
+        let known = if knows(&command, PATTERN) { vec![PATTERN] } else { Vec::new() };
+        Self { command, version, known, shelf }
     }
 
     /// The same compiler with another shelf.
@@ -126,9 +137,10 @@ impl Compiler {
     pub fn compile(&self, source: &Source, build: Build) -> Result<Arc<Program>, CompileError> {
         let files = files_of(source);
         let about = Product { name: &source.name, build, compiler: self.name(), is_shared: false };
-        let library = self.product(&about, &[&NUMBERS, build.flags()], &files, &mut |folder| {
-            self.compile_in(folder, build)
-        })?;
+        let library =
+            self.product(&about, &[&NUMBERS, &self.known, build.flags()], &files, &mut |folder| {
+                self.compile_in(folder, build)
+            })?;
         Program::load(source, build, &library, self.folder()?.as_ref().as_ref(), &TABLE)
     }
 
@@ -188,7 +200,7 @@ impl Compiler {
         let written = fs::write(&shim, self.shim(build)?);
         written.map_err(|error| CompileError::Io(show(&shim), error))?;
         let mut kernel = self.call();
-        kernel.args(COMMON).args(NUMBERS).args(build.flags());
+        kernel.args(COMMON).args(NUMBERS).args(&self.known).args(build.flags());
         self.run(kernel.args(["-I.", "-c", "unit.cpp", "-o", "unit.o"]), folder)?;
         let mut link = self.call();
         link.args(["-shared", "unit.o", "shim.o", "-o", LIBRARY, "-lm"]);
@@ -230,6 +242,13 @@ impl Compiler {
             None => Err(CompileError::Refused(log)),
         }
     }
+}
+
+/// Whether a compiler takes a flag.
+fn knows(command: &[String], flag: &str) -> bool {
+    let mut call = Command::new(&command[0]);
+    call.args(&command[1..]).args([flag, "-x", "c++", "-E", "/dev/null"]);
+    call.output().is_ok_and(|output| output.status.success())
 }
 
 /// What a compiler says about itself; the error says why it says nothing.
