@@ -110,7 +110,7 @@ template <class Slots>
 __device__ __forceinline__ ep::Group group_of(const ep::Group& given) {
     Own& own = own_of(given, Slots::kGroup);
     ep::Group group = given_up::group_of(given, own, Slots::kGroup, own.windows, Slots::kOwn);
-    if (Slots::kPeers == kNode) group.alive = ~(1ull << 2 | 1ull << 7);
+    if (Slots::kPeers == kNode) group.alive = ~(1ull << 1 | 1ull << 2 | 1ull << 7);
     return group;
 }
 

@@ -21,7 +21,7 @@ pub(super) const NODE: i64 = 35;
 
 /// Whether a rank takes part, of so many.
 pub(super) fn takes_part(peers: i64, rank: i64) -> bool {
-    peers != NODE || !matches!(rank, 2 | 7)
+    peers != NODE || !matches!(rank, 1 | 2 | 7)
 }
 
 /// An element of a row, and a number beside it.

@@ -30,7 +30,7 @@ struct Rows {
     static constexpr int kOwn = kOwn_;
     static constexpr int kChannel = 3;
     static constexpr int kPeers = kPeers_;
-    static constexpr int kSenders = 3;
+    static constexpr int kSenders = 4;
     static constexpr int kRowStride = kStride;
     static constexpr int kRecordWords = kWords;
     static constexpr int kFewTokens = kFew;
@@ -48,6 +48,11 @@ struct Rows {
 using ToMany = Rows<kMany, 33, 36, 80, 34>;
 using ToFew = Rows<3, 1, 6, 1040, 34>;
 using ToOne = Rows<3, 2, 1, 80, 5>;
+/// A call whose rows lie whole sends them somewhere: each rank has a window of its own.
+struct ToWindows : ToFew {
+    static constexpr ep::u64 kRowsAt = (kOut + 127) / 128 * 128;
+    static constexpr ep::u64 kBlock = kRowsAt + (kRows * kRowStride + 127) / 128 * 128;
+};
 using FromMany = Rows<kMany, 33, 6, 80, 34>;
 using FromFew = Rows<3, 1, 6, 1040, 34>;
 using FromOne = Rows<kMany, 33, 1, 80, 34>;
@@ -175,7 +180,10 @@ __device__ __forceinline__ void send(const ep::Group& given, Smem<R>& smem, ep::
         faults += is_sent ? 0 : 1;
         if (team.leader() && is_sent) out[2000 + token] += kind;
     };
-    rows.ask([&](int) { return ++faults, row_of(given, 0); });
+    rows.ask([&](int token) {
+        faults += sent.call != 0 ? 1 : 0;  // words are loaded when they are sent
+        return row_of(given, token);
+    });
     rows.for_tokens(
         [&](int source, int peer) {
             faults += source >= S::kOwn || peer >= S::kPeers ? 1 : 0;
@@ -202,12 +210,19 @@ __device__ __forceinline__ void send(const ep::Group& given, Smem<R>& smem, ep::
     __syncwarp();
 }
 
+/// A sum over words that tells their places.
+template <class Word>
+__device__ __forceinline__ ep::i64 digest(const Word* words, int count) {
+    ep::u64 sum = 0;
+    for (int i = 0; i < count; ++i) sum = sum * 31 + words[i];
+    return static_cast<ep::i64>(sum);
+}
+
 template <class S>
-inline __device__ __noinline__ void sends(const ep::Group& given, Bytes& bytes, const Sent& sent, ep::i64* out) {
+__device__ __forceinline__ void sends_to(const ep::Group& given, Bytes& bytes, const Sent& sent, ep::i64* out) {
     using R = Role<S::kPeers, S::kWholeRowBytes>;
     static_assert(sizeof(Smem<R>) <= sizeof(Bytes), "it has room");
     auto& smem = reinterpret_cast<Smem<R>&>(bytes);
-    clear(given);
     begin<S>(given, smem.routes, sent);
     for (int i = ep::lane_index(); i < 2036; i += ep::kLanes) out[i] = 0;
     __syncwarp();
@@ -228,7 +243,39 @@ inline __device__ __noinline__ void sends(const ep::Group& given, Bytes& bytes, 
     }
     for (int i = ep::lane_index(); i < S::kPeers; i += ep::kLanes) {
         const ep::u64* told = ep::once_told<S>(group.windows[i], S::kOwn, 0);
-        out[6000 + i] = static_cast<ep::i64>(told[0] | told[1] | told[2]);
+        out[6000 + i] = digest(told, S::kSenders);
+    }
+    __syncwarp();
+}
+
+template <class S>
+inline __device__ __noinline__ void sends(const ep::Group& given, Bytes& bytes, const Sent& sent, ep::i64* out) {
+    clear(given);
+    sends_to<S>(given, bytes, sent, out);
+}
+
+/// A call without words for few tokens: what it offers, and what it sends to ranks that take rows.
+inline __device__ __noinline__ void sends_whole(const ep::Group& given, Bytes& bytes, const Sent& sent, ep::i64* out) {
+    using S = ToWindows;
+    const ep::Group group = group_of<S>(given, 0);
+    const int lane = ep::lane_index();
+    clear(given);
+    if (lane == 0) group.state->epoch = sent.call - 1;
+    __syncwarp();
+    ep::once_offer<S>(group, S::kRowsAt, sent.tokens);
+    if (lane < S::kPeers) {
+        const ep::OnceReady* ready = ep::once_ready<S>(group.windows[lane], sent.call, S::kOwn);
+        out[6100 + lane] = static_cast<ep::i64>(ready->rows);
+        out[6200 + lane] = static_cast<ep::i64>(ready->senders);
+        ep::once_ready<S>(group.window, sent.call, lane)->rows = ep::stamped(sent.call, S::kRowsAt / 128);
+    }
+    __syncwarp();
+    sends_to<S>(given, bytes, sent, out);
+    for (int i = lane; i < S::kPeers * kRows; i += ep::kLanes) {
+        char* window = group.windows[i / kRows];
+        const char* row = window + S::kRowsAt + i % kRows * S::kRowStride;
+        out[6300 + i] = digest(reinterpret_cast<const ep::u32*>(row), S::kRowStride / 4);
+        out[6400 + i] = digest(ep::once_record<S>(window, i % kRows), S::kRecordWords);
     }
     __syncwarp();
 }
@@ -368,6 +415,7 @@ extern "C" __global__ void __launch_bounds__(32)
         case 18: takes<FromFew>(group, bytes, 2, true, Taken{16, 2, Many::kFew, 5, 2, 1, 2 * 128 + 1}, out); break;
         case 19: takes<FromFew>(group, bytes, 3, true, Taken{17, 2, Many::kFew, 5, 2, 0, 128 + 3 * 2}, out); break;
         case 20: sends<ToFew>(group, bytes, Sent{~0u, 5}, out); break;
+        case 21: sends_whole(group, bytes, Sent{0, 5}, out); break;
         default: break;
     }
     ep::leave(args.group, call);

@@ -14,7 +14,7 @@ pub(super) const WINDOW_BYTES: i64 =
 
 const MANY: i64 = 34;
 
-pub(super) const CHECKS: [Check; 21] = [
+pub(super) const CHECKS: [Check; 22] = [
     ("rows of tokens", Vec::new),
     ("rows to many ranks", || sends(&TO_MANY, &Sent::new(7, 36))),
     ("rows of two tokens to many ranks", || sends(&TO_MANY, &Sent::new(8, 2))),
@@ -44,6 +44,7 @@ pub(super) const CHECKS: [Check; 21] = [
     }),
     ("a word of a first part that does not come", || lacks(17, 3, &[(0, 65), (1, 65)])),
     ("long rows in the last call before 0", || sends(&TO_FEW, &Sent::new(0xffff_ffff, 5))),
+    ("few rows in call 0, which has no words", || sends_whole(5)),
 ];
 
 const SOME_OF_SOME: i64 = 1 << 5 | 1 << 13 | 1 << 29 | 1 << 32 | 1 << 33;
@@ -98,10 +99,59 @@ impl Image {
         let lines = (to.units + 31) / 32;
         Image(vec![0; (lines * 128 + (to.words * 8 + 63) / 64 * 8) as usize])
     }
+}
 
-    fn digest(&self) -> i64 {
-        self.0.iter().fold(0, |sum: i64, word| sum.wrapping_mul(31).wrapping_add(*word))
+/// A sum over words that tells their places.
+fn sum_of(words: impl IntoIterator<Item = i64>) -> i64 {
+    words.into_iter().fold(0, |sum: i64, word| sum.wrapping_mul(31).wrapping_add(word))
+}
+
+/// Rows of the ranks before this one at `peer`.
+fn first(to: &To, peer: i64) -> i64 {
+    (0..to.own).map(|source| (source * 3 + peer) % 4).sum()
+}
+
+fn before(token: i64, peer: i64) -> i64 {
+    (0..token).filter(|other| goes(*other, peer)).count() as i64
+}
+
+/// What call 0 sends to a few ranks: no words, but rows where they take them, as the offer says.
+fn sends_whole(tokens: i64) -> Vec<i64> {
+    let mut sheet = Sheet::new();
+    let to = &TO_FEW;
+    sheet.put(0, [0; 2036]);
+    sheet.put(4000, vec![0; (to.peers * to.few) as usize]);
+    sheet.put(6300, [0; 60]);
+    sheet.put(6400, [0; 60]);
+    for token in (0..tokens).filter(|token| (0..to.peers).any(|peer| goes(*token, peer))) {
+        sheet.set(2000 + token as usize, 101);
     }
+    for peer in 0..to.peers {
+        let mut told = [0; 4];
+        for token in 0..tokens {
+            let row = first(to, peer) + before(token, peer);
+            sheet.add(
+                (token * to.peers + peer) as usize,
+                i64::from(goes(token, peer)) * 10_000 + row + 1,
+            );
+            if goes(token, peer) {
+                let at = (peer * 20 + row) as usize;
+                let words = (0..to.units * 4).map(|i| 3 * (token * 256 + i) + 1);
+                sheet.set(6300 + at, sum_of(words.chain([0; 8])));
+                sheet.set(6400 + at, sum_of((0..to.words).map(|i| token * 100 + i)));
+                told[(token % 4) as usize] += 1;
+            }
+        }
+        sheet.set(6000 + peer as usize, sum_of(told));
+        // Where rows go, in 128 bytes, and who sends them.
+        sheet.set(6100 + peer as usize, 998);
+        sheet.set(6200 + peer as usize, 1);
+    }
+    for index in 0..6 {
+        sheet.put(2100 + index * 20, state(false, None));
+        sheet.put(3000 + index * 32, [0; 32]);
+    }
+    sheet.0
 }
 
 fn sends(to: &To, sent: &Sent) -> Vec<i64> {
@@ -110,7 +160,6 @@ fn sends(to: &To, sent: &Sent) -> Vec<i64> {
     let rows = to.peers * to.few;
     let mut images: Vec<Image> = (0..rows).map(|_| Image::new(to)).collect();
     let row_parts = (to.units + 63) / 64;
-    let before = |token, peer| (0..token).filter(|other| goes(*other, peer)).count() as i64;
     for index in (0..6).filter(|index| sent.only.is_none_or(|only| only == *index)) {
         let (block, warp) = (index / 2, index % 2);
         let turn = if block < 2 { warp * 2 + block } else { 4 + warp };
@@ -143,10 +192,9 @@ fn sends(to: &To, sent: &Sent) -> Vec<i64> {
         let gives_up = waits && sent.missing;
         for token in (turn..sent.tokens).step_by(4).filter(|_| waits && !gives_up) {
             for peer in 0..to.peers {
-                let first: i64 = (0..to.own).map(|source| (source * 3 + peer) % 4).sum();
                 let matches = i64::from(goes(token, peer)) * 10_000;
                 let at = (token * to.peers + peer) as usize;
-                sheet.add(at, matches + first + before(token, peer) + 1);
+                sheet.add(at, matches + first(to, peer) + before(token, peer) + 1);
             }
         }
         let wait = record(0, READY, 0, (sent.call, sent.call));
@@ -154,7 +202,7 @@ fn sends(to: &To, sent: &Sent) -> Vec<i64> {
         sheet.put(2100 + index as usize * 20, ends);
         sheet.put(3000 + index as usize * 32, [0; 32]);
     }
-    sheet.put(4000, images.iter().map(Image::digest));
+    sheet.put(4000, images.into_iter().map(|image| sum_of(image.0)));
     sheet.put(6000, vec![0; to.peers as usize]);
     sheet.0
 }
@@ -198,7 +246,7 @@ impl Taken {
 fn digest(from: &From, row: i64, units: i64) -> i64 {
     let stride = from.units * 4 + if from.peers == 3 && from.units == 5 { 0 } else { 8 };
     let word = |i: i64| if i < units * 4 { row * 1000 + i } else { 0 };
-    (0..stride).fold(0, |sum: i64, i| sum.wrapping_mul(31).wrapping_add(word(i)))
+    sum_of((0..stride).map(word))
 }
 
 fn takes(from: &From, taken: &Taken) -> Vec<i64> {
