@@ -8,11 +8,12 @@ use ep_runtime::group::Group;
 use ep_runtime::host::{Functions, Programs};
 use ep_runtime::ir::{DimKind, Pipeline};
 use ep_runtime::jit::Arch;
-use ep_runtime::meaning::{Drawing, Drawn, Function, Undrawn};
+use ep_runtime::meaning::{Data, Drawing, Drawn, Function, Undrawn};
 use ep_runtime::plan::{Config, PlanError};
 use ep_runtime::{AnyPipeline, EmitError, Emitted, RuleSet};
 use ep_verify::Findings;
 use ep_verify::declared::Declared;
+use ep_verify::oracle::Random;
 
 use crate::failure::Failure;
 use crate::problem::{Problem, Reach, emit, failed, no_machine};
@@ -68,6 +69,25 @@ impl Calls {
             ranks[out].alive = ranks.len() == 1;
         }
         can
+    }
+
+    /// Makes most floats so large that small ones get lost beside them until they cancel: sums in another order are other
+    /// sums.
+    pub(crate) fn spread_floats(&mut self) {
+        const LARGE: f32 = (1 << 24) as f32;
+        let mut random = Random::new(1);
+        let mut far = || [Some(LARGE), Some(-LARGE), None][random.below(3)];
+        let ranks = self.drawn.iter_mut().flat_map(|call| &mut call.ranks);
+        let tensors = ranks.flat_map(|rank| rank.tensors.values_mut()).flatten();
+        for part in tensors.flat_map(|tensor| &mut tensor.parts) {
+            match &mut part.data {
+                Data::F32(list) => list.iter_mut().for_each(|it| *it = far().unwrap_or(*it)),
+                Data::Bf16(list) => list.iter_mut().for_each(|it| {
+                    *it = far().map_or(*it, |value| (value.to_bits() >> 16) as u16);
+                }),
+                _ => {}
+            }
+        }
     }
 
     /// `Direct, hidden 64, topk 3`: arms and numbers.

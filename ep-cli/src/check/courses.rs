@@ -114,7 +114,27 @@ mod tests {
 
     /// Bugs that were planted without a look at the courses, and those that found them when they had calls for it:
     /// fewer tokens between two calls of many, a bound beyond the tokens, several tiles, one long stripe.
-    const PLANTED: [(&str, &str); 16] = [
+    const PLANTED: [(&str, &str); 19] = [
+        (
+            "functions, one launch as words",
+            "== few rows go as words in call 0\nin ep/one_launch.cuh\n\
+             - as_words_(are_words<Rows>(team.epoch, tokens)) {\n\
+             + as_words_(tokens <= Rows::kFewTokens) {\n",
+        ),
+        (
+            "nvl-combine, in order",
+            "== a bias is added before the parts\nin ep/reduce.cuh\n\
+             - if (b < biases) add(sum, extra[b]);\n+ \nand\n\
+             - float fields[Cut::kEach] = {};\n\
+             + float fields[Cut::kEach] = {};\n\
+             +             for (int b = 0; b < kBiases && b < biases; ++b) add(sum, extra[b]);\n",
+        ),
+        (
+            "node-dispatch, tight",
+            "== slots are given back while their row is loaded\nin node_dispatch.cu\n\
+             - inner.release_after(part, mover.rows_begun());\n\
+             + inner.release_after(part, mover.rows_loaded());\n",
+        ),
         (
             "low-latency-dispatch without a rank",
             "== a rank that takes no part is told as well\nin ep/slot_rows.cuh\n\

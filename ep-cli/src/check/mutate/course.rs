@@ -160,9 +160,12 @@ impl Course {
     fn own(entry: &AnyPipeline, own: &Own, programs: &Programs) -> Result<Course, Failure> {
         let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
         let set = own.set.iter().copied().flatten().map(owned).collect();
-        let Own { ranks, nodes, rows, rounds, plain, more_blocks, short, .. } = *own;
+        let Own { ranks, nodes, rows, rounds, plain, more_blocks, short, far_apart, .. } = *own;
         let problem = Problem { ranks, nodes, tokens: Some(rows), set, plain };
-        let drawn = Drawn::new(entry, &problem, Arch::Sm90a, programs)?;
+        let mut drawn = Drawn::new(entry, &problem, Arch::Sm90a, programs)?;
+        if far_apart {
+            drawn.calls.spread_floats();
+        }
         let name = format!("{}, {}", entry.name, own.name);
         Ok(Course::of_drawn(name, Drawn { rounds, more_blocks, short, ..drawn }))
     }

@@ -24,6 +24,8 @@ pub(super) struct Own {
     pub(super) more_blocks: u32,
     /// Whether a rank says that its outputs hold less than comes to it.
     pub(super) short: bool,
+    /// Whether floats are so far apart that sums depend on their order.
+    pub(super) far_apart: bool,
 }
 
 /// Calls of a pipeline within one node, twice each, emitted by the rules.
@@ -38,6 +40,7 @@ const WITHIN_A_NODE: Own = Own {
     plain: false,
     more_blocks: 1,
     short: false,
+    far_apart: false,
 };
 
 /// Rows of more than one block of scales, all fields, and several blocks for each role.
@@ -49,6 +52,10 @@ const WIDE_PLAIN: Own = Own { name: "wide plain", plain: true, ..WIDE };
 /// With one row more than its outputs hold.
 const SHORT: Own = Own { name: "short of room", short: true, ..WITHIN_A_NODE };
 const SHORT_PLAIN: Own = Own { name: "short of room, plain", plain: true, ..SHORT };
+
+/// With sums that depend on their order.
+const ORDERED: Own = Own { name: "in order", far_apart: true, ..WITHIN_A_NODE };
+const ORDERED_PLAIN: Own = Own { name: "in order, plain", plain: true, ..ORDERED };
 
 /// Between two nodes.
 const BETWEEN: Own = Own { ranks: 4, nodes: Some(2), ..WIDE };
@@ -126,12 +133,12 @@ const STRIPES: Set = &[&[("stripes", "4")]];
 const LEAST: Set = &[&[("hidden", "16")]];
 
 /// All of them. The tight ones have rings that hold the least, to which more rows come than fit.
-pub(super) const OWN: [Own; 85] = [
+pub(super) const OWN: [Own; 92] = [
     Own {
         name: "tight",
         pipeline: "node-dispatch",
         nodes: Some(2),
-        rows: 200,
+        rows: 400,
         set: &[&[
             ("hidden", "16"),
             ("topk", "2"),
@@ -402,6 +409,13 @@ pub(super) const OWN: [Own; 85] = [
         set: &[SMALL, &[("via", "direct")], UNTAKEN],
         ..WIDE_PLAIN
     },
+    Own { pipeline: "nvl-combine", set: PULLED, ..ORDERED },
+    Own { pipeline: "nvl-combine", set: RINGS_BACK, ..ORDERED_PLAIN },
+    Own { pipeline: "decode-combine", set: &[BACK, WEIGHTED], ..ORDERED },
+    Own { pipeline: "merge-combine", set: MERGED, ..ORDERED },
+    Own { pipeline: "spread-combine", set: MERGED, ..ORDERED },
+    Own { pipeline: "low-latency-combine", set: SLICES, ..ORDERED },
+    Own { pipeline: "node-combine", ranks: 4, nodes: Some(2), set: HOPS_BACK, ..ORDERED },
     Own { pipeline: "nvl-combine", set: PULLED, ..WIDE },
     Own { pipeline: "nvl-combine", set: PULLED, ..WIDE_PLAIN },
     Own { pipeline: "nvl-combine", set: RINGS_BACK, ..WIDE },
