@@ -2,6 +2,7 @@
 //! its kernel has to leave the same.
 
 use std::collections::BTreeMap;
+use std::iter;
 
 use ep_runtime::buffer::{BufferOptions, BuiltIn, StandardPipeline};
 use ep_runtime::group::Group;
@@ -146,7 +147,13 @@ impl Subject {
 
     /// Whether a name can be set.
     pub(crate) fn knows(&self, name: &str) -> bool {
-        can_set(&self.ir, name)
+        can_set(self.owner(name), name)
+    }
+
+    /// The pipeline that a name is set of: itself, or one whose handle it reads.
+    fn owner(&self, name: &str) -> &Pipeline {
+        let mut all = iter::once(&self.ir).chain(&self.known);
+        all.find(|ir| can_set(ir, name)).unwrap_or(&self.ir)
     }
 
     /// How many ranks the problem has.
@@ -284,7 +291,7 @@ impl Subject {
             if problem.set[..index].iter().any(|(earlier, _)| earlier == name) {
                 return Err(Failure::WrongUse(format!("`{name}` is given twice")));
             }
-            drawing.set(&self.ir, name, value).map_err(refused)?;
+            drawing.set(self.owner(name), name, value).map_err(refused)?;
         }
         Ok(drawing)
     }

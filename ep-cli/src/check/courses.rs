@@ -114,7 +114,20 @@ mod tests {
 
     /// Bugs that were planted without a look at the courses, and those that found them when they had calls for it:
     /// fewer tokens between two calls of many, a bound beyond the tokens, several tiles, one long stripe.
-    const PLANTED: [(&str, &str); 19] = [
+    const PLANTED: [(&str, &str); 21] = [
+        (
+            "node-dispatch, tight",
+            "== slots are given back before their small fields are read\nin node_dispatch.cu\n\
+             - rail.release(source);\n+ if (!takes) rail.release(source);\nand\n\
+             - ep::copy_row<ep::e4m3>(team, slot_2, slot, Cfg::kHidden);\n\
+             + ep::copy_row<ep::e4m3>(team, slot_2, slot, Cfg::kHidden);\n\
+             + rail.release(source);\n",
+        ),
+        (
+            "expand, much padding",
+            "== a warp fills once what an expert leaves free\nin expand.cu\n\
+             - place += ep::kLanes) {\n+ place += 65536) {\n",
+        ),
         (
             "functions, one launch as words",
             "== few rows go as words in call 0\nin ep/one_launch.cuh\n\

@@ -269,8 +269,12 @@ impl<'a> Drawing<'a> {
     fn draw_args(&mut self, ir: &Pipeline, config: &mut Config) -> BTreeMap<String, Scalar> {
         let mut args = BTreeMap::new();
         for arg in &ir.args {
-            let high = arg.high.min(arg.low.saturating_add(8)).saturating_add(1);
-            let drawn = self.random.within(arg.low, high);
+            let few = arg.low.saturating_add(8);
+            let drawn = match self.random.within(arg.low, arg.high.min(few).saturating_add(1)) {
+                // One of them stands for more than a warp has lanes.
+                drawn if drawn == few => arg.high.min(few.saturating_add(64)),
+                drawn => drawn,
+            };
             let value = *self.args.entry(arg.name.clone()).or_insert(drawn);
             config.args.insert(arg.name.clone(), value);
             let scalar = match arg.elem {

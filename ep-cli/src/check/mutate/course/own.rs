@@ -129,26 +129,33 @@ const SLICES: Set = &[&[
 const PACKED: Set = &[FP8, &[("max_tokens", "24"), ("topk_weights", "1"), ("statistics", "1")]];
 const MERGED: Set = &[&[("hidden", "80"), ("max_tokens", "24"), ("topk", "3"), ("experts", "7")]];
 const MOVED: Set = &[&[("payload", "fp8"), ("hidden", "2064"), ("topk", "3"), ("experts", "40")]];
+/// More room between the rows of experts than a warp has lanes.
+const PADDED: Set = &[SMALL, &[("payload", "bf16"), ("alignment", "100")]];
 const STRIPES: Set = &[&[("stripes", "4")]];
 const LEAST: Set = &[&[("hidden", "16")]];
 
 /// All of them. The tight ones have rings that hold the least, to which more rows come than fit.
-pub(super) const OWN: [Own; 92] = [
+pub(super) const OWN: [Own; 93] = [
     Own {
         name: "tight",
         pipeline: "node-dispatch",
         nodes: Some(2),
         rows: 400,
-        set: &[&[
-            ("hidden", "16"),
-            ("topk", "2"),
-            ("experts", "2"),
-            ("stripes", "4"),
-            ("rdma_depth", "32"),
-            ("rdma_chunk", "4"),
-            ("nvl_depth", "32"),
-            ("nvl_chunk", "16"),
-        ]],
+        set: &[
+            CHOSEN,
+            &[
+                ("payload", "fp8"),
+                ("mode", "fresh"),
+                ("hidden", "16"),
+                ("topk", "2"),
+                ("experts", "2"),
+                ("stripes", "4"),
+                ("rdma_depth", "32"),
+                ("rdma_chunk", "4"),
+                ("nvl_depth", "32"),
+                ("nvl_chunk", "16"),
+            ],
+        ],
         ..WITHIN_A_NODE
     },
     Own {
@@ -501,6 +508,7 @@ pub(super) const OWN: [Own; 92] = [
     Own { pipeline: "merge-combine", set: MERGED, ..WIDE_PLAIN },
     Own { pipeline: "spread-combine", set: MERGED, ..WIDE },
     Own { pipeline: "spread-combine", set: MERGED, ..WIDE_PLAIN },
+    Own { name: "much padding", pipeline: "expand", set: PADDED, ..WIDE },
     Own { pipeline: "expand", set: MOVED, ..WIDE },
     Own { pipeline: "expand", set: MOVED, ..WIDE_PLAIN },
     Own { pipeline: "node-notify", set: STRIPES, ..BETWEEN },
