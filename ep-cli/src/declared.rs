@@ -9,6 +9,7 @@ use ep_runtime::group::Group;
 use ep_runtime::host::{Functions, Programs};
 use ep_runtime::ir::{DimKind, Pipeline};
 use ep_runtime::jit::Arch;
+use ep_runtime::meaning::round::f32_to_bf16;
 use ep_runtime::meaning::{Data, Drawing, Drawn, Function, Undrawn};
 use ep_runtime::plan::{Config, PlanError};
 use ep_runtime::{AnyPipeline, EmitError, Emitted, RuleSet};
@@ -84,7 +85,7 @@ impl Calls {
             match &mut part.data {
                 Data::F32(list) => list.iter_mut().for_each(|it| *it = far().unwrap_or(*it)),
                 Data::Bf16(list) => list.iter_mut().for_each(|it| {
-                    *it = far().map_or(*it, |value| (value.to_bits() >> 16) as u16);
+                    *it = far().map_or(*it, f32_to_bf16);
                 }),
                 _ => {}
             }

@@ -236,10 +236,7 @@ __device__ __forceinline__ void sends_to(const ep::Group& given, Bytes& bytes, c
     // Rows as words, and words that tell of others.
     for (int i = ep::lane_index(); i < S::kPeers * S::kFewTokens; i += ep::kLanes) {
         ep::WordPair* row = ep::OnceWords<S>::at(group.windows[i / S::kFewTokens], sent.call, S::kOwn, i % S::kFewTokens);
-        out[4000 + i] = 0;
-        for (int k = 0; k < S::kWordRowBytes / 16; ++k) {
-            out[4000 + i] = static_cast<ep::i64>((out[4000 + i] * 31ull + row[k].first) * 31 + row[k].second);
-        }
+        out[4000 + i] = digest(reinterpret_cast<const ep::u64*>(row), S::kWordRowBytes / 8);
     }
     for (int i = ep::lane_index(); i < S::kPeers; i += ep::kLanes) {
         const ep::u64* told = ep::once_told<S>(group.windows[i], S::kOwn, 0);
@@ -371,11 +368,8 @@ inline __device__ __noinline__ void takes(const ep::Group& given, Bytes& bytes, 
         const ep::u64 at = kRowsAt + static_cast<ep::u64>(i) * S::kRowStride;
         if (S::kRowStride == 1 << 28 && i != 8) continue;
         const auto* row = reinterpret_cast<const ep::u32*>(group.window + at);
-        out[1200 + i] = 0;
-        for (int k = 0; k < S::kRowStride / 4 && k < 268; ++k) {
-            if (S::kRowStride == 1 << 28 && k == 20) break;
-            out[1200 + i] = static_cast<ep::i64>(out[1200 + i] * 31ull + row[k]);
-        }
+        const int words = S::kRowStride == 1 << 28 ? 20 : ep::min(S::kRowStride / 4, 268);
+        out[1200 + i] = digest(row, words);
     }
     __syncwarp();
 }
