@@ -277,8 +277,8 @@ inline __device__ __noinline__ void send_in_vain(const ep::Group& given, Smem& s
     leave(team, smem, kSelf, out);
 }
 
-/// What a receiver does: no header has come, or half of one, or not all rows; or it is stopped.
-enum class Takes { kNoFirst, kNoCount, kNoRow, kStopped };
+/// What a receiver does: no header has come, or half of one, or not all rows, or its other warp does not; or it is stopped.
+enum class Takes { kNoFirst, kNoCount, kNoRow, kAlone, kStopped };
 
 template <class R, Takes kHow>
 inline __device__ __noinline__ void take_in_vain(const ep::Group& given, Smem& smem, ep::i64* out) {
@@ -289,6 +289,10 @@ inline __device__ __noinline__ void take_in_vain(const ep::Group& given, Smem& s
     ep::Mover<R> mover(smem.mover(R{}, 0), team);
     const int missing = kHow == Takes::kNoFirst ? 0 : kHow == Takes::kNoCount ? 1 : -1;
     if (missing >= 0 && team.leader()) header_of(group, kSelf, missing) = ep::stamped(kCall - 2, 1);
+    if (kHow == Takes::kAlone) {
+        team.parts = 2;
+        if (team.leader()) header_of(group, kSelf, 1) = ep::stamped(kCall, 3);
+    }
     __syncwarp();
     ep::RingConsumer<Many, R> ring(team, mover, smem.sequences, kSelf);
     ring.open(kStripe);
@@ -395,13 +399,14 @@ extern "C" __global__ void __launch_bounds__(shared_rings::kWarps * 32)
             case 17: take_in_vain<R, Takes::kNoFirst>(group, smem, out); break;
             case 18: take_in_vain<R, Takes::kNoCount>(group, smem, out); break;
             case 19: take_in_vain<R, Takes::kNoRow>(group, smem, out); break;
-            case 20: take_in_vain<R, Takes::kStopped>(group, smem, out); break;
-            case 21: gather_of_many<R, Gathers::kAll>(group, smem, out); break;
-            case 22: gather_of_many<R, Gathers::kNoRow>(group, smem, out); break;
-            case 23: gather_of_many<R, Gathers::kNoRowOfFirst>(group, smem, out); break;
-            case 24: gather_of_many<R, Gathers::kFarAhead>(group, smem, out); break;
-            case 25: gather_of_many<R, Gathers::kAlone>(group, smem, out); break;
-            case 26: gather_of_many<R, Gathers::kStopped>(group, smem, out); break;
+            case 20: take_in_vain<R, Takes::kAlone>(group, smem, out); break;
+            case 21: take_in_vain<R, Takes::kStopped>(group, smem, out); break;
+            case 22: gather_of_many<R, Gathers::kAll>(group, smem, out); break;
+            case 23: gather_of_many<R, Gathers::kNoRow>(group, smem, out); break;
+            case 24: gather_of_many<R, Gathers::kNoRowOfFirst>(group, smem, out); break;
+            case 25: gather_of_many<R, Gathers::kFarAhead>(group, smem, out); break;
+            case 26: gather_of_many<R, Gathers::kAlone>(group, smem, out); break;
+            case 27: gather_of_many<R, Gathers::kStopped>(group, smem, out); break;
             default: break;
         }
     }

@@ -14,7 +14,7 @@ pub(super) const SHARED_BYTES: i64 = 5120;
 /// A channel between two ranks with the rows of one, words of 36 ranks, and slots of the last one.
 pub(super) const WINDOW_BYTES: i64 = 8192 + BYTES;
 
-pub(super) const CHECKS: [Check; 27] = [
+pub(super) const CHECKS: [Check; 28] = [
     ("the begin of rings that warps share", Vec::new),
     ("rings that warps share", taken),
     ("words of rings that warps share", || words(false)),
@@ -48,6 +48,14 @@ pub(super) const CHECKS: [Check; 27] = [
     ("rows without a header", || taken_in_vain(Some(0))),
     ("rows with half a header", || taken_in_vain(Some(1))),
     ("rows that do not come", || taken_in_vain(None)),
+    ("a receiver without its other warp", || {
+        let left = Left { head: 1, announced: Some([40, 3]), base: 1, signed: 1, ..Left::NOTHING };
+        let mut sheet = Sheet(left.sheet(Some((SEQUENCE, SELF, 2, 1))));
+        sheet.put(50, [slot(SELF, 0)]);
+        sheet.put(52, [slot(SELF, 2)]);
+        sheet.put(60, [40, 3]);
+        sheet.0
+    }),
     ("a receiver that is stopped", || {
         let mut sheet = Sheet(Left::NOTHING.stopped());
         sheet.put(60, [0, 0]);

@@ -57,6 +57,10 @@ const SHORT_PLAIN: Own = Own { name: "short of room, plain", plain: true, ..SHOR
 const ORDERED: Own = Own { name: "in order", far_apart: true, ..WITHIN_A_NODE };
 const ORDERED_PLAIN: Own = Own { name: "in order, plain", plain: true, ..ORDERED };
 
+/// With more rows of each warp than it has lanes.
+const MANY_ROWS: Own =
+    Own { name: "many rows of a warp", rows: 600, more_blocks: 0, ..WITHIN_A_NODE };
+
 /// Between two nodes.
 const BETWEEN: Own = Own { ranks: 4, nodes: Some(2), ..WIDE };
 const BETWEEN_PLAIN: Own = Own { ranks: 4, nodes: Some(2), ..WIDE_PLAIN };
@@ -82,6 +86,8 @@ const UNWEIGHED: Values =
 /// Choices and weights that no receiver takes.
 const UNTAKEN: Values =
     &[("topk_idx", "1"), ("topk_weights", "1"), ("recv_topk_idx", "0"), ("recv_topk_weights", "0")];
+/// The shortest rows of many tokens.
+const MANY: Values = &[("hidden", "16"), ("topk", "2"), ("max_tokens", "600"), ("experts", "5")];
 /// Rows on their way back.
 const BACK: Values = &[("hidden", "80"), ("topk", "5")];
 /// Weights, which are added up too, and all biases.
@@ -135,7 +141,7 @@ const STRIPES: Set = &[&[("stripes", "4")]];
 const LEAST: Set = &[&[("hidden", "16")]];
 
 /// All of them. The tight ones have rings that hold the least, to which more rows come than fit.
-pub(super) const OWN: [Own; 93] = [
+pub(super) const OWN: [Own; 100] = [
     Own {
         name: "tight",
         pipeline: "node-dispatch",
@@ -275,6 +281,17 @@ pub(super) const OWN: [Own; 93] = [
         ]],
         ..WITHIN_A_NODE
     },
+    Own { pipeline: "decode-combine", set: &[MANY, WEIGHTED], ..MANY_ROWS },
+    Own { pipeline: "merge-combine", set: &[MANY], ..MANY_ROWS },
+    Own { pipeline: "spread-combine", set: &[MANY], ..MANY_ROWS },
+    Own { pipeline: "low-latency-combine", set: &[MANY], ..MANY_ROWS },
+    Own { pipeline: "low-latency-dispatch", set: &[MANY], ..MANY_ROWS },
+    Own {
+        pipeline: "decode-dispatch",
+        set: &[MANY, &[("topk_weights", "1"), ("recv_topk_weights", "1")]],
+        ..MANY_ROWS
+    },
+    Own { pipeline: "packed-dispatch", set: &[MANY, &[("topk_weights", "1")]], ..MANY_ROWS },
     Own {
         name: "long rows",
         pipeline: "decode-combine",
