@@ -11,7 +11,7 @@ use crate::group::raw_stream;
 
 /// Address, elements from row to row, elements from column to column.
 pub(crate) type RowsTuple = (u64, i64, i64);
-/// Stream, SMs, timeout in seconds, event before, event behind; handles of the driver or 0.
+/// Stream, SMs or 0, timeout in seconds, event before, event behind; handles of the driver or 0.
 pub(crate) type CallTuple = (u64, u32, Option<f64>, u64, u64);
 
 /// What is called `name`, or a sentence with all names.
@@ -38,5 +38,6 @@ pub(crate) fn call((stream, sms, timeout, after, done): CallTuple) -> Result<Cal
     };
     let (after, done) = (signal(after), signal(done));
     let stream = raw_stream(stream);
-    Ok(CallOptions { stream, timeout, after, done, ..CallOptions::sms(sms) })
+    let sms = (sms != 0).then_some(sms);
+    Ok(CallOptions { stream, sms, timeout, after, done, ..CallOptions::default() })
 }

@@ -9,7 +9,6 @@ use ep_runtime::buffer::{
 };
 use ep_runtime::error::CallError;
 use ep_runtime::tensor::DeviceTensor;
-use ep_runtime::tune::Tuning;
 use pyo3::prelude::*;
 
 use crate::arguments::{CallTuple, RowsTuple, call, named, rows};
@@ -170,13 +169,6 @@ impl Buffer {
     #[getter]
     fn local_experts(&self) -> usize {
         self.home.options.local_experts(self.home.group.ranks())
-    }
-
-    /// The fewest SMs with which the link is the limit.
-    #[getter]
-    fn sms(&self) -> u32 {
-        let (options, ranks) = (&self.home.options, self.home.group.ranks());
-        Tuning::choose(&options.rates, &options.traffic(ranks)).sms
     }
 
     /// Bytes on each rank: control, outputs, combine inputs, tables, and on the host.

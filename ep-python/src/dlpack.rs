@@ -219,13 +219,21 @@ struct Functions {
 pub(crate) struct Looks {
     look: unsafe extern "C" fn(*mut ffi::PyObject, *mut DlTensor) -> c_int,
     class: Py<PyType>,
+    /// The library's function for another tensor like one.
+    empty_like: Py<PyAny>,
 }
+
+/// Tensors that a call leaves, and where they lie.
+pub(crate) type Made<'py, const COUNT: usize> = ([Option<Bound<'py, PyAny>>; COUNT], [u64; COUNT]);
+
+/// A tensor of another library, and what it has to be.
+pub(crate) type Wanted<'a, 'py, const RANK: usize> = (&'a Bound<'py, PyAny>, Element, [u64; RANK]);
 
 #[pymethods]
 impl Looks {
     /// At tensors of a class, if its library has such functions.
     #[staticmethod]
-    fn at(class: Bound<'_, PyType>) -> PyResult<Option<Looks>> {
+    fn at(class: Bound<'_, PyType>, empty_like: Py<PyAny>) -> PyResult<Option<Looks>> {
         let Some(capsule) = class.getattr_opt("__dlpack_c_exchange_api__")? else {
             return Ok(None);
         };
@@ -235,7 +243,7 @@ impl Looks {
             found.cast::<Functions>().as_ref().ok_or_else(|| PyErr::fetch(class.py()))?
         };
         let look = functions.look.filter(|_| functions.major == 1);
-        Ok(look.map(|look| Looks { look, class: class.unbind() }))
+        Ok(look.map(|look| Looks { look, class: class.unbind(), empty_like }))
     }
 
     /// Number of rows of so many columns, and where they are; none for a tensor of another kind or place.
@@ -246,11 +254,7 @@ impl Looks {
         columns: i64,
         device: Option<i32>,
     ) -> Option<(i64, RowsTuple)> {
-        let tensor = self.tensor(array, dtype, device)?;
-        let [rows, have] = *tensor.extents() else { return None };
-        let strides = tensor.strides();
-        let at = (tensor.address(), *strides.first()?, *strides.last()?);
-        (have == columns).then_some((rows, at))
+        self.rows_of(array, Element::named(dtype)?, columns, device)
     }
 
     /// Where a tensor of this shape lies side by side; none for one of another kind or place.
@@ -261,19 +265,67 @@ impl Looks {
         shape: Vec<i64>,
         device: Option<i32>,
     ) -> Option<u64> {
-        let tensor = self.tensor(array, dtype, device)?;
+        let tensor = self.tensor(array, Element::named(dtype)?, device)?;
         (tensor.extents() == shape && tensor.is_dense()).then(|| tensor.address())
     }
 }
 
 impl Looks {
+    /// What `rows` says.
+    pub(crate) fn rows_of(
+        &self,
+        array: &Bound<'_, PyAny>,
+        element: Element,
+        columns: i64,
+        device: Option<i32>,
+    ) -> Option<(i64, RowsTuple)> {
+        let tensor = self.tensor(array, element, device)?;
+        let [rows, have] = *tensor.extents() else { return None };
+        let strides = tensor.strides();
+        let at = (tensor.address(), *strides.first()?, *strides.last()?);
+        (have == columns).then_some((rows, at))
+    }
+
+    /// What `dense` says.
+    pub(crate) fn dense_of<const RANK: usize>(
+        &self,
+        (array, element, shape): Wanted<'_, '_, RANK>,
+        device: Option<i32>,
+    ) -> Option<u64> {
+        let tensor = self.tensor(array, element, device)?;
+        let fits = tensor.extents().iter().copied().eq(shape.map(|extent| extent as i64));
+        (fits && tensor.is_dense()).then(|| tensor.address())
+    }
+
+    /// Tensors of the same types and shapes as others, with any content, and where they lie; none and 0 where there is
+    /// no other. No answer if one of them is of another class.
+    pub(crate) fn made_like<'py, const COUNT: usize>(
+        &self,
+        likes: &[Bound<'py, PyAny>],
+    ) -> PyResult<Option<Made<'py, COUNT>>> {
+        let mut made = ([const { None }; COUNT], [0; COUNT]);
+        for ((like, tensor), at) in likes.iter().zip(&mut made.0).zip(&mut made.1) {
+            let new = self.empty_like.bind(like.py()).call1((like,))?;
+            let Some(seen) = self.any(&new) else { return Ok(None) };
+            (*tensor, *at) = (Some(new), seen.address());
+        }
+        Ok(Some(made))
+    }
+
     /// What a tensor is, if it is one of the class and has such elements in such a place.
     fn tensor(
         &self,
         array: &Bound<'_, PyAny>,
-        dtype: &str,
+        element: Element,
         device: Option<i32>,
     ) -> Option<DlTensor> {
+        let tensor = self.any(array)?;
+        let fits = tensor.element() == Some(element) && device.is_some();
+        (fits && tensor.place() == device).then_some(tensor)
+    }
+
+    /// What a tensor is, if it is one of the class.
+    fn any(&self, array: &Bound<'_, PyAny>) -> Option<DlTensor> {
         if !array.is_instance(self.class.bind(array.py())).unwrap_or(false) {
             return None;
         }
@@ -285,7 +337,6 @@ impl Looks {
             drop(PyErr::take(array.py()));
             return None;
         }
-        let fits = tensor.element().is_some_and(|element| element.name() == dtype);
-        (fits && device.is_some() && tensor.place() == device).then_some(tensor)
+        Some(tensor)
     }
 }

@@ -8,8 +8,10 @@ use ep_runtime::tensor::DeviceTensor;
 use pyo3::prelude::*;
 
 use crate::arguments::{CallTuple, RowsTuple, call, named, rows};
+use crate::dlpack::Looks;
 use crate::errors::{Failure, released};
 use crate::group::Group;
+use crate::tensor::Element;
 
 /// What the package calls a table of words, the first word of it, and its extents.
 pub(crate) type NamedTable = (&'static str, u64, Vec<u64>);
@@ -110,6 +112,35 @@ impl Shape {
         })
     }
 
+    /// What a dispatch reads of tensors; none if one of them is of another kind or place.
+    pub(crate) fn look(
+        &self,
+        looks: &Looks,
+        x: &Bound<'_, PyAny>,
+        topk_idx: &Bound<'_, PyAny>,
+        device: Option<i32>,
+    ) -> Option<InputTuple> {
+        let (tokens, x) = looks.rows_of(x, Element::Bf16, self.hidden as i64, device)?;
+        let tokens = tokens as u64;
+        let ids = looks.dense_of((topk_idx, Element::I64, [tokens, self.topk as u64]), device)?;
+        Some((tokens, x, ids))
+    }
+
+    /// What a combine reads and writes as tensors: rows, weights and sums.
+    pub(crate) fn look_back(
+        &self,
+        looks: &Looks,
+        [x, topk_weights, combined]: [&Bound<'_, PyAny>; 3],
+        tokens: u64,
+        device: Option<i32>,
+    ) -> Option<[u64; 3]> {
+        let (experts, hidden) = (self.local_experts as u64, self.hidden as u64);
+        let x = looks.dense_of((x, Element::Bf16, [experts, self.rows(), hidden]), device)?;
+        let weights = (topk_weights, Element::F32, [tokens, self.topk as u64]);
+        let combined = (combined, Element::Bf16, [tokens, hidden]);
+        Some([x, looks.dense_of(weights, device)?, looks.dense_of(combined, device)?])
+    }
+
     /// Where it leaves rows, scales and counts, and what it adds to.
     pub(crate) fn outputs(
         &self,
@@ -141,6 +172,12 @@ impl Shape {
 
 /// Statistics, waits, and words for each tile and each expert: what a dispatch adds to, unless it is at address 0.
 pub(crate) type AddedTuple = [u64; 4];
+
+/// Tokens of a dispatch, its rows, and where its `topk_idx` lies.
+pub(crate) type InputTuple = (u64, RowsTuple, u64);
+
+/// Tokens of a dispatch, where its `topk_idx` and its tables lie, tables, rows and scales, and what goes on.
+pub(crate) type SentTuple<'py, T> = (u64, u64, u64, [Option<Bound<'py, PyAny>>; 3], T);
 
 /// The words of experts and of tiles that a combine waits for, and what they come to.
 type WordsTuple = (u64, u64, i32);
@@ -274,20 +311,58 @@ impl LowLatencyDispatcher {
         later: bool,
         how: CallTuple,
     ) -> PyResult<Option<Pending>> {
-        released(py, || {
-            let shape = &self.shape;
-            let inputs = shape.inputs(rank, tokens, x, topk_idx)?;
-            let (counts, into, _) = shape.tables(tables);
-            let outputs = shape.outputs(self.payload, [packed, scale, counts], added);
-            let args = dispatch::Args::default();
-            let how = call(how)?;
-            if !later {
-                self.kernel.launch_into(rank, &how, &inputs, &outputs, &args, &into)?;
-                return Ok(None);
-            }
-            let sent = self.kernel.send_into(rank, &how, &inputs, &outputs, &args, &into)?;
-            Ok(Some(Pending(Sent::Dispatch(sent))))
-        })
+        let inputs = (tokens, x, topk_idx);
+        released(py, || self.put(rank, inputs, [packed, scale, tables], added, later, how))
+    }
+
+    /// The same with tensors of torch, which this looks at itself: no answer if one of them is of another kind or
+    /// place. What the call leaves is made like `likes`: tables, rows, and scales if they have any. Gives the number
+    /// of tokens, where `topk_idx` and the tables lie, and what was made.
+    #[expect(clippy::too_many_arguments, reason = "Python passes what the call takes, by position")]
+    fn send_tensors<'py>(
+        &self,
+        py: Python<'py>,
+        looks: &Looks,
+        place: (usize, Option<i32>),
+        x: &Bound<'py, PyAny>,
+        topk_idx: &Bound<'py, PyAny>,
+        likes: Vec<Bound<'py, PyAny>>,
+        later: bool,
+        how: CallTuple,
+    ) -> PyResult<Option<SentTuple<'py, Option<Pending>>>> {
+        let (rank, device) = place;
+        let Some(inputs) = self.shape.look(looks, x, topk_idx, device) else { return Ok(None) };
+        let Some((made, [tables, rows, scale])) = looks.made_like(&likes)? else { return Ok(None) };
+        let places = [rows, scale, tables];
+        let sent = released(py, || self.put(rank, inputs, places, [0; 4], later, how))?;
+        Ok(Some((inputs.0, inputs.2, tables, made, sent)))
+    }
+}
+
+impl LowLatencyDispatcher {
+    /// Launches a call of so many tokens, with rows and experts at these addresses. Rows, scales and tables are left at
+    /// `places`.
+    fn put(
+        &self,
+        rank: usize,
+        (tokens, x, topk_idx): InputTuple,
+        [packed, scale, tables]: [u64; 3],
+        added: AddedTuple,
+        later: bool,
+        how: CallTuple,
+    ) -> Result<Option<Pending>, Failure> {
+        let shape = &self.shape;
+        let inputs = shape.inputs(rank, tokens, x, topk_idx)?;
+        let (counts, into, _) = shape.tables(tables);
+        let outputs = shape.outputs(self.payload, [packed, scale, counts], added);
+        let args = dispatch::Args::default();
+        let how = call(how)?;
+        if !later {
+            self.kernel.launch_into(rank, &how, &inputs, &outputs, &args, &into)?;
+            return Ok(None);
+        }
+        let sent = self.kernel.send_into(rank, &how, &inputs, &outputs, &args, &into)?;
+        Ok(Some(Pending(Sent::Dispatch(sent))))
     }
 }
 
@@ -347,31 +422,72 @@ impl LowLatencyCombiner {
         later: bool,
         how: CallTuple,
     ) -> PyResult<Option<Pending>> {
-        released(py, || {
-            let shape = &self.shape;
-            let topk = shape.topk as u64;
-            let inputs = combine::Inputs {
-                x: shape.packed(x, shape.hidden),
-                topk_idx: dense(topk_idx, [tokens, topk]),
-                topk_weights: dense(topk_weights, [tokens, topk]),
-                expert_begin: shape.expert_begin(rank)?,
-                expert_done: given(words.0, [shape.local_experts as u64]),
-                tile_done: given(words.1, shape.tiles()),
-            };
-            let outputs = combine::Outputs {
-                combined: dense(combined, [tokens, shape.hidden as u64]),
-                wait_ns: given(waits, [shape.group.ranks() as u64]),
-            };
-            let args = combine::Args { done_at: words.2, ..Default::default() };
-            let (_, from, _) = shape.tables(tables);
-            let how = call(how)?;
-            if !later {
-                self.kernel.launch(rank, &how, &inputs, &outputs, &from, &args)?;
-                return Ok(None);
-            }
-            let sent = self.kernel.send(rank, &how, &inputs, &outputs, &from, &args)?;
-            Ok(Some(Pending(Sent::Combine(sent))))
-        })
+        let inputs = [x, topk_idx, topk_weights];
+        let places = [combined, tables, waits];
+        released(py, || self.put(rank, tokens, inputs, places, words, later, how))
+    }
+
+    /// The same with tensors of one library, as those of a dispatch: no answer, or what goes on later.
+    #[expect(clippy::too_many_arguments, reason = "Python passes what the call takes, by position")]
+    fn send_tensors(
+        &self,
+        py: Python<'_>,
+        looks: &Looks,
+        place: (usize, Option<i32>),
+        x: &Bound<'_, PyAny>,
+        topk_weights: &Bound<'_, PyAny>,
+        combined: &Bound<'_, PyAny>,
+        of: (u64, u64, u64),
+        later: bool,
+        how: CallTuple,
+    ) -> PyResult<Option<(Option<Pending>,)>> {
+        let ((rank, device), (tokens, topk_idx, tables)) = (place, of);
+        let tensors = [x, topk_weights, combined];
+        let found = self.shape.look_back(looks, tensors, tokens, device);
+        let Some([x, weights, combined]) = found else { return Ok(None) };
+        let (inputs, places) = ([x, topk_idx, weights], [combined, tables, 0]);
+        let sent = released(py, || self.put(rank, tokens, inputs, places, (0, 0, 1), later, how))?;
+        Ok(Some((sent,)))
+    }
+}
+
+impl LowLatencyCombiner {
+    /// Launches a call of so many tokens, with rows, experts and weights at these addresses. Sums are left at the first of
+    /// the places, of which the second one has the tables of the dispatch, and the third one waits that are added to.
+    #[expect(clippy::too_many_arguments, reason = "addresses of one kind stand together already")]
+    fn put(
+        &self,
+        rank: usize,
+        tokens: u64,
+        [x, topk_idx, topk_weights]: [u64; 3],
+        [combined, tables, waits]: [u64; 3],
+        words: WordsTuple,
+        later: bool,
+        how: CallTuple,
+    ) -> Result<Option<Pending>, Failure> {
+        let shape = &self.shape;
+        let topk = shape.topk as u64;
+        let inputs = combine::Inputs {
+            x: shape.packed(x, shape.hidden),
+            topk_idx: dense(topk_idx, [tokens, topk]),
+            topk_weights: dense(topk_weights, [tokens, topk]),
+            expert_begin: shape.expert_begin(rank)?,
+            expert_done: given(words.0, [shape.local_experts as u64]),
+            tile_done: given(words.1, shape.tiles()),
+        };
+        let outputs = combine::Outputs {
+            combined: dense(combined, [tokens, shape.hidden as u64]),
+            wait_ns: given(waits, [shape.group.ranks() as u64]),
+        };
+        let args = combine::Args { done_at: words.2, ..Default::default() };
+        let (_, from, _) = shape.tables(tables);
+        let how = call(how)?;
+        if !later {
+            self.kernel.launch(rank, &how, &inputs, &outputs, &from, &args)?;
+            return Ok(None);
+        }
+        let sent = self.kernel.send(rank, &how, &inputs, &outputs, &from, &args)?;
+        Ok(Some(Pending(Sent::Combine(sent))))
     }
 }
 

@@ -5,9 +5,10 @@ use ep_runtime::pipelines::{low_latency_dispatch as dispatch, packed_dispatch};
 use pyo3::prelude::*;
 
 use crate::arguments::{CallTuple, RowsTuple, call};
-use crate::errors::released;
+use crate::dlpack::Looks;
+use crate::errors::{Failure, released};
 use crate::group::Group;
-use crate::low_latency::{NamedTable, Shape, dense, payload_named};
+use crate::low_latency::{InputTuple, NamedTable, SentTuple, Shape, dense, payload_named};
 
 /// Bytes of a line of memory: each table of a combine begins one.
 const LINE: u64 = 128;
@@ -89,19 +90,49 @@ impl PerRankKernels {
         statistics: u64,
         how: CallTuple,
     ) -> PyResult<PerRankSent> {
-        released(py, || {
-            let shape = &self.shape;
-            let inputs = shape.inputs(rank, tokens, x, topk_idx)?;
-            let (counts, tables, _) = self.all_tables(tables);
-            let places = [packed, scale, counts];
-            let outputs = shape.outputs(self.payload, places, [statistics, 0, 0, 0]);
-            let extents = [tokens, shape.topk as u64];
-            let weights = self.weights_ahead.then(|| dense(topk_weights, extents));
-            let how = call(how)?;
-            let sent =
-                self.kernels.dispatch(rank, &how, &inputs, weights.as_ref(), &outputs, &tables)?;
-            Ok(PerRankSent(sent))
-        })
+        let (inputs, places) = ((tokens, x, topk_idx), [packed, scale, tables]);
+        released(py, || self.put(rank, inputs, topk_weights, places, statistics, how))
+    }
+
+    /// The same with tensors of torch, as `LowLatencyDispatcher` has it; without weights.
+    #[expect(clippy::too_many_arguments, reason = "Python passes what the call takes, by position")]
+    fn send_tensors<'py>(
+        &self,
+        py: Python<'py>,
+        looks: &Looks,
+        place: (usize, Option<i32>),
+        x: &Bound<'py, PyAny>,
+        topk_idx: &Bound<'py, PyAny>,
+        likes: Vec<Bound<'py, PyAny>>,
+        how: CallTuple,
+    ) -> PyResult<Option<SentTuple<'py, PerRankSent>>> {
+        let (rank, device) = place;
+        let Some(inputs) = self.shape.look(looks, x, topk_idx, device) else { return Ok(None) };
+        let Some((made, [tables, rows, scale])) = looks.made_like(&likes)? else { return Ok(None) };
+        let places = [rows, scale, tables];
+        let sent = released(py, || self.put(rank, inputs, 0, places, 0, how))?;
+        Ok(Some((inputs.0, inputs.2, tables, made, sent)))
+    }
+
+    /// Launches a combine of tensors of torch, whose weights did not come ahead: whether they are of its kind and place.
+    #[expect(clippy::too_many_arguments, reason = "Python passes what the call takes, by position")]
+    fn send_back_tensors(
+        &self,
+        py: Python<'_>,
+        looks: &Looks,
+        device: Option<i32>,
+        x: &Bound<'_, PyAny>,
+        topk_weights: &Bound<'_, PyAny>,
+        combined: &Bound<'_, PyAny>,
+        of: (usize, u64),
+        sent: &PerRankSent,
+        how: CallTuple,
+    ) -> PyResult<bool> {
+        let ((rank, tokens), tensors) = (of, [x, topk_weights, combined]);
+        let found = self.shape.look_back(looks, tensors, tokens, device);
+        let Some([x, weights, combined]) = found else { return Ok(false) };
+        self.send_back(py, rank, tokens, x, weights, combined, sent, how)?;
+        Ok(true)
     }
 
     /// Launches a combine, with weights unless they came ahead.
@@ -131,6 +162,27 @@ impl PerRankKernels {
 }
 
 impl PerRankKernels {
+    /// Launches a dispatch of so many tokens, with rows, experts and weights at these addresses. Rows, scales and tables are
+    /// left at `places`.
+    fn put(
+        &self,
+        rank: usize,
+        (tokens, x, topk_idx): InputTuple,
+        topk_weights: u64,
+        [packed, scale, tables]: [u64; 3],
+        statistics: u64,
+        how: CallTuple,
+    ) -> Result<PerRankSent, Failure> {
+        let shape = &self.shape;
+        let inputs = shape.inputs(rank, tokens, x, topk_idx)?;
+        let (counts, tables, _) = self.all_tables(tables);
+        let outputs = shape.outputs(self.payload, [packed, scale, counts], [statistics, 0, 0, 0]);
+        let weights = self.weights_ahead.then(|| dense(topk_weights, [tokens, shape.topk as u64]));
+        let (how, weights) = (call(how)?, weights.as_ref());
+        let sent = self.kernels.dispatch(rank, &how, &inputs, weights, &outputs, &tables)?;
+        Ok(PerRankSent(sent))
+    }
+
     /// Address of the counts, the tables of a dispatch, and where these end, if they begin at `at`.
     fn all_tables(&self, at: u64) -> (u64, per_rank::Tables, u64) {
         let shape = &self.shape;

@@ -32,6 +32,10 @@ impl Element {
     pub(crate) const ALL: [Element; 6] =
         [Element::Bf16, Element::Fp8, Element::F32, Element::I64, Element::I32, Element::U8];
 
+    pub(crate) fn named(name: &str) -> Option<Element> {
+        Element::ALL.into_iter().find(|element| element.name() == name)
+    }
+
     pub(crate) fn name(self) -> &'static str {
         match self {
             Element::Bf16 => "bfloat16",
@@ -145,9 +149,8 @@ impl Tensor {
         dtype: &str,
         is_zero: bool,
     ) -> Result<Tensor, Failure> {
-        let element = Element::ALL.into_iter().find(|element| element.name() == dtype);
         let unknown = || Failure::mismatch(format!("there are no tensors of {dtype}"));
-        let element = element.ok_or_else(unknown)?;
+        let element = Element::named(dtype).ok_or_else(unknown)?;
         let strides = dense(&shape)?;
         let count = shape.first().map_or(1, |rows| rows * strides[0]);
         let bytes = (count as u64).saturating_mul(element.bytes() as u64);

@@ -11,6 +11,7 @@ go, what calls cost the host and take in a row, and 4 ranks on 2 nodes.
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import random
 import statistics
@@ -336,7 +337,8 @@ def made_beside(stream: torch.cuda.Stream, rows: torch.Tensor, of: torch.Tensor,
 
 
 def in_a_row(rank: int, ranks: int) -> None:
-    """Calls of 128 tokens one after another: what they take from Python, whatever binds them."""
+    """Calls of 128 tokens one after another: what they take from Python, whatever binds them, with as many SMs as the
+    other system had, and with as many as kernels take by themselves."""
     buffer = made(128, weights=False)
     x, ids, _ = drawn(128)
 
@@ -352,23 +354,24 @@ def in_a_row(rank: int, ranks: int) -> None:
         torch.cuda.synchronize()
         return (time.perf_counter() - begun) / calls * 1e6
 
-    torch.set_default_device(None)
-    there = time_of(lambda: buffer.dispatch(x, ids))
-    received, handle = buffer.dispatch(x, ids)
-    in_place = time_of(lambda received=received: buffer.combine(received, handle))
-    rows = received.x.clone()
-    del received
-    back = time_of(lambda: buffer.combine(rows, handle))
-    torch.set_default_device(x.device)
-    assert torch.equal(buffer.combine(rows, handle).x, added(x, ids, ranks))
-    if rank == 0:
-        parts = f"dispatch {there:.1f} us, combine in place {in_place:.1f} us, of an array {back:.1f} us"
-        print(f"128 tokens in a row: {parts}", flush=True)
+    for sms in (24, None):
+        torch.set_default_device(None)
+        there = time_of(lambda sms=sms: buffer.dispatch(x, ids, sms=sms))
+        received, handle = buffer.dispatch(x, ids)
+        in_place = time_of(lambda sms=sms, it=(received, handle): buffer.combine(*it, sms=sms))
+        rows = received.x.clone()
+        del received
+        back = time_of(lambda sms=sms, it=(rows, handle): buffer.combine(*it, sms=sms))
+        torch.set_default_device(x.device)
+        assert torch.equal(buffer.combine(rows, handle, sms=sms).x, added(x, ids, ranks))
+        if rank == 0:
+            parts = f"dispatch {there:.1f} us, combine in place {in_place:.1f} us, of an array {back:.1f} us"
+            print(f"128 tokens in a row, {sms or 'all'} SMs: {parts}", flush=True)
 
 
 def graph_times(rank: int, ranks: int) -> None:
     """A dispatch and a combine of what it left, 40 times a graph, as `epforge bench --op both --graph 40` does it."""
-    calls, replays = 40, 50
+    calls, replays = 40, 221
     # A graph keeps the outputs of its calls.
     buffer = made(128, live=calls + 1, handles=calls + 1)
     x, ids, weights = drawn(128)
@@ -385,21 +388,20 @@ def graph_times(rank: int, ranks: int) -> None:
     with torch.cuda.graph(graph):
         for _ in range(calls):
             pair()
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    times = []
-    for _ in range(10):
-        dist.barrier()
-        with buffer.group.around(torch.cuda.current_stream().cuda_stream or 1):
+    # As the bench: from the end of each replay to that of the next, and the median of that over all and over the ranks.
+    ends = [torch.cuda.Event(enable_timing=True) for _ in range(replays)]
+    dist.barrier()
+    with buffer.group.around(torch.cuda.current_stream().cuda_stream or 1):
+        for end in ends:
             graph.replay()
-            begin.record()
-            for _ in range(replays):
-                graph.replay()
             end.record()
-        torch.cuda.synchronize()
-        times.append(begin.elapsed_time(end) / replays / calls * 1e3)
+    torch.cuda.synchronize()
+    periods = [one.elapsed_time(other) / calls * 1e3 for one, other in itertools.pairwise(ends[20:])]
+    times = gathered(torch.tensor([statistics.median(periods)], dtype=torch.float64))
     assert torch.equal(out, added(x, ids, ranks))
     if rank == 0:
-        print(f"graphs of {calls} pairs, 128 tokens: {statistics.median(times):.2f} us a pair", flush=True)
+        time = statistics.median(torch.cat(list(times)).tolist())
+        print(f"graphs of {calls} pairs, 128 tokens: {time:.2f} us a pair", flush=True)
 
 
 def host_time(rank: int, ranks: int) -> None:
@@ -445,6 +447,8 @@ def few_host_times(times: Times, way: str, payload: str, group: epforge.Group, i
         times.of(f"its results {name}", lambda packed=packed: (packed.x, packed.scale, packed.counts))
         times.of(f"few back {name}", lambda packed=packed: low.combine(rows, packed, factors))
         torch.cuda.synchronize()
+    # Whatever is quick, these are the kernels of the way.
+    assert [bool(low._dispatchers), bool(low._whole)] == [way == "per-expert", way == "per-rank"]
     for _ in range(Times.calls):
         fp8 = payload == "fp8"
         sent = times.of(

@@ -6,6 +6,7 @@ import gc
 import subprocess
 import sys
 import unittest
+from types import SimpleNamespace
 from typing import Any
 
 import ml_dtypes
@@ -14,6 +15,7 @@ import numpy as np
 import epforge
 from epforge import _core
 from epforge.arrays import NUMPY, read, view
+from epforge.caller import Caller
 from problems import Problem, problem
 from test_calls import made
 
@@ -119,6 +121,13 @@ class Refusals(unittest.TestCase):
             self.assertEqual(str(caught.exception), wanted)
         with self.assertRaisesRegex(epforge.Mismatch, "the handle belongs to another buffer"):
             made(self.group, self.own, weights=False).combine(rows, handle)
+
+    def test_a_call_that_names_no_sms_leaves_them_to_its_kernels(self) -> None:
+        core = SimpleNamespace(sms=lambda rank: 132)
+        gpu: Any = SimpleNamespace(on_emulator=False, _core=core, local=range(1), _devices={0: 0})
+        for least, asked, wanted in ((0, None, 0), (0, 8, 8), (64, None, 64), (200, None, 132)):
+            how = Caller(gpu, least)._how(0, None, (None, asked, None, None, None))
+            self.assertEqual(how, (0, wanted, None, 0, 0))
 
     def test_what_is_missing_is_said(self) -> None:
         with self.assertRaises(epforge.Missing) as caught:

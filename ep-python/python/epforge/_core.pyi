@@ -1,5 +1,6 @@
 """The typed calls on addresses: the extension module."""
 
+from collections.abc import Callable
 from typing import Any
 
 __version__: str
@@ -8,7 +9,7 @@ __version__: str
 Rows = tuple[int, int, int]
 #: Tokens, address of their number or 0, rows, scales, `topk_idx`, `topk_weights`.
 Input = tuple[int, int, Rows, Rows, int, int]
-#: Stream, SMs, timeout in seconds, event before or 0, event behind or 0.
+#: Stream, SMs or 0, timeout in seconds, event before or 0, event behind or 0.
 Call = tuple[int, int, float | None, int, int]
 
 class Error(Exception): ...
@@ -160,7 +161,7 @@ class Taken:
 
 class Looks:
     @staticmethod
-    def at(class_: type, /) -> Looks | None: ...
+    def at(class_: type, empty_like: Callable[[Any], Any], /) -> Looks | None: ...
     def rows(self, array: Any, dtype: str, columns: int, device: int | None) -> tuple[int, Rows] | None: ...
     def dense(self, array: Any, dtype: str, shape: tuple[int, ...], device: int | None) -> int | None: ...
 
@@ -172,8 +173,6 @@ class Buffer:
     def capacity(self) -> int: ...
     @property
     def local_experts(self) -> int: ...
-    @property
-    def sms(self) -> int: ...
     @property
     def memory(self) -> tuple[int, int, int, int, int]: ...
     def exchange_counts(self, rank: int, sent: Input, how: Call) -> Handle: ...
@@ -247,6 +246,16 @@ class LowLatencyDispatcher:
         later: bool,
         how: Call,
     ) -> Pending | None: ...
+    def send_tensors(
+        self,
+        looks: Looks,
+        place: tuple[int, int | None],
+        x: Any,
+        topk_idx: Any,
+        likes: list[Any],
+        later: bool,
+        how: Call,
+    ) -> tuple[int, int, int, list[Any], Pending | None] | None: ...
 
 class LowLatencyCombiner:
     def __new__(
@@ -268,6 +277,17 @@ class LowLatencyCombiner:
         later: bool,
         how: Call,
     ) -> Pending | None: ...
+    def send_tensors(
+        self,
+        looks: Looks,
+        place: tuple[int, int | None],
+        x: Any,
+        topk_weights: Any,
+        combined: Any,
+        of: tuple[int, int, int],
+        later: bool,
+        how: Call,
+    ) -> tuple[Pending | None] | None: ...
 
 class Pending:
     def recv(self, how: Call) -> None: ...
@@ -297,6 +317,20 @@ class PerRankKernels:
         statistics: int,
         how: Call,
     ) -> PerRankSent: ...
+    def send_tensors(
+        self, looks: Looks, place: tuple[int, int | None], x: Any, topk_idx: Any, likes: list[Any], how: Call
+    ) -> tuple[int, int, int, list[Any], PerRankSent] | None: ...
+    def send_back_tensors(
+        self,
+        looks: Looks,
+        device: int | None,
+        x: Any,
+        topk_weights: Any,
+        combined: Any,
+        of: tuple[int, int],
+        sent: PerRankSent,
+        how: Call,
+    ) -> bool: ...
     def send_back(
         self,
         rank: int,

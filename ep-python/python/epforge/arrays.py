@@ -69,7 +69,7 @@ def is_torch(array: Any) -> bool:
         if torch is None:
             return False
         _TENSORS.append(torch.Tensor)
-        TORCH.looks = _core.Looks.at(torch.Tensor) or Methods(TORCH._named)
+        TORCH.looks = _core.Looks.at(torch.Tensor, torch.empty_like) or Methods(TORCH._named)
     return isinstance(array, _TENSORS[0])
 
 
@@ -242,15 +242,19 @@ class Layout:
         #: For each GPU, tensors without memory to make others like them: that takes a third of saying what they are.
         self._likes: dict[int | None, list[torch.Tensor]] = {}
 
-    def in_torch(self, device: int | None) -> list[tuple[torch.Tensor, int]]:
-        """New tensors with any content, and where each lies."""
+    def likes(self, device: int | None) -> list[torch.Tensor]:
+        """What `torch.empty_like` makes the tensors of."""
         likes = self._likes.get(device)
         if likes is None:
             likes = self._likes[device] = [TORCH.empty(shape, dtype, device) for dtype, shape in self.arrays]
             for like in likes:
                 like.untyped_storage().resize_(0)
+        return likes
+
+    def in_torch(self, device: int | None) -> list[tuple[torch.Tensor, int]]:
+        """New tensors with any content, and where each lies."""
         make, made = TORCH.empty_like(), []
-        for like in likes:
+        for like in self.likes(device):
             tensor = make(like)
             made.append((tensor, tensor.data_ptr()))
         return made

@@ -70,7 +70,7 @@ class Buffer(Caller):
         #: What a combine of so many tokens leaves.
         self._summed: dict[int, Layout] = Found(lambda tokens: Layout(("bfloat16", (tokens, hidden))))
         self._weighed: dict[int, Layout] = Found(lambda tokens: Layout(("float32", (tokens, topk))))
-        super().__init__(group, self._core.sms)
+        super().__init__(group)
 
     @property
     def capacity(self) -> int:

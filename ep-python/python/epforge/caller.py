@@ -33,10 +33,11 @@ NO_CHOICE: How = (None, None, None, None, None)
 class Caller:
     """What makes calls in a group."""
 
-    def __init__(self, group: Group, sms: int) -> None:
+    def __init__(self, group: Group, sms: int = 0) -> None:
         self.group = group
-        # The emulator takes a second for what a GPU does in a microsecond: few blocks go far there.
-        self.sms = 4 if group.on_emulator else min(sms, group._core.sms(group.local.start))
+        #: SMs of a call that names none; 0: as many as each kernel takes by itself. The emulator takes a second for
+        #: what a GPU does in a microsecond: few blocks go far there.
+        self._sms = 4 if group.on_emulator else min(sms, group._core.sms(group.local.start))
         self._streams: dict[int, int] = {}
 
     def _rows(self, rank: int, array: Any, name: str, dtype: str, columns: int) -> tuple[int, _core.Rows, Any]:
@@ -111,7 +112,7 @@ class Caller:
         """How a call runs: behind all that the stream of the call before it holds."""
         stream, sms, timeout, after, done = how
         if self.group.on_emulator:
-            return (0, sms or self.sms, None, 0, 0)
+            return (0, sms or self._sms, None, 0, 0)
         last = self._streams.get(rank)
         if stream is None:
             stream = (TORCH.stream(self.group._devices[rank]) or LEGACY_STREAM) if library is TORCH else last or 0
@@ -119,7 +120,7 @@ class Caller:
             if last is not None:
                 self.group._core.follow(rank, last)
             self._streams[rank] = stream
-        return (stream, sms or self.sms, timeout, after or 0, done or 0)
+        return (stream, sms or self._sms, timeout, after or 0, done or 0)
 
     def _new(self, rank: int, layout: Layout, library: Library | None) -> list[tuple[Any, int]]:
         """Memory for the arrays that a call leaves, and where each lies."""
