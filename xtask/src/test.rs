@@ -197,7 +197,7 @@ fn releases(without_python: bool) -> Vec<Part> {
     });
     let mut all = Vec::from_iter(older);
     // Two crates after each other, all targets of one side by side.
-    let seconds = Some(("EPFORGE_FUZZ_SECONDS", "30".to_owned()));
+    let seconds = Some(("EPFORGE_FUZZ_SECONDS", "60".to_owned()));
     all.push(tests(
         "inputs that nobody thought of",
         &["--lib", "--test", "it"],
