@@ -112,8 +112,25 @@ impl Shape {
         })
     }
 
+    /// Makes what a dispatch leaves like `likes`, and sends what it reads of tensors with places for rows, scales and
+    /// tables; no answer if one of them is of another kind or place.
+    pub(crate) fn send_tensors<'py, T>(
+        &self,
+        looks: &Looks,
+        device: Option<i32>,
+        x: &Bound<'py, PyAny>,
+        topk_idx: &Bound<'py, PyAny>,
+        likes: &[Bound<'py, PyAny>],
+        send: impl FnOnce(InputTuple, [u64; 3]) -> PyResult<T>,
+    ) -> PyResult<Option<SentTuple<'py, T>>> {
+        let Some(inputs) = self.look(looks, x, topk_idx, device) else { return Ok(None) };
+        let Some((made, [tables, rows, scale])) = looks.made_like(likes)? else { return Ok(None) };
+        let sent = send(inputs, [rows, scale, tables])?;
+        Ok(Some((inputs.0, inputs.2, tables, made, sent)))
+    }
+
     /// What a dispatch reads of tensors; none if one of them is of another kind or place.
-    pub(crate) fn look(
+    fn look(
         &self,
         looks: &Looks,
         x: &Bound<'_, PyAny>,
@@ -331,11 +348,9 @@ impl LowLatencyDispatcher {
         how: CallTuple,
     ) -> PyResult<Option<SentTuple<'py, Option<Pending>>>> {
         let (rank, device) = place;
-        let Some(inputs) = self.shape.look(looks, x, topk_idx, device) else { return Ok(None) };
-        let Some((made, [tables, rows, scale])) = looks.made_like(&likes)? else { return Ok(None) };
-        let places = [rows, scale, tables];
-        let sent = released(py, || self.put(rank, inputs, places, [0; 4], later, how))?;
-        Ok(Some((inputs.0, inputs.2, tables, made, sent)))
+        self.shape.send_tensors(looks, device, x, topk_idx, &likes, |inputs, places| {
+            released(py, || self.put(rank, inputs, places, [0; 4], later, how))
+        })
     }
 }
 

@@ -107,11 +107,9 @@ impl PerRankKernels {
         how: CallTuple,
     ) -> PyResult<Option<SentTuple<'py, PerRankSent>>> {
         let (rank, device) = place;
-        let Some(inputs) = self.shape.look(looks, x, topk_idx, device) else { return Ok(None) };
-        let Some((made, [tables, rows, scale])) = looks.made_like(&likes)? else { return Ok(None) };
-        let places = [rows, scale, tables];
-        let sent = released(py, || self.put(rank, inputs, 0, places, 0, how))?;
-        Ok(Some((inputs.0, inputs.2, tables, made, sent)))
+        self.shape.send_tensors(looks, device, x, topk_idx, &likes, |inputs, places| {
+            released(py, || self.put(rank, inputs, 0, places, 0, how))
+        })
     }
 
     /// Launches a combine of tensors of torch, whose weights did not come ahead: whether they are of its kind and place.

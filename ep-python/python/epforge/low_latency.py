@@ -102,7 +102,7 @@ class LowLatency(Caller):
         #: What a combine of so many tokens leaves.
         self._summed: dict[int, Layout] = Found(lambda tokens: Layout(("bfloat16", (tokens, hidden))))
         #: Kernels that take turns, by their call, by the form in which rows travel, and by rank.
-        self._rounds: dict[tuple[str, str, int], Round] = {}
+        self._rounds: dict[tuple[str, str, int], Round] = Found(self._round)
         #: The returns of ranks that these belong to: after one, all ranks begin again with the first kernels.
         self._returns = group.returns
 
@@ -133,12 +133,10 @@ class LowLatency(Caller):
             self._combiners[wire] = [self._make(_core.LowLatencyCombiner, wire) for _ in range(self.between)]
         return self._combiners[wire]
 
-    def _round(self, call: str, kind: str, rank: int) -> Round:
+    def _round(self, key: tuple[str, str, int]) -> Round:
         """The kernels for dispatches of a payload on a rank, or for combines of a wire."""
-        key = (call, kind, rank)
-        if key not in self._rounds:
-            self._rounds[key] = Round(self._dispatcher(kind) if call == "dispatch" else self._combiner(kind))
-        return self._rounds[key]
+        call, kind, _ = key
+        return Round(self._dispatcher(kind) if call == "dispatch" else self._combiner(kind))
 
     @property
     def parts(self) -> int:
@@ -452,7 +450,7 @@ class LowLatency(Caller):
             self._returns = self.group.returns
             for each in self._rounds.values():
                 each.begin_again()
-        round = self._rounds.get((call, kind, rank)) or self._round(call, kind, rank)
+        round = self._rounds[call, kind, rank]
         at = round.count % self.between
         return None if at in round.open else (round, at)
 
@@ -463,7 +461,7 @@ class LowLatency(Caller):
         turn, rank = self._turn(*kernels), call.rank
         while turn is None:
             # Somebody gave up between the phases: what is on its way comes first.
-            round = self._round(*kernels)
+            round = self._rounds[kernels]
             self._receive(round.open[round.count % self.between])
             turn = self._turn(*kernels)
         options = self._how(rank, call._library, how)
