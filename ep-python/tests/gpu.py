@@ -97,6 +97,27 @@ def full_size(rank: int, ranks: int) -> None:
     assert torch.equal(received.scale, arriving(scale, ids, rank, ranks))
 
 
+def offered(rank: int, ranks: int) -> None:
+    """Weights that were left in a combine input, beside rows in the same one, in place, and in an array."""
+    buffer = made(128, live=2)
+    x, ids, weights = drawn(128)
+    received, handle = buffer.dispatch(x, ids, weights)
+    left = buffer.offer(handle)
+    left.x[: received.rows] = received.x
+    there = torch.stack([(ids // (EXPERTS // ranks) == rank).any(1) for rank in range(ranks)], 1).sum(1, keepdim=True)
+    for factor, rows in enumerate((left, received, received.x), start=1):
+        left.weights[:] = factor
+        combined = buffer.combine(rows, handle, left)
+        assert torch.equal(combined.x, added(x, ids, ranks)), factor
+        assert torch.equal(combined.weights, (factor * there).expand(-1, TOPK).float()), factor
+    try:
+        buffer.combine(buffer.offer(handle), handle, left)
+    except epforge.Mismatch as error:
+        assert "two combine inputs" in str(error)
+    else:
+        raise AssertionError("rows and weights of two combine inputs were taken")
+
+
 def graphs(rank: int, ranks: int) -> None:
     """Dispatch and combine in a graph of torch, replayed with other numbers of tokens."""
     buffer = made(128, weights=False)
@@ -377,9 +398,13 @@ def graph_times(rank: int, ranks: int) -> None:
     x, ids, weights = drawn(128)
     out = torch.empty_like(x)
 
+    # What goes back is left in one place for all of them.
+    left = buffer.offer(buffer.dispatch(x, ids, weights)[1])
+    left.weights[:] = 1
+
     def pair() -> None:
         received, handle = buffer.dispatch(x, ids, weights, sms=24)
-        buffer.combine(received, handle, out=out, sms=24)
+        buffer.combine(received, handle, left, out=out, sms=24)
 
     pair()
     torch.cuda.synchronize()
@@ -567,6 +592,7 @@ def one_after_another(rank: int, ranks: int, steps: int, buffers: int, seconds: 
     parts: list[tuple[Any, ...]] = [
         (torch_calls.layer_in_processes,),
         (full_size,),
+        (offered,),
         (graphs,),
         (behind_an_event,),
         (kernel_times,),

@@ -210,7 +210,8 @@ class Buffer(Caller):
 
         ``rows`` are already weighted and added up over the local experts: an array, which is copied into the
         window; an `Offered`; or the `Received` of the dispatch, whose BF16 rows the experts have worked on in
-        place. ``weights`` come back summed over the ranks. The sums are left in ``out`` if it is there.
+        place. ``weights`` come back summed over the ranks: an array, which is copied, or an `Offered` in which they
+        were left. The sums are left in ``out`` if it is there.
         """
         self._own(handle)
         how = (stream, sms, timeout, after, done)
@@ -256,8 +257,12 @@ class Buffer(Caller):
             offered = rows._core
         if weights is not None and not self.weights:
             raise _core.Mismatch("the combine has weights, but the buffer was made without `weights`")
+        if isinstance(weights, Offered):
+            if offered is not None and offered is not weights._core:
+                raise _core.Mismatch("`rows` and `weights` were left in two combine inputs: a combine reads one")
+            offered, weights = weights._core, None
         count, where, factors, keep = 0, NOWHERE, NOWHERE, []
-        is_array = in_place is None and offered is None
+        is_array = in_place is None and not isinstance(rows, Offered)
         if is_array:
             count, where, kept = self._rows(rank, rows, "rows", "bfloat16", self.hidden)
             keep.append(kept)
