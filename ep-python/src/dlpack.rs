@@ -223,9 +223,6 @@ pub(crate) struct Looks {
     empty_like: Py<PyAny>,
 }
 
-/// Tensors that a call leaves, and where they lie.
-pub(crate) type Made<'py, const COUNT: usize> = ([Option<Bound<'py, PyAny>>; COUNT], [u64; COUNT]);
-
 /// A tensor of another library, and what it has to be.
 pub(crate) type Wanted<'a, 'py, const RANK: usize> = (&'a Bound<'py, PyAny>, Element, [u64; RANK]);
 
@@ -297,19 +294,15 @@ impl Looks {
         (fits && tensor.is_dense()).then(|| tensor.address())
     }
 
-    /// Tensors of the same types and shapes as others, with any content, and where they lie; none and 0 where there is
-    /// no other. No answer if one of them is of another class.
-    pub(crate) fn made_like<'py, const COUNT: usize>(
+    /// A tensor of the same type and shape as another, with any content, and where it lies; none if it is of another
+    /// class.
+    pub(crate) fn made_like<'py>(
         &self,
-        likes: &[Bound<'py, PyAny>],
-    ) -> PyResult<Option<Made<'py, COUNT>>> {
-        let mut made = ([const { None }; COUNT], [0; COUNT]);
-        for ((like, tensor), at) in likes.iter().zip(&mut made.0).zip(&mut made.1) {
-            let new = self.empty_like.bind(like.py()).call1((like,))?;
-            let Some(seen) = self.any(&new) else { return Ok(None) };
-            (*tensor, *at) = (Some(new), seen.address());
-        }
-        Ok(Some(made))
+        like: &Bound<'py, PyAny>,
+    ) -> PyResult<Option<(Bound<'py, PyAny>, u64)>> {
+        let made = self.empty_like.bind(like.py()).call1((like,))?;
+        let at = self.any(&made).map(|tensor| tensor.address());
+        Ok(at.map(|at| (made, at)))
     }
 
     /// What a tensor is, if it is one of the class and has such elements in such a place.

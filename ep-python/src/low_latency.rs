@@ -13,8 +13,11 @@ use crate::errors::{Failure, released};
 use crate::group::Group;
 use crate::tensor::Element;
 
-/// What the package calls a table of words, the first word of it, and its extents.
-pub(crate) type NamedTable = (&'static str, u64, Vec<u64>);
+/// Bytes of a line of memory.
+pub(crate) const LINE: u64 = 128;
+
+/// What the package calls a table, the type of its elements, the first of them, and its extents.
+pub(crate) type NamedTable = (&'static str, &'static str, u64, Vec<u64>);
 
 /// A kernel's numbers, and the experts of each local rank on its device.
 pub(crate) struct Shape {
@@ -72,16 +75,32 @@ impl Shape {
         [0, src_info, range_first, range_count, range_count + experts * ranks]
     }
 
-    /// These tables by name.
-    pub(crate) fn named_tables(&self) -> Vec<NamedTable> {
+    /// All that a dispatch leaves beside its rows, in memory of its own: scales, if the payload has any, and these tables.
+    pub(crate) fn named_tables(&self, payload: dispatch::Payload) -> Vec<NamedTable> {
         let (experts, ranks) = (self.local_experts as u64, self.group.ranks() as u64);
         let [counts, src_info, range_first, range_count, _] = self.table_ends();
-        vec![
-            ("counts", counts, vec![experts]),
-            ("src_info", src_info, vec![experts, self.rows()]),
-            ("range_first", range_first, vec![experts, ranks]),
-            ("range_count", range_count, vec![experts, ranks]),
-        ]
+        let first = self.scale_bytes(payload) / 4;
+        let words = |name, begin, extents| (name, Element::I32.name(), first + begin, extents);
+        let mut named = vec![
+            words("counts", counts, vec![experts]),
+            words("src_info", src_info, vec![experts, self.rows()]),
+            words("range_first", range_first, vec![experts, ranks]),
+            words("range_count", range_count, vec![experts, ranks]),
+        ];
+        if let Some(element) = scales_of(payload) {
+            named.push(("scale", element.name(), 0, self.scale_extents().to_vec()));
+        }
+        named
+    }
+
+    /// Bytes of the scales, ahead of the tables, which begin a line.
+    pub(crate) fn scale_bytes(&self, payload: dispatch::Payload) -> u64 {
+        let bytes = scales_of(payload).map_or(0, Element::bytes) as u64;
+        (bytes * self.scale_extents().iter().product::<u64>()).next_multiple_of(LINE)
+    }
+
+    fn scale_extents(&self) -> [u64; 3] {
+        [self.local_experts as u64, self.rows(), self.hidden.div_ceil(128) as u64]
     }
 
     /// Address of the counts, the other tables, and where these end, if they begin at `at`.
@@ -112,21 +131,22 @@ impl Shape {
         })
     }
 
-    /// Makes what a dispatch leaves like `likes`, and sends what it reads of tensors with places for rows, scales and
-    /// tables; no answer if one of them is of another kind or place.
+    /// Makes what a dispatch leaves like `likes`, and sends what it reads of tensors with places for rows and for all
+    /// else; no answer if one of them is of another kind or place.
     pub(crate) fn send_tensors<'py, T>(
         &self,
         looks: &Looks,
         device: Option<i32>,
         x: &Bound<'py, PyAny>,
         topk_idx: &Bound<'py, PyAny>,
-        likes: &[Bound<'py, PyAny>],
-        send: impl FnOnce(InputTuple, [u64; 3]) -> PyResult<T>,
+        likes: &[Bound<'py, PyAny>; 2],
+        send: impl FnOnce(InputTuple, [u64; 2]) -> PyResult<T>,
     ) -> PyResult<Option<SentTuple<'py, T>>> {
         let Some(inputs) = self.look(looks, x, topk_idx, device) else { return Ok(None) };
-        let Some((made, [tables, rows, scale])) = looks.made_like(likes)? else { return Ok(None) };
-        let sent = send(inputs, [rows, scale, tables])?;
-        Ok(Some((inputs.0, inputs.2, tables, made, sent)))
+        let Some((left, left_at)) = looks.made_like(&likes[0])? else { return Ok(None) };
+        let Some((packed, packed_at)) = looks.made_like(&likes[1])? else { return Ok(None) };
+        let sent = send(inputs, [packed_at, left_at])?;
+        Ok(Some((inputs.0, inputs.2, left_at, [left, packed], sent)))
     }
 
     /// What a dispatch reads of tensors; none if one of them is of another kind or place.
@@ -193,8 +213,8 @@ pub(crate) type AddedTuple = [u64; 4];
 /// Tokens of a dispatch, its rows, and where its `topk_idx` lies.
 pub(crate) type InputTuple = (u64, RowsTuple, u64);
 
-/// Tokens of a dispatch, where its `topk_idx` and its tables lie, tables, rows and scales, and what goes on.
-pub(crate) type SentTuple<'py, T> = (u64, u64, u64, [Option<Bound<'py, PyAny>>; 3], T);
+/// Tokens of a dispatch, where its `topk_idx` and what it leaves beside its rows lie, that and its rows, and what goes on.
+pub(crate) type SentTuple<'py, T> = (u64, u64, u64, [Bound<'py, PyAny>; 2], T);
 
 /// The words of experts and of tiles that a combine waits for, and what they come to.
 type WordsTuple = (u64, u64, i32);
@@ -232,6 +252,15 @@ pub(crate) fn payload_named(name: &str) -> Result<dispatch::Payload, Failure> {
     let all = [("bf16", Bf16), ("fp8", Fp8), ("fp8-packed", Fp8Packed)];
     let found = all.iter().find(|(known, _)| *known == name).map(|(_, arm)| *arm);
     named("payload", name, found, &all.map(|(name, _)| name))
+}
+
+/// The type of its scales.
+fn scales_of(payload: dispatch::Payload) -> Option<Element> {
+    match payload {
+        dispatch::Payload::Bf16 => None,
+        dispatch::Payload::Fp8 => Some(Element::F32),
+        dispatch::Payload::Fp8Packed => Some(Element::U8),
+    }
 }
 
 /// Packed rows, and their scales if they have any.
@@ -300,10 +329,10 @@ impl LowLatencyDispatcher {
         self.kernel.core.plan().window_bytes
     }
 
-    /// The tables of a call: name, first word and extents of each.
+    /// What a call leaves beside its rows.
     #[getter]
     fn tables(&self) -> Vec<NamedTable> {
-        self.shape.named_tables()
+        self.shape.named_tables(self.payload)
     }
 
     /// What a word of an expert comes to when all of its rows have.
@@ -322,19 +351,18 @@ impl LowLatencyDispatcher {
         x: RowsTuple,
         topk_idx: u64,
         packed: u64,
-        scale: u64,
-        tables: u64,
+        left: u64,
         added: AddedTuple,
         later: bool,
         how: CallTuple,
     ) -> PyResult<Option<Pending>> {
         let inputs = (tokens, x, topk_idx);
-        released(py, || self.put(rank, inputs, [packed, scale, tables], added, later, how))
+        released(py, || self.put(rank, inputs, [packed, left], added, later, how))
     }
 
     /// The same with tensors of torch, which this looks at itself: no answer if one of them is of another kind or
-    /// place. What the call leaves is made like `likes`: tables, rows, and scales if they have any. Gives the number
-    /// of tokens, where `topk_idx` and the tables lie, and what was made.
+    /// place. What the call leaves is made like `likes`: all but its rows, and these. Gives the number of tokens, where
+    /// `topk_idx` and the first of the two lie, and what was made.
     #[expect(clippy::too_many_arguments, reason = "Python passes what the call takes, by position")]
     fn send_tensors<'py>(
         &self,
@@ -343,7 +371,7 @@ impl LowLatencyDispatcher {
         place: (usize, Option<i32>),
         x: &Bound<'py, PyAny>,
         topk_idx: &Bound<'py, PyAny>,
-        likes: Vec<Bound<'py, PyAny>>,
+        likes: [Bound<'py, PyAny>; 2],
         later: bool,
         how: CallTuple,
     ) -> PyResult<Option<SentTuple<'py, Option<Pending>>>> {
@@ -355,21 +383,21 @@ impl LowLatencyDispatcher {
 }
 
 impl LowLatencyDispatcher {
-    /// Launches a call of so many tokens, with rows and experts at these addresses. Rows, scales and tables are left at
-    /// `places`.
+    /// Launches a call of so many tokens, with rows and experts at these addresses. Rows and all else are left at these
+    /// places.
     fn put(
         &self,
         rank: usize,
         (tokens, x, topk_idx): InputTuple,
-        [packed, scale, tables]: [u64; 3],
+        [packed, left]: [u64; 2],
         added: AddedTuple,
         later: bool,
         how: CallTuple,
     ) -> Result<Option<Pending>, Failure> {
         let shape = &self.shape;
         let inputs = shape.inputs(rank, tokens, x, topk_idx)?;
-        let (counts, into, _) = shape.tables(tables);
-        let outputs = shape.outputs(self.payload, [packed, scale, counts], added);
+        let (counts, into, _) = shape.tables(left + shape.scale_bytes(self.payload));
+        let outputs = shape.outputs(self.payload, [packed, left, counts], added);
         let args = dispatch::Args::default();
         let how = call(how)?;
         if !later {

@@ -8,10 +8,8 @@ use crate::arguments::{CallTuple, RowsTuple, call};
 use crate::dlpack::Looks;
 use crate::errors::{Failure, released};
 use crate::group::Group;
-use crate::low_latency::{InputTuple, NamedTable, SentTuple, Shape, dense, payload_named};
-
-/// Bytes of a line of memory: each table of a combine begins one.
-const LINE: u64 = 128;
+use crate::low_latency::{InputTuple, LINE, NamedTable, SentTuple, Shape, dense, payload_named};
+use crate::tensor::Element;
 
 /// Sends a row for each rank of a token, and brings back a sum of each.
 #[pyclass(frozen, module = "epforge._core")]
@@ -63,14 +61,16 @@ impl PerRankKernels {
         self.kernels.window_bytes()
     }
 
-    /// The tables of a dispatch, as those of `LowLatencyDispatcher`, and behind them what its combine alone reads.
+    /// What a dispatch leaves beside its rows, as that of `LowLatencyDispatcher`, and behind it what its combine alone
+    /// reads.
     #[getter]
     fn tables(&self) -> Vec<NamedTable> {
-        let mut named = self.shape.named_tables();
-        let (_, _, begin) = self.shape.tables(0);
-        // The first line may begin anywhere.
-        let bytes = self.all_tables(0).2 - begin + LINE;
-        named.push(("of_combine", begin / 4, vec![bytes.div_ceil(4)]));
+        let mut named = self.shape.named_tables(self.payload);
+        let first = self.shape.scale_bytes(self.payload);
+        let (_, _, begin) = self.shape.tables(first);
+        // The memory may begin within a line.
+        let bytes = self.all_tables(first).2 - begin + LINE;
+        named.push(("of_combine", Element::I32.name(), begin / 4, vec![bytes.div_ceil(4)]));
         named
     }
 
@@ -85,12 +85,11 @@ impl PerRankKernels {
         topk_idx: u64,
         topk_weights: u64,
         packed: u64,
-        scale: u64,
-        tables: u64,
+        left: u64,
         statistics: u64,
         how: CallTuple,
     ) -> PyResult<PerRankSent> {
-        let (inputs, places) = ((tokens, x, topk_idx), [packed, scale, tables]);
+        let (inputs, places) = ((tokens, x, topk_idx), [packed, left]);
         released(py, || self.put(rank, inputs, topk_weights, places, statistics, how))
     }
 
@@ -103,7 +102,7 @@ impl PerRankKernels {
         place: (usize, Option<i32>),
         x: &Bound<'py, PyAny>,
         topk_idx: &Bound<'py, PyAny>,
-        likes: Vec<Bound<'py, PyAny>>,
+        likes: [Bound<'py, PyAny>; 2],
         how: CallTuple,
     ) -> PyResult<Option<SentTuple<'py, PerRankSent>>> {
         let (rank, device) = place;
@@ -160,21 +159,21 @@ impl PerRankKernels {
 }
 
 impl PerRankKernels {
-    /// Launches a dispatch of so many tokens, with rows, experts and weights at these addresses. Rows, scales and tables are
-    /// left at `places`.
+    /// Launches a dispatch of so many tokens, with rows, experts and weights at these addresses. Rows and all else are left
+    /// at these places.
     fn put(
         &self,
         rank: usize,
         (tokens, x, topk_idx): InputTuple,
         topk_weights: u64,
-        [packed, scale, tables]: [u64; 3],
+        [packed, left]: [u64; 2],
         statistics: u64,
         how: CallTuple,
     ) -> Result<PerRankSent, Failure> {
         let shape = &self.shape;
         let inputs = shape.inputs(rank, tokens, x, topk_idx)?;
-        let (counts, tables, _) = self.all_tables(tables);
-        let outputs = shape.outputs(self.payload, [packed, scale, counts], [statistics, 0, 0, 0]);
+        let (counts, tables, _) = self.all_tables(left + shape.scale_bytes(self.payload));
+        let outputs = shape.outputs(self.payload, [packed, left, counts], [statistics, 0, 0, 0]);
         let weights = self.weights_ahead.then(|| dense(topk_weights, [tokens, shape.topk as u64]));
         let (how, weights) = (call(how)?, weights.as_ref());
         let sent = self.kernels.dispatch(rank, &how, &inputs, weights, &outputs, &tables)?;

@@ -126,6 +126,12 @@ unsafe extern "C" fn delete_unused(capsule: *mut ffi::PyObject) {
     }
 }
 
+/// The type that is called so.
+fn element_named(dtype: &str) -> Result<Element, Failure> {
+    let unknown = || Failure::mismatch(format!("there are no tensors of {dtype}"));
+    Element::named(dtype).ok_or_else(unknown)
+}
+
 /// Strides of elements side by side; their number can be counted.
 fn dense(shape: &[i64]) -> Result<Vec<i64>, Failure> {
     let mut strides = Vec::new();
@@ -149,8 +155,7 @@ impl Tensor {
         dtype: &str,
         is_zero: bool,
     ) -> Result<Tensor, Failure> {
-        let unknown = || Failure::mismatch(format!("there are no tensors of {dtype}"));
-        let element = Element::named(dtype).ok_or_else(unknown)?;
+        let element = element_named(dtype)?;
         let strides = dense(&shape)?;
         let count = shape.first().map_or(1, |rows| rows * strides[0]);
         let bytes = (count as u64).saturating_mul(element.bytes() as u64);
@@ -303,16 +308,21 @@ impl Tensor {
         self.cut(rows)
     }
 
-    /// What lies in it from an element on, side by side, in the same place.
-    fn part(&self, py: Python<'_>, first: i64, shape: Vec<i64>) -> PyResult<Tensor> {
+    /// What lies in it from an element of this type on, side by side, in the same place.
+    fn part(&self, py: Python<'_>, dtype: &str, first: i64, shape: Vec<i64>) -> PyResult<Tensor> {
         released(py, || {
+            let element = element_named(dtype)?;
             let strides = dense(&shape)?;
             let count = shape.first().map_or(1, |rows| rows * strides[0]);
             let end = first.checked_add(count).filter(|_| first >= 0).unwrap_or(i64::MAX);
-            self.within(end.saturating_mul(self.element.bytes()) as usize)?;
-            let address = self.address + (first * self.element.bytes()) as u64;
+            self.within(end.saturating_mul(element.bytes()) as usize)?;
+            let address = self.address + (first * element.bytes()) as u64;
+            if !address.is_multiple_of(element.bytes() as u64) {
+                let what = format!("no {dtype} begins at address {address:#x}");
+                return Err(Failure::mismatch(what));
+            }
             let (owner, group) = (Arc::clone(&self.owner), self.group.clone());
-            Ok(Tensor { owner, group, address, shape, strides, ..*self })
+            Ok(Tensor { owner, group, address, element, shape, strides, ..*self })
         })
     }
 

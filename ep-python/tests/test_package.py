@@ -216,14 +216,30 @@ class Arrays(unittest.TestCase):
         whole = group._core.zeros(0, [12], "int32")
         values = np.arange(12, dtype=np.int32)
         whole.write(values.ctypes.data, values.nbytes)
-        part = whole.part(4, [2, 3])
+        part = whole.part("int32", 4, [2, 3])
         self.assertEqual((part.shape, part.strides, part.address), ([2, 3], [3, 1], whole.address + 16))
         del whole
         np.testing.assert_array_equal(read(part, NUMPY), [[4, 5, 6], [7, 8, 9]])
-        self.assertEqual(part.part(6, [0, 3]).shape, [0, 3])
+        self.assertEqual(part.part("int32", 6, [0, 3]).shape, [0, 3])
         for first, shape in ((4, [1, 3]), (-1, [2]), (1, [2, 3]), (1 << 62, [4])):
             with self.assertRaisesRegex(epforge.Mismatch, "lie outside a tensor of 24"):
-                part.part(first, shape)
+                part.part("int32", first, shape)
+
+    def test_parts_of_a_tensor_may_be_of_another_type(self) -> None:
+        group = epforge.Group.on_host(1)
+        whole = group._core.zeros(0, [6], "int32")
+        values = np.arange(24, dtype=np.uint8)
+        whole.write(values.ctypes.data, values.nbytes)
+        bytes_of = whole.part("uint8", 5, [3])
+        self.assertEqual((bytes_of.dtype, bytes_of.address), ("uint8", whole.address + 5))
+        np.testing.assert_array_equal(read(bytes_of, NUMPY), [5, 6, 7])
+        np.testing.assert_array_equal(read(whole.part("int64", 1, [2]), NUMPY), values[8:].view(np.int64))
+        with self.assertRaisesRegex(epforge.Mismatch, "no int64 begins at address"):
+            whole.part("int32", 1, [2]).part("int64", 0, [1])
+        with self.assertRaisesRegex(epforge.Mismatch, "32 bytes lie outside a tensor of 24"):
+            whole.part("int64", 0, [4])
+        with self.assertRaisesRegex(epforge.Mismatch, "there are no tensors of int4"):
+            whole.part("int4", 0, [4])
 
     def test_a_foreign_tensor_is_given_back_once(self) -> None:
         array = np.zeros(4, np.float32)

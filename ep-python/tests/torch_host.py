@@ -6,6 +6,7 @@ calls take there, and looks at their results: what a call costs the host beside 
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 import unittest
@@ -35,17 +36,21 @@ class Kernels:
 
     local_experts = LOCAL
     window_bytes = 0
-    tables = (
-        ("counts", 0, [LOCAL]),
-        ("src_info", LOCAL, [LOCAL, ROWS]),
-        ("range_first", LOCAL + LOCAL * ROWS, [LOCAL, RANKS]),
-        ("range_count", LOCAL + LOCAL * ROWS + LOCAL * RANKS, [LOCAL, RANKS]),
-    )
 
     def __init__(self, group: Any, numbers: list[int], form: str, *more: Any) -> None:
         if form == "fp4":
             raise _core.Mismatch("payload `fp4` is none of bf16, fp8, fp8-packed")
         self.form = form
+        dtype = {"fp8": "float32", "fp8-packed": "uint8"}.get(form)
+        scales = [] if dtype is None else [("scale", dtype, 0, [LOCAL, ROWS, HIDDEN // 128])]
+        begin = sum(math.prod(shape) for *_, shape in scales)
+        self.tables = [
+            ("counts", "int32", begin, [LOCAL]),
+            ("src_info", "int32", begin + LOCAL, [LOCAL, ROWS]),
+            ("range_first", "int32", begin + LOCAL + LOCAL * ROWS, [LOCAL, RANKS]),
+            ("range_count", "int32", begin + LOCAL + LOCAL * ROWS + LOCAL * RANKS, [LOCAL, RANKS]),
+            *scales,
+        ]
         self.calls: list[tuple[Any, ...]] = []
 
     def send(self, *given: Any) -> Any:
@@ -141,16 +146,17 @@ class Calls(unittest.TestCase):
             low = made(payload=payload)
             packed = low.dispatch(x, ids)
             (sender,), (combiner,) = low._dispatchers[payload], low._combiner("bf16")
-            rank, tokens, at, ids_at, rows_at, scale_at, tables, added, later, how = sender.calls[0]
+            rank, tokens, at, ids_at, rows_at, left_at, added, later, how = sender.calls[0]
             self.assertEqual((rank, tokens, at, ids_at), (0, 5, (x.data_ptr(), HIDDEN, 1), ids.data_ptr()))
             self.assertEqual((added, later, how), ((0, 0, 0, 0), False, (1, LEAST_SMS, None, 0, 0)))
             self.assertEqual((packed.x.shape, packed.x.dtype), ((LOCAL, ROWS, HIDDEN), values))
             self.assertEqual(rows_at, packed.x.data_ptr())
-            self.assertEqual(scale_at, 0 if payload == "bf16" else packed.scale.data_ptr())
-            for name, first, shape in Kernels.tables:
+            self.assertEqual(packed.scale is None, payload == "bf16")
+            for name, dtype, first, shape in sender.tables:
                 table = getattr(packed, name)
-                self.assertEqual((list(table.shape), table.data_ptr()), (shape, tables + 4 * first))
-                self.assertTrue(table.is_contiguous())
+                self.assertEqual((list(table.shape), table.data_ptr()), (shape, left_at + 4 * first))
+                self.assertEqual((table.dtype, table.is_contiguous()), (getattr(torch, dtype), True))
+            tables = packed.counts.data_ptr()
             rows = torch.zeros(LOCAL, ROWS, HIDDEN, dtype=torch.bfloat16)
             sums = low.combine(rows, packed, weights)
             given = (0, 5, rows.data_ptr(), ids.data_ptr(), weights.data_ptr(), sums.x.data_ptr(), tables, 0)
@@ -167,7 +173,7 @@ class Calls(unittest.TestCase):
             sums = low.combine(rows, packed, None if ahead else weights, out=out)
             there, back = low._whole["bf16"].calls
             places = ((x.data_ptr(), HIDDEN, 1), ids.data_ptr(), weights.data_ptr() if ahead else 0)
-            self.assertEqual(there[:7], (0, 5, *places, packed.x.data_ptr(), 0))
+            self.assertEqual(there[:7], (0, 5, *places, packed.x.data_ptr(), packed.counts.data_ptr()))
             self.assertEqual(back[:5], (0, 5, rows.data_ptr(), 0 if ahead else weights.data_ptr(), out.data_ptr()))
             self.assertIs(sums.x, out)
             self.assertFalse(low._dispatchers or low._combiners)
@@ -184,7 +190,8 @@ class Calls(unittest.TestCase):
                 self.assertNotEqual(other.data_ptr(), came[1].data_ptr())
                 self.assertEqual((came[1].shape, came[1].stride()), ((LOCAL, ROWS, 2), (2 * ROWS, 1, ROWS)))
                 came = came[0]
-            self.assertEqual((came.data_ptr(), counts.data_ptr()), (sender.calls[0][4], sender.calls[0][6]))
+            first = sender.tables[0][2]
+            self.assertEqual((came.data_ptr(), counts.data_ptr() - 4 * first), sender.calls[0][4:6])
             rows, out = torch.zeros(LOCAL, ROWS, HIDDEN, dtype=torch.bfloat16), torch.zeros_like(x)
             for given in (None, out):
                 sums, _, hook = facade.low_latency_combine(
@@ -202,7 +209,7 @@ class Calls(unittest.TestCase):
         low.dispatch(x, ids, waits=waits)
         rows = torch.zeros(LOCAL, ROWS, HIDDEN, dtype=torch.bfloat16)
         low.combine(rows, packed, weights, waits=waits)
-        both, one = (call[7][:2] for call in low._dispatchers["bf16"][0].calls)
+        both, one = (call[6][:2] for call in low._dispatchers["bf16"][0].calls)
         self.assertEqual((both, one), ((statistics.data_ptr(), waits.data_ptr()), (0, waits.data_ptr())))
         self.assertEqual(low._combiner("bf16")[0].calls[0][7], waits.data_ptr())
 

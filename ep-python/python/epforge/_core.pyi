@@ -132,7 +132,7 @@ class Tensor:
     @property
     def device(self) -> int | None: ...
     def first(self, rows: int) -> Tensor: ...
-    def part(self, first: int, shape: list[int]) -> Tensor: ...
+    def part(self, dtype: str, first: int, shape: list[int]) -> Tensor: ...
     def read(self, to: int, bytes: int) -> None: ...
     def write(self, from_: int, bytes: int, /) -> None: ...
     def __dlpack__(
@@ -219,7 +219,7 @@ class Expander:
     def rows_per_expert(self, rank: int) -> Tensor: ...
 
 #: Name, first word and extents of a table.
-Table = tuple[str, int, list[int]]
+Table = tuple[str, str, int, list[int]]
 
 class LowLatencyDispatcher:
     def __new__(
@@ -240,8 +240,7 @@ class LowLatencyDispatcher:
         x: Rows,
         topk_idx: int,
         packed: int,
-        scale: int,
-        tables: int,
+        left: int,
         added: tuple[int, ...],
         later: bool,
         how: Call,
@@ -312,8 +311,7 @@ class PerRankKernels:
         topk_idx: int,
         topk_weights: int,
         packed: int,
-        scale: int,
-        tables: int,
+        left: int,
         statistics: int,
         how: Call,
     ) -> PerRankSent: ...

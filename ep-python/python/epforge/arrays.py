@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from . import _core
@@ -227,6 +227,13 @@ class Torch:
 
     def cast(self, array: Any, dtype: str) -> Any:
         return array.to(self._named[dtype])
+
+    def part(
+        self, words: torch.Tensor, dtype: str, first: int, shape: Sequence[int], strides: Sequence[int]
+    ) -> torch.Tensor:
+        """What lies in a tensor of words from an element of this type on."""
+        typed = words if dtype == "int32" else words.view(self._named[dtype])
+        return typed.as_strided(shape, strides, first)
 
     def empty_like(self) -> Callable[[torch.Tensor], torch.Tensor]:
         """What makes a tensor of the same type and shape as another, with any content."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from . import _core
-from .arrays import TORCH, Found, Layout, Library, library_of, view
+from .arrays import BYTES, TORCH, Found, Layout, Library, library_of, view
 from .caller import NO_CHOICE, Caller, How
 from .group import Group
 from .results import PAYLOADS
@@ -79,17 +79,9 @@ class LowLatency(Caller):
         self.local_experts: int = first.local_experts
         if way == "per-expert":
             self._combiner("bf16")
-        #: First word, extents and strides of what a dispatch says of its rows, in one tensor of so many words: behind
-        #: them is what its combine alone reads.
-        self._tables = {name: (begin, shape, strides_of(shape)) for name, begin, shape in first.tables}
-        words = max(begin + math.prod(shape) for begin, shape, _ in self._tables.values())
-        #: What a dispatch of each payload leaves: tables, rows, and scales if they have any.
-        self._left: dict[str, Layout] = {}
-        rows = (self.local_experts, group.ranks * tokens)
-        for name, (values, scales) in PAYLOADS.items():
-            of_scales = [] if scales is None else [(scales, (*rows, -(-hidden // 128)))]
-            self._left[name] = Layout(("int32", (words,)), (values, (*rows, hidden)), *of_scales)
-        self._packed_shape = (*rows, hidden)
+        self._packed_shape = (self.local_experts, group.ranks * tokens, hidden)
+        #: What a dispatch of each payload leaves.
+        self._left: dict[str, Left] = Found(self._what_is_left)
         #: Words of rows that share one, for each expert.
         self.tiles = -(-group.ranks * tokens // TILE)
         #: What calls may add to.
@@ -109,6 +101,11 @@ class LowLatency(Caller):
     def _make(self, kind: Any, payload: str, *more: Any) -> Any:
         numbers = [self.tokens, self.hidden, self.topk, self.experts]
         return kind(self.group._core, numbers, payload, self._placement, *more)
+
+    def _what_is_left(self, payload: str) -> Left:
+        """What a dispatch of a payload leaves, whose kernels are there."""
+        values, _ = PAYLOADS[payload]
+        return Left(self._prepare(payload).tables, (values, self._packed_shape))
 
     def _per_rank(self, payload: str) -> _core.PerRankKernels:
         """The kernels of both calls of a payload, made by all ranks together when the first call has it."""
@@ -212,21 +209,21 @@ class LowLatency(Caller):
         looks, device, turn = TORCH.looks, self.group._devices[rank], None
         if not isinstance(looks, _core.Looks):
             return None
-        left, options = self._left[payload].likes(device), self._how(rank, TORCH, how)
+        left = self._left[payload]
+        likes, options = left.layout.likes(device), self._how(rank, TORCH, how)
         if self.way == "per-rank":
-            sent = self._whole[payload].send_tensors(looks, (rank, device), x, topk_idx, left, options)
+            sent = self._whole[payload].send_tensors(looks, (rank, device), x, topk_idx, likes, options)
         elif turn := self._turn("dispatch", payload, rank):
             kernel = turn[0].kernels[turn[1]]
-            sent = kernel.send_tensors(looks, (rank, device), x, topk_idx, left, later, options)
+            sent = kernel.send_tensors(looks, (rank, device), x, topk_idx, likes, later, options)
         else:
             return None
         if sent is None:
             return None
         after: Any
-        tokens, ids, tables_at, made, after = sent
+        tokens, ids, left_at, (words, rows), after = sent
         packed = Packed(self, rank, TORCH, tokens, (x, topk_idx))
-        packed._tables, packed._x, packed._scale = made
-        packed._ids, packed._tables_at = ids, tables_at
+        packed.leave(left, words, left_at, rows, ids)
         if turn is None:
             packed._whole = self._whole[payload], after
         else:
@@ -249,18 +246,18 @@ class LowLatency(Caller):
         if arrays[2] is not None:
             weights, kept_weights = self._dense(rank, arrays[2], "topk_weights", "float32", (tokens, self.topk))
         packed = Packed(self, rank, library, tokens, (kept, kept_ids, kept_weights))
-        (packed._tables, tables), (packed._x, rows_at), *more = self._new(rank, self._left[payload], library)
-        packed._scale, scale_at = more[0] if more else (None, 0)
-        packed._ids, packed._tables_at = ids, tables
+        left = self._left[payload]
+        (words, left_at), (packed_x, packed_at) = self._new(rank, left.layout, library)
+        packed.leave(left, words, left_at, packed_x, ids)
         added = NOWHERE if adding is NOTHING else self._adding_to(packed, adding)
         if self.way == "per-expert":
-            places = (x, ids, rows_at, scale_at, tables, added)
+            places = (x, ids, packed_at, left_at, added)
             self._launch(packed, ("dispatch", payload, rank), places, how, later)
             return packed
         options = self._how(rank, library, how)
         self._settle(rank)
         kernels = self._whole[payload]
-        whole = (x, ids, weights, rows_at, scale_at, tables, added[0])
+        whole = (x, ids, weights, packed_at, left_at, added[0])
         packed._whole = kernels, kernels.send(rank, tokens, *whole, options)
         self._made(rank, packed, phases=2)
         return packed
@@ -503,6 +500,18 @@ class LowLatency(Caller):
         return {each: brought for each, brought in every.items() if each not in self.group.left_out}
 
 
+class Left:
+    """What a dispatch leaves: its rows, and in words beside them scales, if they have any, and tables."""
+
+    def __init__(self, tables: list[_core.Table], rows: tuple[str, tuple[int, ...]]) -> None:
+        #: Type, first element, extents and strides of each. What a combine alone reads is behind the others.
+        self.tables = {name: (dtype, first, shape, strides_of(shape)) for name, dtype, first, shape in tables}
+        ends = ((first + math.prod(shape)) * BYTES[dtype] for dtype, first, shape, _ in self.tables.values())
+        self.layout = Layout(("int32", (-(-max(ends) // BYTES["int32"]),)), rows)
+        #: The byte at which tables begin.
+        self.begin = self.tables["counts"][1] * BYTES["int32"]
+
+
 class Round:
     """Kernels that calls of a rank take in turn, and the calls that are between their phases, by their kernels."""
 
@@ -573,29 +582,34 @@ class Phased:
 class Packed(Phased):
     """The output of one dispatch on one rank: rows by local expert, those of each rank side by side."""
 
-    #: What the kernels leave: rows, their scales if they have any, and tables; where those are, and the `topk_idx`.
+    #: What the kernels leave: rows and words, and what is in these; where their tables begin, and the `topk_idx`.
     _x: Any
-    _scale: Any
-    _tables: Any
+    _words: Any
+    _left: Left
     _tables_at: int
     _ids: int
     #: Of rows that travel once for each rank: the kernels, and what their combine goes by.
     _whole: tuple[_core.PerRankKernels, _core.PerRankSent] | None = None
 
+    def leave(self, left: Left, words: Any, words_at: int, rows: Any, ids: int) -> None:
+        """Notes the arrays that the call leaves, and the address of its ``topk_idx``."""
+        self._left, self._words, self._x, self._ids = left, words, rows, ids
+        self._tables_at = words_at + left.begin
+
     def arriving(self, name: str) -> Any:
         """The array of a result, whether the second phase is launched or not."""
-        if name in ("x", "scale"):
-            return self._x if name == "x" else self._scale
-        first, shape, strides = self._owner._tables[name]
-        if isinstance(self._tables, _core.Tensor):
-            return self._tables.part(first, shape)
-        return self._tables.as_strided(shape, strides, first)
+        if name == "x":
+            return self._x
+        dtype, first, shape, strides = self._left.tables[name]
+        if isinstance(self._words, _core.Tensor):
+            return self._words.part(dtype, first, shape)
+        return TORCH.part(self._words, dtype, first, shape, strides)
 
     def _array(self, name: str) -> Any:
         """What the call has left, in the caller's library."""
         self._require_received()
         array = self.arriving(name)
-        return array if array is None or not self._owner.group.on_emulator else self._shown(array)
+        return self._shown(array) if self._owner.group.on_emulator else array
 
     @property
     def x(self) -> Any:
@@ -605,7 +619,7 @@ class Packed(Phased):
     @property
     def scale(self) -> Any:
         """``[local_experts, ranks * tokens, blocks]``: a scale for each 128 values, for payloads that have any."""
-        return self._array("scale")
+        return self._array("scale") if "scale" in self._left.tables else None
 
     @property
     def counts(self) -> Any:
