@@ -237,8 +237,8 @@ __device__ __forceinline__ void pack(const Args& args, ep::Team& team) {
                     &args.packed_x[(ep::i64{expert} * (Cfg::kRanks * Cfg::kMaxTokens)
                         + row) * Cfg::kHidden], slot, Cfg::kHidden);
                 for (int i_2 = team.lane; i_2 < ep::ceil(Cfg::kHidden, 128); i_2 += ep::kLanes) {
-                    args.packed_x_scale[(ep::i64{expert} * (Cfg::kRanks * Cfg::kMaxTokens)
-                        + row) * args.packed_x_scale_stride
+                    args.packed_x_scale[expert * (ep::i64{Cfg::kRanks * Cfg::kMaxTokens} * ep::ceil(
+                        Cfg::kHidden, 128)) + row * args.packed_x_scale_stride
                         + i_2 * args.packed_x_scale_block_stride] =
                         ep::get<float>(slot + Cfg::Rows::kMeta + Cfg::Row::kXScale, i_2);
                 }

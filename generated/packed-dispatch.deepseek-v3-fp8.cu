@@ -387,9 +387,10 @@ __device__ __forceinline__ void dispatch(const Args& args, Smem& smem, ep::Team&
                 &args.packed_x[(ep::i64{expert} * Cfg::kMaxRows + place) * Cfg::kHidden]);
             if (once) {
                 ep::copy_field(match,
-                    &args.packed_x_scale[(ep::i64{expert} * Cfg::kMaxRows
-                        + place) * args.packed_x_scale_stride], args.packed_x_scale_block_stride,
-                    record + Cfg::Token::kXScale, Cfg::Token::kXScaleCount);
+                    &args.packed_x_scale[expert * (ep::i64{Cfg::kMaxRows} * ep::ceil(Cfg::kHidden,
+                        128)) + place * args.packed_x_scale_stride],
+                    args.packed_x_scale_block_stride, record + Cfg::Token::kXScale,
+                    Cfg::Token::kXScaleCount);
                 if (used) {
                     // +104  record packed_row[message.row, choice] = (expert * max_rows + place +
                     //     1) * has - 1

@@ -143,6 +143,13 @@ pub enum TensorFault {
         /// Whether that is the least, not the only right one.
         or_more: bool,
     },
+    /// Its rows are in lists that do not lie as kernels find them.
+    Lists {
+        /// In elements.
+        have: Vec<i64>,
+        /// Elements of a list.
+        list: i64,
+    },
     /// It begins where no kernel can read or write it.
     Address {
         /// Where.
@@ -176,6 +183,13 @@ impl fmt::Display for TensorFault {
                 write!(
                     f,
                     "has strides {have:?}, not rows side by side, {row}{least} elements apart"
+                )
+            }
+            TensorFault::Lists { have, list } => {
+                write!(
+                    f,
+                    "has strides {have:?}, not lists of rows that take {list} elements each, one behind \
+                     another"
                 )
             }
             TensorFault::Address { address, apart: None, multiple } => {

@@ -245,6 +245,9 @@ impl<'r, 'a> Whole<'r, 'a> {
 
     /// How far apart two rows of a part of a tensor are, in elements.
     fn stride(&mut self, tensor: &Tensor, part: usize) -> Lowered<Term> {
+        if tensor.dims.len() > 2 {
+            return Err(broken(format!("the rows of `{}` are in lists", tensor.name)));
+        }
         let at = |row| vec![Term::int(row)];
         let first = self.role.place(tensor, part, None, at(1), Some(Term::int(0)))?;
         match first.node {

@@ -81,8 +81,8 @@ impl TensorSpec {
         }
     }
 
-    /// Elements from row to row and from column to column: of the last two axes, since kernels number the
-    /// rows of all axes before them through.
+    /// Elements from row to row and from column to column: of the last two axes, since kernels know how much a
+    /// list of rows takes.
     pub(super) fn apart(&self, given: &Given<'_>) -> [u64; 2] {
         let axes = &given.strides[given.strides.len().saturating_sub(2)..];
         let stride = |axis: usize| axes.get(axis).map_or(0, |stride| *stride as u64);
@@ -125,7 +125,11 @@ impl TensorSpec {
         let (have, inner) = (|| given.strides.to_vec(), self.inner as i64);
         if self.columns_apart {
             if !columns_fit(given) {
-                return Err(TensorFault::Strides { have: have(), row: inner, or_more: true });
+                let have = have();
+                return Err(match given.extents.len() {
+                    2 => TensorFault::Strides { have, row: inner, or_more: true },
+                    _ => TensorFault::Lists { have, list: inner },
+                });
             }
         } else {
             let mut dense = 1;
@@ -170,20 +174,29 @@ impl TensorSpec {
     }
 }
 
-/// Whether rows whose columns lie apart do not overlap, and go on from one index of an outer axis to the
-/// next.
+/// Whether rows whose columns lie apart do not overlap. Where they are in lists, each list takes as much as its elements
+/// do, row by row or column by column, and lists lie one behind another.
 fn columns_fit(given: &Given<'_>) -> bool {
     let Given { strides, extents, .. } = *given;
-    let ([outer @ .., row, column], [counts @ .., columns]) = (strides, extents) else {
+    let ([outer @ .., row, column], [lists @ .., rows, columns]) = (strides, extents) else {
         return true;
     };
-    let goes_on = outer.iter().enumerate().all(|(axis, stride)| {
-        let next = strides[axis + 1].saturating_mul(extents[axis + 1] as i64);
-        *stride == next || extents[axis] == 1
-    });
-    let (rows, columns) = (counts.iter().product::<u64>() as i64, *columns as i64);
-    let fits = *row >= columns.saturating_mul(*column) || *column >= rows.saturating_mul(*row);
-    *row > 0 && *column > 0 && fits && goes_on
+    let (rows, columns) = (*rows as i64, *columns as i64);
+    let by_row = *row >= columns.saturating_mul(*column) || rows == 1;
+    let by_column = *column >= rows.saturating_mul(*row) || columns == 1;
+    if *row <= 0 || *column <= 0 || !(by_row || by_column) {
+        return false;
+    }
+    let span =
+        (rows - 1).saturating_mul(*row).saturating_add((columns - 1).saturating_mul(*column));
+    let mut apart = rows.saturating_mul(columns);
+    let is_whole = outer.is_empty() || span < apart;
+    is_whole
+        && outer.iter().zip(lists).rev().all(|(stride, lists)| {
+            let fits = *stride == apart || *lists == 1;
+            apart = apart.saturating_mul(*lists as i64);
+            fits
+        })
 }
 
 /// Elements of a row of these dims.

@@ -277,9 +277,9 @@ fn phases_are_launched_apart() {
     assert_eq!((error.to_string().as_str(), launches()), (text, 10));
 }
 
-/// Kernels number the rows of all experts through: scales lie apart by rows and columns, not by experts.
+/// Kernels know where the rows of each expert begin: its scales lie by row or by column.
 #[test]
-fn rows_of_three_axes_go_on() {
+fn lists_of_rows_lie_one_behind_another() {
     let group = group();
     let shape = low_latency_dispatch::Shape {
         nodes: 1,
@@ -311,9 +311,15 @@ fn rows_of_three_axes_go_on() {
         launched.err().map_or_else(String::new, |error| error.to_string())
     };
     assert_eq!(said([2 * rows, 2, 1]), "");
-    assert_eq!(said([rows, 1, 2 * rows]), "", "a column of all rows behind another");
-    let text = "has strides [32, 1, 16], not rows side by side, 32 or more elements apart";
-    assert!(said([2 * rows, 1, rows]).ends_with(text), "{}", said([2 * rows, 1, rows]));
+    assert_eq!(said([2 * rows, 1, rows]), "", "a column of each expert behind another");
+    for strides in
+        [[rows, 1, 2 * rows], [2 * rows, 1, rows + 1], [2 * rows + 2, 2, 1], [2 * rows, 3, 1]]
+    {
+        let text = format!(
+            "has strides {strides:?}, not lists of rows that take 32 elements each, one behind another"
+        );
+        assert!(said(strides).ends_with(&text), "{}", said(strides));
+    }
 }
 
 /// The kernels of one window, with room for two calls of each.

@@ -13,8 +13,9 @@ pub(super) struct Place {
     pub(super) in_window: bool,
     elem_bytes: usize,
     count: usize,
-    /// Elements of a row.
+    /// Elements of a row, and rows of a list.
     width: usize,
+    rows: usize,
     row_stride: usize,
     column_stride: usize,
 }
@@ -46,12 +47,27 @@ impl Place {
         let (elem_bytes, count) = (data.data.elem_bytes(), data.data.len());
         let in_window = part == 0 && any(&is_reached);
         let line = LINE_BYTES as usize / elem_bytes;
-        let place =
-            Place { in_window, elem_bytes, count, width, row_stride: width, column_stride: 1 };
+        let (is_list, rows) = match tensor.extents.as_slice() {
+            [_, .., rows, _] => (true, *rows),
+            _ => (false, count / width),
+        };
+        let rows = rows.max(1);
+        let place = Place {
+            in_window,
+            elem_bytes,
+            count,
+            width,
+            rows,
+            row_stride: width,
+            column_stride: 1,
+        };
         Some(match any(&is_padded) || in_window && width > 1 {
             true if by_column && any(&has_columns) => {
-                Place { row_stride: 1, column_stride: (count / width).max(1) + 1, ..place }
+                // Lists lie one behind another, without a gap.
+                let column_stride = if is_list { rows } else { rows + 1 };
+                Place { row_stride: 1, column_stride, ..place }
             }
+            true if is_list => place,
             true => Place { row_stride: width.next_multiple_of(line), ..place },
             false => place,
         })
@@ -64,8 +80,10 @@ impl Place {
 
     fn at(&self, index: usize) -> std::ops::Range<usize> {
         let (row, column) = (index / self.width, index % self.width);
-        let start = (row * self.row_stride + column * self.column_stride) * self.elem_bytes;
-        start..start + self.elem_bytes
+        let (list, row) = (row / self.rows, row % self.rows);
+        let start =
+            list * self.rows * self.width + row * self.row_stride + column * self.column_stride;
+        start * self.elem_bytes..(start + 1) * self.elem_bytes
     }
 
     /// The words of a tensor in memory that begins at `address`, each with where it is.

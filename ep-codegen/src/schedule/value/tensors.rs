@@ -132,7 +132,8 @@ impl<'a> RoleLowering<'a> {
         Ok(at.times(inner).plus(rest))
     }
 
-    /// An element of a tensor whose rows may lie apart, and its columns too where it holds scales.
+    /// An element of a tensor whose rows may lie apart, and its columns too where it holds scales. Lists of rows, which
+    /// tensors of three extents have, lie one behind another.
     fn strided(
         &mut self,
         tensor: &Tensor,
@@ -143,31 +144,48 @@ impl<'a> RoleLowering<'a> {
     ) -> Lowered<Term> {
         let last = tensor.dims.len().saturating_sub(1);
         let column = if indices.len() > last { indices.pop() } else { None };
-        let mut row = Term::int(0);
-        let mut is_open = false;
-        let mut given = indices.into_iter();
-        for dim in &tensor.dims[..last] {
-            // The first extent is no factor of anything.
-            if !row.is(0) {
-                row = row.times(self.scalar(&Scope::default(), dim, &mut Vec::new())?);
-            }
-            let index = given.next();
-            is_open |= index.is_none();
-            row = row.plus(index.unwrap_or_else(|| Term::int(0)));
-        }
-        let rest = column.or(rest).unwrap_or_else(|| Term::int(0));
-        let column = match is_open {
-            false => rest,
+        let (given, lists) = (indices.len(), last.saturating_sub(1));
+        let mut indices = indices.into_iter();
+        let mut list = self.numbered(&tensor.dims[..lists], &mut indices)?;
+        let mut row = self.numbered(&tensor.dims[lists..last], &mut indices)?;
+        let mut column = column.or(rest).unwrap_or_else(|| Term::int(0));
+        if given < last {
             // Several rows, one element after the other.
-            true => {
-                let width = self.width(tensor, part)?;
-                row = row.plus(arithmetic(BinaryOp::Div, rest.clone(), width.clone()));
-                arithmetic(BinaryOp::Rem, rest, width)
+            let width = self.width(tensor, part)?;
+            row = row.plus(arithmetic(BinaryOp::Div, column.clone(), width.clone()));
+            column = arithmetic(BinaryOp::Rem, column, width);
+        }
+        let mut offset = Term::int(0);
+        if lists > 0 {
+            let rows = self.scalar(&Scope::default(), &tensor.dims[lists], &mut Vec::new())?;
+            if given < lists {
+                list = list.plus(arithmetic(BinaryOp::Div, row.clone(), rows.clone()));
+                row = arithmetic(BinaryOp::Rem, row, rows.clone());
             }
-        };
+            offset = list.times(rows.times(self.width(tensor, part)?));
+        }
         let stride = |suffix: &str| Term::name(format!("args.{name}{suffix}"), Elem::I64);
-        let column = if part == 0 { column } else { column.times(stride("_block_stride")) };
-        Ok(row.times(stride("_stride")).plus(column))
+        if part > 0 {
+            column = column.times(stride("_block_stride"));
+        }
+        Ok(offset.plus(row.times(stride("_stride"))).plus(column))
+    }
+
+    /// The number of an element among those of `dims`, with 0 for indices that are open.
+    fn numbered(
+        &mut self,
+        dims: &[Expr],
+        indices: &mut impl Iterator<Item = Term>,
+    ) -> Lowered<Term> {
+        let mut number = Term::int(0);
+        for dim in dims {
+            // The first extent is no factor of anything.
+            if !number.is(0) {
+                number = number.times(self.scalar(&Scope::default(), dim, &mut Vec::new())?);
+            }
+            number = number.plus(indices.next().unwrap_or_else(|| Term::int(0)));
+        }
+        Ok(number)
     }
 
     /// Elements of a part in one row of a tensor.
