@@ -16,8 +16,9 @@ use crate::tensor::Element;
 /// Bytes of a line of memory.
 pub(crate) const LINE: u64 = 128;
 
-/// What the package calls a table, the type of its elements, the first of them, and its extents.
-pub(crate) type NamedTable = (&'static str, &'static str, u64, Vec<u64>);
+/// What the package calls a table, the type of its elements, the first of them, its extents, and its strides unless it is
+/// dense.
+pub(crate) type NamedTable = (&'static str, &'static str, u64, Vec<u64>, Option<Vec<i64>>);
 
 /// A kernel's numbers, and the experts of each local rank on its device.
 pub(crate) struct Shape {
@@ -80,7 +81,8 @@ impl Shape {
         let (experts, ranks) = (self.local_experts as u64, self.group.ranks() as u64);
         let [counts, src_info, range_first, range_count, _] = self.table_ends();
         let first = self.scale_bytes(payload) / 4;
-        let words = |name, begin, extents| (name, Element::I32.name(), first + begin, extents);
+        let words =
+            |name, begin, extents| (name, Element::I32.name(), first + begin, extents, None);
         let mut named = vec![
             words("counts", counts, vec![experts]),
             words("src_info", src_info, vec![experts, self.rows()]),
@@ -88,7 +90,9 @@ impl Shape {
             words("range_count", range_count, vec![experts, ranks]),
         ];
         if let Some(element) = scales_of(payload) {
-            named.push(("scale", element.name(), 0, self.scale_extents().to_vec()));
+            let scales: DeviceTensor<f32, 3> = self.scales(payload, 0);
+            let (extents, strides) = (scales.extents().to_vec(), scales.strides().to_vec());
+            named.push(("scale", element.name(), 0, extents, Some(strides)));
         }
         named
     }
@@ -96,11 +100,19 @@ impl Shape {
     /// Bytes of the scales, ahead of the tables, which begin a line.
     pub(crate) fn scale_bytes(&self, payload: dispatch::Payload) -> u64 {
         let bytes = scales_of(payload).map_or(0, Element::bytes) as u64;
-        (bytes * self.scale_extents().iter().product::<u64>()).next_multiple_of(LINE)
+        let scales: DeviceTensor<f32, 3> = self.scales(payload, 0);
+        (bytes * scales.extents().iter().product::<u64>()).next_multiple_of(LINE)
     }
 
-    fn scale_extents(&self) -> [u64; 3] {
-        [self.local_experts as u64, self.rows(), self.hidden.div_ceil(128) as u64]
+    /// Scales of packed rows: those of an expert column by column, as products of FP8 read them; bytes lie with their row.
+    fn scales<E>(&self, payload: dispatch::Payload, address: u64) -> DeviceTensor<E, 3> {
+        let by_row = self.packed(address, self.hidden.div_ceil(128));
+        if payload != dispatch::Payload::Fp8 {
+            return by_row;
+        }
+        let ([_, rows, _], [list, ..]) = (by_row.extents(), by_row.strides());
+        // SAFETY: the same elements, in another order.
+        unsafe { DeviceTensor::from_raw(address, by_row.extents(), [list, 1, rows as i64]) }
     }
 
     /// Address of the counts, the other tables, and where these end, if they begin at `at`.
@@ -270,17 +282,16 @@ fn payload_tensor(
     x: u64,
     scale: u64,
 ) -> dispatch::PayloadTensor<3> {
-    let scales = shape.hidden.div_ceil(128);
     match payload {
         dispatch::Payload::Bf16 => {
             dispatch::PayloadTensor::Bf16 { x: shape.packed(x, shape.hidden) }
         }
         dispatch::Payload::Fp8 => {
-            let (x, scale) = (shape.packed(x, shape.hidden), shape.packed(scale, scales));
+            let (x, scale) = (shape.packed(x, shape.hidden), shape.scales(payload, scale));
             dispatch::PayloadTensor::Fp8 { x, scale }
         }
         dispatch::Payload::Fp8Packed => {
-            let (x, scale) = (shape.packed(x, shape.hidden), shape.packed(scale, scales));
+            let (x, scale) = (shape.packed(x, shape.hidden), shape.scales(payload, scale));
             dispatch::PayloadTensor::Fp8Packed { x, scale }
         }
     }

@@ -70,7 +70,7 @@ impl PerRankKernels {
         let (_, _, begin) = self.shape.tables(first);
         // The memory may begin within a line.
         let bytes = self.all_tables(first).2 - begin + LINE;
-        named.push(("of_combine", Element::I32.name(), begin / 4, vec![bytes.div_ceil(4)]));
+        named.push(("of_combine", Element::I32.name(), begin / 4, vec![bytes.div_ceil(4)], None));
         named
     }
 

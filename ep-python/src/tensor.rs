@@ -146,6 +146,20 @@ fn dense(shape: &[i64]) -> Result<Vec<i64>, Failure> {
     Ok(strides)
 }
 
+/// Whether elements fill their memory, one index of the first axis behind another, in whatever order of the other axes.
+fn are_side_by_side(shape: &[i64], strides: &[i64], dense: &[i64]) -> bool {
+    let mut axes: Vec<_> = strides.iter().zip(shape).skip(1).filter(|axis| *axis.1 != 1).collect();
+    axes.sort_unstable();
+    let mut next = 1;
+    let fills = axes.iter().all(|(stride, extent)| {
+        let fits = **stride == next;
+        next *= **extent;
+        fits
+    });
+    strides.len() == shape.len()
+        && (fills && strides.first() == dense.first() || shape.contains(&0))
+}
+
 impl Tensor {
     /// A tensor with memory of its own, which lies row by row; of any content, or zero.
     pub(crate) fn alone(
@@ -308,12 +322,27 @@ impl Tensor {
         self.cut(rows)
     }
 
-    /// What lies in it from an element of this type on, side by side, in the same place.
-    fn part(&self, py: Python<'_>, dtype: &str, first: i64, shape: Vec<i64>) -> PyResult<Tensor> {
+    /// What lies in it from an element of this type on, side by side, in the same place; in another order with strides.
+    #[pyo3(signature = (dtype, first, shape, strides=None))]
+    fn part(
+        &self,
+        py: Python<'_>,
+        dtype: &str,
+        first: i64,
+        shape: Vec<i64>,
+        strides: Option<Vec<i64>>,
+    ) -> PyResult<Tensor> {
         released(py, || {
             let element = element_named(dtype)?;
-            let strides = dense(&shape)?;
-            let count = shape.first().map_or(1, |rows| rows * strides[0]);
+            let in_order = dense(&shape)?;
+            let strides = strides.unwrap_or_else(|| in_order.clone());
+            if !are_side_by_side(&shape, &strides, &in_order) {
+                let what = format!(
+                    "the elements of {shape:?} do not lie side by side with strides {strides:?}"
+                );
+                return Err(Failure::mismatch(what));
+            }
+            let count = shape.first().map_or(1, |rows| rows * in_order[0]);
             let end = first.checked_add(count).filter(|_| first >= 0).unwrap_or(i64::MAX);
             self.within(end.saturating_mul(element.bytes()) as usize)?;
             let address = self.address + (first * element.bytes()) as u64;

@@ -238,6 +238,11 @@ class Arrays(unittest.TestCase):
             whole.part("int32", 1, [2]).part("int64", 0, [1])
         with self.assertRaisesRegex(epforge.Mismatch, "32 bytes lie outside a tensor of 24"):
             whole.part("int64", 0, [4])
+        turned = whole.part("uint8", 0, [2, 3, 4], [12, 1, 3])
+        np.testing.assert_array_equal(read(turned, NUMPY), values.reshape(2, 4, 3).swapaxes(1, 2))
+        for strides in ([12, 2, 3], [12, 4], [24, 4, 1], [4, 8, 1]):
+            with self.assertRaisesRegex(epforge.Mismatch, "do not lie side by side with strides"):
+                whole.part("uint8", 0, [2, 3, 4], strides)
         with self.assertRaisesRegex(epforge.Mismatch, "there are no tensors of int4"):
             whole.part("int4", 0, [4])
 

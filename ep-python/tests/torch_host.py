@@ -22,7 +22,7 @@ from epforge import _core
 from epforge.arrays import TORCH
 from epforge.caller import Caller
 from epforge.deep_ep.low_latency import LowLatencyCalls
-from epforge.low_latency import LEAST_SMS
+from epforge.low_latency import LEAST_SMS, strides_of
 
 RANKS, TOKENS, HIDDEN, TOPK, EXPERTS = 2, 8, 256, 3, 6
 LOCAL, ROWS = EXPERTS // RANKS, RANKS * TOKENS
@@ -41,16 +41,17 @@ class Kernels:
         if form == "fp4":
             raise _core.Mismatch("payload `fp4` is none of bf16, fp8, fp8-packed")
         self.form = form
-        dtype = {"fp8": "float32", "fp8-packed": "uint8"}.get(form)
-        scales = [] if dtype is None else [("scale", dtype, 0, [LOCAL, ROWS, HIDDEN // 128])]
-        begin = sum(math.prod(shape) for *_, shape in scales)
+        dtype, shape = {"fp8": "float32", "fp8-packed": "uint8"}.get(form), [LOCAL, ROWS, HIDDEN // 128]
+        strides = [math.prod(shape[1:]), 1, ROWS] if form == "fp8" else None
+        begin = 0 if dtype is None else math.prod(shape)
         self.tables = [
-            ("counts", "int32", begin, [LOCAL]),
-            ("src_info", "int32", begin + LOCAL, [LOCAL, ROWS]),
-            ("range_first", "int32", begin + LOCAL + LOCAL * ROWS, [LOCAL, RANKS]),
-            ("range_count", "int32", begin + LOCAL + LOCAL * ROWS + LOCAL * RANKS, [LOCAL, RANKS]),
-            *scales,
+            ("counts", "int32", begin, [LOCAL], None),
+            ("src_info", "int32", begin + LOCAL, [LOCAL, ROWS], None),
+            ("range_first", "int32", begin + LOCAL + LOCAL * ROWS, [LOCAL, RANKS], None),
+            ("range_count", "int32", begin + LOCAL + LOCAL * ROWS + LOCAL * RANKS, [LOCAL, RANKS], None),
         ]
+        if dtype is not None:
+            self.tables.append(("scale", dtype, 0, shape, strides))
         self.calls: list[tuple[Any, ...]] = []
 
     def send(self, *given: Any) -> Any:
@@ -152,10 +153,12 @@ class Calls(unittest.TestCase):
             self.assertEqual((packed.x.shape, packed.x.dtype), ((LOCAL, ROWS, HIDDEN), values))
             self.assertEqual(rows_at, packed.x.data_ptr())
             self.assertEqual(packed.scale is None, payload == "bf16")
-            for name, dtype, first, shape in sender.tables:
+            for name, dtype, first, shape, strides in sender.tables:
                 table = getattr(packed, name)
                 self.assertEqual((list(table.shape), table.data_ptr()), (shape, left_at + 4 * first))
-                self.assertEqual((table.dtype, table.is_contiguous()), (getattr(torch, dtype), True))
+                self.assertEqual(
+                    (table.dtype, list(table.stride())), (getattr(torch, dtype), strides or strides_of(shape))
+                )
             tables = packed.counts.data_ptr()
             rows = torch.zeros(LOCAL, ROWS, HIDDEN, dtype=torch.bfloat16)
             sums = low.combine(rows, packed, weights)
@@ -188,6 +191,7 @@ class Calls(unittest.TestCase):
             if payload == "fp8":
                 other = facade.low_latency_dispatch(x, ids, TOKENS, EXPERTS)[0][1]
                 self.assertNotEqual(other.data_ptr(), came[1].data_ptr())
+                self.assertEqual(came[1].data_ptr(), sender.calls[0][5])
                 self.assertEqual((came[1].shape, came[1].stride()), ((LOCAL, ROWS, 2), (2 * ROWS, 1, ROWS)))
                 came = came[0]
             first = sender.tables[0][2]

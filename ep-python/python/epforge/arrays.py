@@ -318,12 +318,15 @@ def portable(value: Any) -> Any:
 
 
 def read(tensor: _core.Tensor, library: Library) -> Any:
-    """A copy on the host of a tensor whose rows may lie apart: of its first axis, if it has more than two."""
+    """A copy on the host of a tensor whose rows may lie apart: of its first axis, if it has more than two, of which
+    the other two may be turned."""
     rows, *others = tensor.shape
     columns = math.prod(others)
     step = tensor.strides[0]
+    is_turned = len(others) == 2 and tensor.strides[1] < tensor.strides[2]
     span = library.empty((rows, step), tensor.dtype, None)
     if rows:
         where = view(span, "the copy")
         tensor.read(where.address, where.nbytes())
-    return library.dense(span[:, :columns]).reshape(tensor.shape)
+    dense = library.dense(span[:, :columns])
+    return dense.reshape(rows, *reversed(others)).swapaxes(1, 2) if is_turned else dense.reshape(tensor.shape)

@@ -301,6 +301,8 @@ class LowLatency(Caller):
             raise _core.Mismatch("the packed rows belong to another `LowLatency`")
         packed._require_received()
         group, rank = self.group, packed.rank
+        if topk_idx is packed._inputs[1]:
+            topk_idx = None
         if (topk_weights is None) != self.weights_ahead:
             self._check_weights(topk_weights, not self.weights_ahead, "combine")
         if topk_idx is not None or waits is not None or wire != "bf16":
@@ -505,7 +507,9 @@ class Left:
 
     def __init__(self, tables: list[_core.Table], rows: tuple[str, tuple[int, ...]]) -> None:
         #: Type, first element, extents and strides of each. What a combine alone reads is behind the others.
-        self.tables = {name: (dtype, first, shape, strides_of(shape)) for name, dtype, first, shape in tables}
+        self.tables = {
+            name: (dtype, first, shape, strides or strides_of(shape)) for name, dtype, first, shape, strides in tables
+        }
         ends = ((first + math.prod(shape)) * BYTES[dtype] for dtype, first, shape, _ in self.tables.values())
         self.layout = Layout(("int32", (-(-max(ends) // BYTES["int32"]),)), rows)
         #: The byte at which tables begin.
@@ -602,7 +606,7 @@ class Packed(Phased):
             return self._x
         dtype, first, shape, strides = self._left.tables[name]
         if isinstance(self._words, _core.Tensor):
-            return self._words.part(dtype, first, shape)
+            return self._words.part(dtype, first, shape, strides)
         return TORCH.part(self._words, dtype, first, shape, strides)
 
     def _array(self, name: str) -> Any:
@@ -618,7 +622,10 @@ class Packed(Phased):
 
     @property
     def scale(self) -> Any:
-        """``[local_experts, ranks * tokens, blocks]``: a scale for each 128 values, for payloads that have any."""
+        """``[local_experts, ranks * tokens, blocks]``: a scale for each 128 values, for payloads that have any.
+
+        Those of ``"fp8"`` lie column by column for each expert, as grouped products of FP8 read them.
+        """
         return self._array("scale") if "scale" in self._left.tables else None
 
     @property

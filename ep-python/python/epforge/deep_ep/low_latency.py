@@ -251,6 +251,8 @@ def received(
     turned = None
     if not on_emulator:
         x, counts = packed.arriving("x"), packed.arriving("counts")
+        if payload == "fp8":
+            return (x, packed.arriving("scale")), counts, LowLatencyHandle(packed, low), lambda: None
     else:
         values = torch.bfloat16 if payload == "bf16" else torch.float8_e4m3fn
         x = torch.empty((*lead, low.hidden), dtype=values, device=device)
