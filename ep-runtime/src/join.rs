@@ -30,6 +30,7 @@ use std::time::{Duration, Instant};
 
 pub use descriptors::exchange_descriptors;
 pub use error::JoinError;
+pub(crate) use id::unique_name;
 pub use id::{ID_VARIABLE, JOB_VARIABLE, Member, SECRET_VARIABLE, UniqueId};
 
 use gate::{Meeting, soon};

@@ -8,7 +8,7 @@ use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
 use super::error::socket;
-use super::id::random;
+use super::id::unique_name;
 use super::key::{CODE_BYTES, Key};
 use super::room::{PROOF_TIME, Refusals, Room, Talk};
 use super::{JoinError, Member, Store, clock, timed};
@@ -32,7 +32,7 @@ pub fn exchange_descriptors(
         let why = format!("ranks {among:?} are not among {ranks}");
         return Err(JoinError::Refused { why });
     }
-    let name = format!("epforge-{:032x}", u128::from_le_bytes(random()?));
+    let name = unique_name()?;
     let listener = listen(&name).map_err(socket("listen for descriptors"))?;
     let names = store.gather(label, name.as_bytes())?;
     let until = super::after(store.deadline);
@@ -301,7 +301,7 @@ mod tests {
     /// stranger likes, do not hold up a rank. They came first, and are there when it has been served.
     #[test]
     fn idle_connections_hold_no_rank_up() {
-        let name = format!("epforge-{:032x}", u128::from_le_bytes(random().unwrap()));
+        let name = unique_name().unwrap();
         let listener = listen(&name).unwrap();
         let address = SocketAddr::from_abstract_name(name.as_bytes()).unwrap();
         let idle: Vec<UnixStream> =

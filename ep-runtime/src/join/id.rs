@@ -219,6 +219,11 @@ fn secret_from(text: &str) -> Result<[u8; 16], JoinError> {
     }
 }
 
+/// A name on this machine that nobody else takes.
+pub(crate) fn unique_name() -> Result<String, JoinError> {
+    Ok(format!("epforge-{:032x}", u128::from_le_bytes(random()?)))
+}
+
 /// Random bytes of the system, for names, secrets and challenges.
 pub(super) fn random<const N: usize>() -> Result<[u8; N], JoinError> {
     let mut bytes = [0; N];

@@ -14,6 +14,7 @@ use super::sys::{
     self, Av, AvAttr, Cq, CqAttr, CqEntry, CqError, DmaBuf, Domain, Ep, FabricObject, Fid, Iov, Mr,
     MrAttr,
 };
+use crate::join::unique_name;
 use crate::net_error::NetError;
 
 /// Most bytes of an endpoint's address.
@@ -214,7 +215,10 @@ impl Endpoint {
         blocks: &[Block<'_>],
     ) -> Result<Endpoint, NetError> {
         let has_gpu = blocks.iter().any(|block| block.gpu.is_some());
-        let list = fabric.list(provider, source, has_gpu)?;
+        // Shared memory that the library names by the number of its process is taken for that of one which was killed, or
+        // which has the same number in another container.
+        let own = if provider == Provider::Shm { Some(unique_name()?) } else { None };
+        let list = fabric.list(provider, source.or(own.as_deref()), has_gpu)?;
         let none = || NetError::NoProvider {
             provider: provider.name(),
             why: "it offers nothing".to_string(),
@@ -590,6 +594,46 @@ mod tests {
         for bytes in [&[][..], &[1; 24], &[1; 25], &[2; 49], &long, &none, &three] {
             assert_eq!(Card::decode(bytes), None, "{} bytes", bytes.len());
         }
+    }
+
+    /// What a killed process left has the number of this one in its name, as in containers where programs always have
+    /// the same number. Run again alone: other tests open endpoints meanwhile.
+    #[test]
+    fn what_a_killed_process_left_is_in_nobodys_way() {
+        const ALONE: &str = "EPFORGE_TEST_ALONE";
+        let Ok(fabric) = Fabric::find() else { return eprintln!("skipped: no libfabric") };
+        if fabric.offers(Provider::Shm, None).is_err() {
+            return eprintln!("skipped: no libfabric with shm");
+        }
+        if std::env::var_os(ALONE).is_none() {
+            let name = "net::endpoint::tests::what_a_killed_process_left_is_in_nobodys_way";
+            let status = std::process::Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", name, "--test-threads=1"])
+                .env(ALONE, "1")
+                .stdout(std::process::Stdio::null())
+                .status();
+            return assert!(status.unwrap().success());
+        }
+        let mut room = [0; 512];
+        let mut open = || Endpoint::open(fabric, Provider::Shm, None, &[host(0, &mut room)]);
+        let first = open().unwrap();
+        let mapped = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let region = mapped.lines().find_map(|line| Some(&line[line.find("/dev/shm/")?..]));
+        let left = std::fs::read(region.unwrap()).unwrap();
+        drop(first);
+        // SAFETY: it changes nothing.
+        let (process, user) = (std::process::id(), unsafe { libc::getuid() });
+        let stale: Vec<_> =
+            (0..40).map(|number| format!("/dev/shm/{process}:{user}:{number}")).collect();
+        for path in &stale {
+            // Memory that nobody has written takes none.
+            std::fs::write(path, &left[..4096]).unwrap();
+            File::options().write(true).open(path).unwrap().set_len(left.len() as u64).unwrap();
+        }
+        let opened = open();
+        let still_there = stale.iter().filter(|path| std::fs::remove_file(path).is_ok()).count();
+        assert!(opened.is_ok(), "{:?}", opened.err());
+        assert_eq!(still_there, stale.len(), "what it met is not its own to remove");
     }
 
     fn host(first: u64, room: &mut [u64]) -> Block<'static> {
