@@ -11,6 +11,7 @@ go, what calls cost the host and take in a row, and 4 ranks on 2 nodes.
 from __future__ import annotations
 
 import argparse
+import gc
 import itertools
 import os
 import random
@@ -155,6 +156,40 @@ def graphs(rank: int, ranks: int) -> None:
         times.append(begun.elapsed_time(ended) * 1e3)
     if rank == 0:
         print(f"graph of dispatch and combine, 128 tokens: {statistics.median(times):.1f} us", flush=True)
+
+
+def gone_in_a_capture(rank: int, ranks: int) -> None:
+    """A buffer and low-latency calls that go while torch captures: as its collector of garbage may have them go."""
+    buffer, others = made(128, weights=False), [made(128, weights=False)]
+    x, ids, factors = drawn(128)
+    out = torch.empty_like(x)
+
+    def call(it: epforge.Buffer) -> None:
+        received, handle = it.dispatch(x, ids)
+        it.combine(received, handle, out=out)
+
+    shape = {"tokens": 128, "hidden": HIDDEN, "topk": TOPK, "experts": EXPERTS}
+    low = epforge.LowLatency(others[0].group, **shape)
+    packed = low.dispatch(x, ids)
+    low.combine(packed.x, packed, factors)
+    call(others[0])
+    call(buffer)
+    torch.cuda.synchronize()
+    dist.barrier()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call(buffer)
+        others.clear()
+        del packed, low
+        gc.collect()
+        call(buffer)
+    for _ in range(3):
+        out.zero_()
+        with buffer.group.around(torch.cuda.current_stream().cuda_stream or 1):
+            graph.replay()
+        buffer.group.sync()
+        torch.cuda.synchronize()
+        assert torch.equal(out, added(x, ids, ranks))
 
 
 def behind_an_event(rank: int, ranks: int) -> None:
@@ -594,6 +629,7 @@ def one_after_another(rank: int, ranks: int, steps: int, buffers: int, seconds: 
         (full_size,),
         (offered,),
         (graphs,),
+        (gone_in_a_capture,),
         (behind_an_event,),
         (kernel_times,),
         (few_tokens,),

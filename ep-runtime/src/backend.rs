@@ -491,6 +491,21 @@ pub trait Backend: Send + Sync {
     ) -> Result<(), BackendError>;
 }
 
+impl dyn Backend + '_ {
+    /// Fails while a rank's own stream is being captured: who waited for it would end the capture.
+    pub(crate) fn require_no_capture(&self, rank: usize) -> Result<(), BackendError> {
+        match self.capture(rank, Stream::OWN)? {
+            None => Ok(()),
+            Some(_) => {
+                let what = format!(
+                    "rank {rank}'s own stream is being captured: end that before a wait for it"
+                );
+                Err(BackendError::Wrong { what })
+            }
+        }
+    }
+}
+
 /// Why a backend could not do what it was asked.
 #[derive(Clone, PartialEq, Eq)]
 pub enum BackendError {

@@ -142,6 +142,7 @@ impl CallOrder {
 
     /// Waits until all calls have run.
     pub(crate) fn settle(&self, backend: &dyn Backend) -> Result<(), BackendError> {
+        backend.require_no_capture(self.rank)?;
         let last = self.state().last;
         if last != LastCall::Lasting(Stream::OWN) {
             self.mark(last, backend)?;
@@ -201,6 +202,8 @@ impl Drop for Turn<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering;
+
     use super::*;
     use crate::fake::FakeBackend;
 
@@ -232,10 +235,15 @@ mod tests {
         backend.asked();
         order.settle(backend.as_ref()).unwrap();
         assert_eq!(
-            backend.asked()[..2],
-            ["record", "wait"],
+            backend.asked()[..3],
+            ["capture", "record", "wait"],
             "what is waited for is behind the last call"
         );
+        backend.is_captured.store(true, Ordering::Relaxed);
+        let error = order.settle(backend.as_ref()).unwrap_err().to_string();
+        assert_eq!(error, "rank 0's own stream is being captured: end that before a wait for it");
+        assert_eq!(backend.asked(), ["capture"]);
+        backend.is_captured.store(false, Ordering::Relaxed);
         drop(order.turn(backend.as_ref(), Stream::OWN).unwrap());
         order.destroy(backend.as_ref());
     }

@@ -34,6 +34,8 @@ pub(crate) struct FakeBackend {
     pub(crate) sms: AtomicU32,
     /// Kernels that were launched so far.
     pub(crate) launches: AtomicU32,
+    /// Whether its streams are being captured.
+    pub(crate) is_captured: AtomicBool,
     /// How often the handle of a stream was given to a new one.
     pub(crate) renewed: AtomicU64,
     /// How a card reaches device memory: not at all, by its address, by a dma-buf.
@@ -72,6 +74,7 @@ impl FakeBackend {
             before_layout: OnceLock::new(),
             sms: AtomicU32::new(132),
             launches: AtomicU32::new(0),
+            is_captured: AtomicBool::new(false),
             renewed: AtomicU64::new(0),
             card_access: AtomicU32::new(0),
             has_gpus: AtomicBool::new(false),
@@ -164,6 +167,7 @@ impl Backend for FakeBackend {
     }
 
     fn unload(&self, _: usize, _: Code) -> Result<(), BackendError> {
+        self.ask("unload");
         Ok(())
     }
 
@@ -260,6 +264,7 @@ impl Backend for FakeBackend {
     }
 
     fn unmap_window(&self, mapping: &Mapping) -> Result<(), BackendError> {
+        self.ask("unmap");
         let bases = mapping.bases.first().into_iter().flatten().filter(|base| **base != 0);
         bases.into_iter().try_for_each(|base| self.free(0, *base))
     }
@@ -276,7 +281,7 @@ impl Backend for FakeBackend {
 
     fn capture(&self, _: usize, _: Stream) -> Result<Option<Capture>, BackendError> {
         self.ask("capture");
-        Ok(None)
+        Ok(self.is_captured.load(Ordering::Relaxed).then_some(Capture(1)))
     }
 
     fn begin_capture(&self, _: usize, _: Stream) -> Result<(), BackendError> {

@@ -37,6 +37,7 @@ pub use window::{EXCHANGE_VARIABLE, Exchange, Sharing};
 use crate::backend::{Backend, BackendError, Image, Stream};
 use crate::device::HEADERS;
 use crate::jit::{CudaSource, Jit, JitError};
+use capture::Relaxed;
 use driver::check;
 use kernel::Kernel;
 use window::{RankWindow, Reach};
@@ -215,6 +216,11 @@ impl GpuBackend {
         Ok(found)
     }
 
+    /// The same for work that would end a capture elsewhere, until what is returned goes.
+    fn enter_relaxed(&self, rank: usize) -> Result<(&Rank, Relaxed), BackendError> {
+        Ok((self.enter(rank)?, capture::relaxed()))
+    }
+
     fn enable_peers(&self) -> Result<(), BackendError> {
         for rank in self.local() {
             let own = self.enter(rank)?;
@@ -379,6 +385,7 @@ impl Rank {
 
 impl Drop for Rank {
     fn drop(&mut self) {
+        let _relaxed = capture::relaxed();
         // SAFETY: the context was retained once and the stream created once by `open`; the device
         // handle is derived again from the same ordinal. Errors leave nothing to do: the process
         // loses the device at its end.
@@ -397,6 +404,7 @@ impl Drop for Rank {
 
 impl Drop for GpuBackend {
     fn drop(&mut self) {
+        let _relaxed = capture::relaxed();
         let windows = std::mem::take(&mut *self.windows());
         for (_, windows) in windows {
             let _ = self.release_windows(windows);

@@ -177,4 +177,22 @@ mod tests {
         assert_eq!(asked(&own), ["capture", "wait", "launch", "launch"]);
         group.sync(0).unwrap();
     }
+    /// What a launch may still use stays where nobody can wait for its end.
+    #[test]
+    fn a_buffer_that_goes_while_its_stream_is_captured_keeps_its_memory() {
+        for is_captured in [false, true] {
+            let backend = FakeBackend::new(1);
+            let group = Group::new(backend.clone(), GroupOptions::default()).unwrap();
+            let buffer = Buffer::new(&group, BufferOptions::new(8, 64, 2, 4), &BuiltIn).unwrap();
+            backend.asked();
+            backend.is_captured.store(is_captured, Ordering::Relaxed);
+            drop(buffer);
+            let asked = backend.asked();
+            let given_back = |what| asked.contains(&what);
+            assert_eq!([given_back("unload"), given_back("unmap")], [!is_captured; 2], "{asked:?}");
+            group
+                .sync(0)
+                .map_or_else(|error| assert!(is_captured, "{error}"), |()| assert!(!is_captured));
+        }
+    }
 }

@@ -198,10 +198,15 @@ impl Window {
 
 impl Drop for Window {
     fn drop(&mut self) {
-        // Peers may still be reading: their kernels end within the timeout, ours are waited for.
-        for rank in self.backend.local() {
-            let _ = self.backend.sync(rank, Stream::OWN);
+        // Peers may still be reading: their kernels end within the timeout, ours are waited for. Where that cannot be,
+        // the window stays.
+        let backend = self.backend.as_ref();
+        let ended = self.backend.local().try_for_each(|rank| {
+            backend.require_no_capture(rank)?;
+            backend.sync(rank, Stream::OWN)
+        });
+        if ended.is_ok() {
+            let _ = backend.unmap_window(&self.mapping);
         }
-        let _ = self.backend.unmap_window(&self.mapping);
     }
 }

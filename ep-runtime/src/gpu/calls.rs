@@ -84,7 +84,7 @@ impl Backend for GpuBackend {
         block: Block,
     ) -> Result<Code, BackendError> {
         let share = self.sms(rank);
-        self.enter(rank)?;
+        let (_, _relaxed) = self.enter_relaxed(rank)?;
         let kernel = Kernel::load(rank, image, entry, block, share)?;
         let mut kernels = write(&self.kernels);
         kernels.push(Some(kernel));
@@ -92,7 +92,7 @@ impl Backend for GpuBackend {
     }
 
     fn unload(&self, rank: usize, code: Code) -> Result<(), BackendError> {
-        self.enter(rank)?;
+        let (_, _relaxed) = self.enter_relaxed(rank)?;
         // Unloading may wait for the device, so the lock that launches need is not held meanwhile.
         let taken = {
             let mut kernels = write(&self.kernels);
@@ -109,7 +109,7 @@ impl Backend for GpuBackend {
     }
 
     fn alloc(&self, rank: usize, bytes: u64) -> Result<u64, BackendError> {
-        self.enter(rank)?;
+        let (_, _relaxed) = self.enter_relaxed(rank)?;
         let mut address = 0;
         // SAFETY: writes one address; the rank's context is current.
         let result = unsafe { sys::cuMemAlloc_v2(&mut address, bytes.max(1) as usize) };
@@ -118,13 +118,13 @@ impl Backend for GpuBackend {
     }
 
     fn free(&self, rank: usize, address: u64) -> Result<(), BackendError> {
-        self.enter(rank)?;
+        let (_, _relaxed) = self.enter_relaxed(rank)?;
         // SAFETY: the driver refuses an address that it did not allocate.
         check("cuMemFree", Some(rank), unsafe { sys::cuMemFree_v2(address) })
     }
 
     fn write(&self, rank: usize, to: u64, from: &[u8]) -> Result<(), BackendError> {
-        let own = self.enter(rank)?;
+        let (own, _relaxed) = self.enter_relaxed(rank)?;
         if from.is_empty() {
             return Ok(());
         }
@@ -139,7 +139,7 @@ impl Backend for GpuBackend {
     }
 
     fn read(&self, rank: usize, from: u64, to: &mut [u8]) -> Result<(), BackendError> {
-        let own = self.enter(rank)?;
+        let (own, _relaxed) = self.enter_relaxed(rank)?;
         if to.is_empty() {
             return Ok(());
         }
@@ -200,7 +200,7 @@ impl Backend for GpuBackend {
     }
 
     fn alloc_host(&self, rank: usize, bytes: u64) -> Result<HostBlock, BackendError> {
-        self.enter(rank)?;
+        let (_, _relaxed) = self.enter_relaxed(rank)?;
         let bytes = bytes.max(4).next_multiple_of(4);
         let flags = sys::CU_MEMHOSTALLOC_DEVICEMAP | sys::CU_MEMHOSTALLOC_PORTABLE;
         let mut host: *mut c_void = ptr::null_mut();
@@ -222,7 +222,7 @@ impl Backend for GpuBackend {
     }
 
     fn free_host(&self, rank: usize, block: HostBlock) -> Result<(), BackendError> {
-        self.enter(rank)?;
+        let (_, _relaxed) = self.enter_relaxed(rank)?;
         if block.host == 0 {
             return Ok(());
         }
@@ -251,23 +251,25 @@ impl Backend for GpuBackend {
 
     #[cfg(target_os = "linux")]
     fn reach_by_card(&self, rank: usize, at: u64, bytes: u64) -> Result<CardAccess, BackendError> {
-        let ordinal = self.enter(rank)?.ordinal;
+        let (own, _relaxed) = self.enter_relaxed(rank)?;
+        let ordinal = own.ordinal;
         cards::reach(rank, ordinal, (at, bytes))
     }
 
     #[cfg(target_os = "linux")]
     fn map_registers(&self, rank: usize, host: u64, bytes: u64) -> Result<u64, BackendError> {
-        self.enter(rank)?;
+        let (_, _relaxed) = self.enter_relaxed(rank)?;
         cards::map(rank, host, bytes)
     }
 
     #[cfg(target_os = "linux")]
     fn unmap_registers(&self, rank: usize, host: u64) -> Result<(), BackendError> {
-        self.enter(rank)?;
+        let (_, _relaxed) = self.enter_relaxed(rank)?;
         cards::unmap(rank, host)
     }
 
     fn map_window(&self, bytes: u64) -> Result<Mapping, BackendError> {
+        let _relaxed = capture::relaxed();
         let made = self.make_windows(&format!("map a window of {bytes} bytes"), bytes)?;
         // Ranks of other nodes have no address here.
         let mut bases = vec![0; self.total];
@@ -282,6 +284,7 @@ impl Backend for GpuBackend {
     }
 
     fn unmap_window(&self, mapping: &Mapping) -> Result<(), BackendError> {
+        let _relaxed = capture::relaxed();
         let windows = self.windows().remove(&mapping.id).ok_or_else(|| BackendError::Wrong {
             what: format!("window {} is not mapped", mapping.id),
         })?;
@@ -341,14 +344,14 @@ impl Backend for GpuBackend {
     }
 
     fn sync(&self, rank: usize, stream: Stream) -> Result<(), BackendError> {
-        let own = self.enter(rank)?;
+        let (own, _relaxed) = self.enter_relaxed(rank)?;
         // SAFETY: the stream is the rank's own, or the caller vouched for it in `Stream::from_raw`.
         let result = unsafe { sys::cuStreamSynchronize(own.queue(stream)) };
         check("cuStreamSynchronize", Some(rank), result)
     }
 
     fn poll(&self, rank: usize) -> Result<(), BackendError> {
-        let own = self.enter(rank)?;
+        let (own, _relaxed) = self.enter_relaxed(rank)?;
         // Asking a stream that is being captured would end the capture.
         if capture::of(rank, own.stream)?.is_some() {
             return Ok(());
@@ -362,7 +365,7 @@ impl Backend for GpuBackend {
     }
 
     fn create_stream(&self, rank: usize) -> Result<Stream, BackendError> {
-        self.enter(rank)?;
+        let (_, _relaxed) = self.enter_relaxed(rank)?;
         let mut stream = ptr::null_mut();
         let flags = sys::CUstream_flags_enum::CU_STREAM_NON_BLOCKING as u32;
         // SAFETY: writes one handle, which belongs to the context that is current.
@@ -376,7 +379,7 @@ impl Backend for GpuBackend {
         if stream == Stream::OWN {
             return Ok(());
         }
-        self.enter(rank)?;
+        let (_, _relaxed) = self.enter_relaxed(rank)?;
         // SAFETY: only `create_stream` makes streams for this backend to destroy, and its caller is
         // done with this one.
         let result = unsafe { sys::cuStreamDestroy_v2(stream.raw() as sys::CUstream) };
@@ -400,7 +403,7 @@ impl Backend for GpuBackend {
     }
 
     fn destroy_event(&self, rank: usize, event: Event) -> Result<(), BackendError> {
-        self.enter(rank)?;
+        let (_, _relaxed) = self.enter_relaxed(rank)?;
         // SAFETY: only `create_event` makes events, they cannot be copied, and this consumes it.
         let result = unsafe { sys::cuEventDestroy_v2(event.0 as sys::CUevent) };
         check("cuEventDestroy", Some(rank), result)
@@ -422,7 +425,7 @@ impl Backend for GpuBackend {
     }
 
     fn elapsed(&self, rank: usize, from: &Event, to: &Event) -> Result<Duration, BackendError> {
-        self.enter(rank)?;
+        let (_, _relaxed) = self.enter_relaxed(rank)?;
         let mut milliseconds = 0.0f32;
         // SAFETY: writes one float; both events are alive since they are borrowed.
         let result = unsafe {
@@ -457,7 +460,7 @@ impl Backend for GpuBackend {
 
 impl GpuBackend {
     fn new_event(&self, rank: usize, flags: u32) -> Result<Event, BackendError> {
-        self.enter(rank)?;
+        let (_, _relaxed) = self.enter_relaxed(rank)?;
         let mut event = ptr::null_mut();
         // SAFETY: writes one handle.
         check("cuEventCreate", Some(rank), unsafe { sys::cuEventCreate(&mut event, flags) })?;

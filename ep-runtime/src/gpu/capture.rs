@@ -94,6 +94,27 @@ pub(super) fn destroy(rank: usize, captured: Captured) -> Result<(), BackendErro
     check("cuGraphExecDestroy", Some(rank), result)
 }
 
+/// The calling thread may give memory back and wait while others capture streams, until this is dropped.
+pub(super) struct Relaxed(sys::CUstreamCaptureMode);
+
+/// Lets the calling thread do what would end a capture elsewhere.
+pub(super) fn relaxed() -> Relaxed {
+    let mut mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+    exchange(&mut mode);
+    Relaxed(mode)
+}
+
+impl Drop for Relaxed {
+    fn drop(&mut self) {
+        exchange(&mut self.0);
+    }
+}
+
+fn exchange(mode: &mut sys::CUstreamCaptureMode) {
+    // SAFETY: reads and writes one value of this thread. It fails for no mode that there is.
+    let _ = unsafe { sys::cuThreadExchangeStreamCaptureMode(mode) };
+}
+
 /// Keeps something for as long as the graph of a capture, or anything instantiated from it, can run.
 pub(super) fn keep(rank: usize, open: &Open, kept: Kept) -> Result<(), BackendError> {
     let no_sync = sys::CUuserObject_flags_enum::CU_USER_OBJECT_NO_DESTRUCTOR_SYNC as u32;
@@ -124,13 +145,7 @@ unsafe extern "C" fn let_go(kept: *mut c_void) {
     let address = kept as usize;
     // Without a thread the memory is lost, which is better than a deadlock in the driver.
     let _ = std::thread::Builder::new().name("ep-let-go".to_string()).spawn(move || {
-        // Freeing memory must not end a capture that the caller has begun meanwhile.
-        let mut mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
-        // SAFETY: reads and writes one value. The address is that of a box made in `keep`, which the
-        // driver passes once.
-        unsafe {
-            let _ = sys::cuThreadExchangeStreamCaptureMode(&mut mode);
-            drop(Box::from_raw(address as *mut Kept));
-        }
+        // SAFETY: the address is that of a box made in `keep`, which the driver passes once.
+        drop(unsafe { Box::from_raw(address as *mut Kept) });
     });
 }
