@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import unittest
 from typing import Any
 
@@ -40,11 +41,32 @@ def few_tokens(rank: int, ranks: int, gather: Gather) -> None:
     test_nodes.same_bits(combined, PerRank().expected(own, rank, octaves=1))
 
 
+def chosen(rank: int, ranks: int, gather: Gather) -> None:
+    own = drawn(ranks, [5, 3], hidden=256, experts=8)
+    numpy_torch.import_as_torch()
+    group = numpy_torch.ProcessGroup(rank, ranks, gather)
+    x, ids = (numpy_torch.as_tensor(it[rank]) for it in (own.x, own.topk_idx))
+    waits = numpy_torch.zeros((ranks,), dtype=numpy_torch.int64)
+    for options, told, ways in (
+        ({}, None, ["per-rank"]),
+        ({}, waits, ["per-expert"]),
+        ({"enable_shrink": True}, None, ["per-expert"]),
+    ):
+        buffer = deep_ep.Buffer(group, low_latency_mode=True, **options)
+        buffer.low_latency_dispatch(x, ids, 8, 8, dispatch_wait_recv_cost_stats=told)
+        assert buffer.engines is not None
+        made = [way for *_, way in buffer.engines._low]
+        assert made == ways, (options, made)
+
+
 class Facade(unittest.TestCase):
     """The first API of deep_ep with rows that travel once for each rank."""
 
     def test_few_tokens(self) -> None:
         self.assertEqual(run_ranks(3, few_tokens), [])
+
+    def test_the_quicker_way_is_taken_where_it_does_what_is_asked(self) -> None:
+        self.assertEqual(run_ranks(2, chosen), [])
 
 
 class PerRank(unittest.TestCase):
@@ -95,6 +117,43 @@ class PerRank(unittest.TestCase):
                         for rank, sums in enumerate(self.back(own, low, sent)):
                             wanted = self.expected(own, rank, weights_ahead=weights_ahead)
                             np.testing.assert_array_equal(sums.x.view(np.uint16), wanted.view(np.uint16))
+
+    def test_a_combine_that_asks_for_more_sends_rows_per_expert(self) -> None:
+        own = drawn(3, [6, 3, 5])
+        low = made(own, 3, way="per-rank")
+        sent = dispatched(own, low)
+        rows = made_by_experts(own, low, sent)
+        fewer = [np.where(np.arange(own.topk) == 0, -1, ids) for ids in own.topk_idx]
+        words = np.ones(low.local_experts, np.int32)
+        waits = [np.zeros(3, np.int64) for _ in range(3)]
+        for name, options in (
+            ("waits", [{"waits": its} for its in waits]),
+            ("words", [{"expert_done": words}] * 3),
+            ("logfmt", [{"wire": "logfmt"}] * 3),
+            ("later", [{"waits": its, "later": True} for its in waits]),
+            ("other experts", [{"topk_idx": its} for its in fewer]),
+        ):
+            back = [low.combine(rows[r], sent[r], own.topk_weights[r], **options[r]) for r in range(3)]
+            for rank, sums in enumerate(back):
+                with self.subTest(name=name, rank=rank):
+                    sums.receive()
+                    known = own
+                    if name == "other experts":
+                        known = copy.copy(own)
+                        known.topk_idx = fewer
+                    wanted = self.expected(known, rank)
+                    if name == "logfmt":
+                        off = np.abs(sums.x.astype(np.float64) - wanted.astype(np.float64))
+                        self.assertLess(off.max(), 0.03 * np.abs(wanted.astype(np.float64)).max())
+                        continue
+                    np.testing.assert_array_equal(sums.x.view(np.uint16), wanted.view(np.uint16))
+        self.assertTrue(all((its > 0).any() for its in waits))
+        low.group.leave_out(1)
+        known = copy.copy(own)
+        known.topk_idx = [np.where((ids >= own.begin(1)) & (ids < own.begin(2)), -1, ids) for ids in own.topk_idx]
+        back = [low.combine(rows[r], sent[r], own.topk_weights[r]) for r in (0, 2)]
+        for rank, sums in zip((0, 2), back, strict=True):
+            np.testing.assert_array_equal(sums.x.view(np.uint16), self.expected(known, rank).view(np.uint16))
 
     def test_the_payload_of_a_call_may_differ(self) -> None:
         own = drawn(2, [5, 6])
@@ -168,28 +227,12 @@ class Refused(unittest.TestCase):
         words = np.zeros(low.local_experts, np.int32)
         for wanted, call in (
             (
-                "calls per rank do not tell of rows while they run: words are for way `per-expert`",
+                "dispatches per rank do not tell of rows while they run: words are for way `per-expert`",
                 lambda: low.dispatch(x, ids, arrived_parts=words, rank=0),
             ),
             (
-                "calls per rank take rows that are all there: words are for way `per-expert`",
-                lambda: low.combine(rows[0], sent[0], weights, expert_done=words),
-            ),
-            (
-                "calls per rank do not tell how long ranks were waited for: `waits` are for way `per-expert`",
+                "dispatches per rank do not tell how long ranks were waited for: `waits` are for way `per-expert`",
                 lambda: low.dispatch(x, ids, waits=waits, rank=0),
-            ),
-            (
-                "calls per rank do not tell how long ranks were waited for: `waits` are for way `per-expert`",
-                lambda: low.combine(rows[0], sent[0], weights, waits=waits),
-            ),
-            (
-                "calls per rank add up what the dispatch sent: `topk_idx` is for way `per-expert`",
-                lambda: low.combine(rows[0], sent[0], weights, topk_idx=ids),
-            ),
-            (
-                "calls per rank come back as bf16: `wire=logfmt` is for way `per-expert`",
-                lambda: low.combine(rows[0], sent[0], weights, wire="logfmt"),
             ),
             ("`topk_weights` do not come with the dispatch", lambda: low.dispatch(x, ids, weights, rank=0)),
             ("`topk_weights` have to come with the combine", lambda: low.combine(rows[0], sent[0])),
@@ -215,6 +258,17 @@ class Refused(unittest.TestCase):
         self.refused(
             "`topk_weights` do not come with the combine", lambda: low.combine(rows, sent[0], own.topk_weights[0])
         )
+        waits, words = np.zeros(2, np.int64), np.zeros(low.local_experts, np.int32)
+        for name, options in (
+            ("waits", {"waits": waits}),
+            ("topk_idx", {"topk_idx": own.topk_idx[0]}),
+            ("expert_done", {"expert_done": words}),
+            ("wire=logfmt", {"wire": "logfmt"}),
+        ):
+            self.refused(
+                f"`{name}` is for rows that come back per expert, and not for `weights_ahead`",
+                lambda options=options: low.combine(rows, sent[0], **options),
+            )
 
     def test_ranks_that_are_left_out(self) -> None:
         own = drawn(3, [4, 5, 3])

@@ -124,7 +124,7 @@ class Facade(LowLatencyCalls):
         self.low = made(payload=payload, way=way)
 
     def _engines(self) -> Any:
-        return SimpleNamespace(low_latency=lambda *shape: self.low)
+        return SimpleNamespace(low_latency=lambda *shape: self.low, nodes=1, shrinks=False, group=self.low.group)
 
 
 def drawn(tokens: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

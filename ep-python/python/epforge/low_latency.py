@@ -40,8 +40,9 @@ class LowLatency(Caller):
     cast on the way. ``between`` calls of a kind may be between their phases at once.
 
     With ``way="per-rank"`` a row travels once for each rank that has any of its experts, and one sum comes back from
-    each: fewer bytes, and the same rows by expert. Such calls run in one go, within a node, and need every rank. With
-    ``weights_ahead`` their weights come with the dispatch, which spares the combine a way between ranks.
+    each: fewer bytes, and the same rows by expert. Such calls run in one go, within a node, and need every rank. A
+    combine that asks for more sends its rows per expert. With ``weights_ahead`` their weights come with the dispatch,
+    which spares the combine a way between ranks.
     """
 
     def __init__(
@@ -182,7 +183,7 @@ class LowLatency(Caller):
         rank = group.rank(rank)
         if topk_weights is not None or waits is not None or self.weights_ahead:
             self._check_weights(topk_weights, self.weights_ahead, "dispatch")
-            self._refuse_waits(waits)
+            self._refuse_per_rank(waits is not None, "do not tell how long ranks were waited for: `waits` are")
         words = arrived_rows is not None or arrived_parts is not None
         adding = NOTHING
         if words or statistics is not None or waits is not None:
@@ -305,58 +306,60 @@ class LowLatency(Caller):
             topk_idx = None
         if (topk_weights is None) != self.weights_ahead:
             self._check_weights(topk_weights, not self.weights_ahead, "combine")
-        if topk_idx is not None or waits is not None or wire != "bf16":
-            self._refuse_waits(waits)
-            self._refuse_per_rank(topk_idx is not None, "add up what the dispatch sent: `topk_idx` is")
-            self._refuse_per_rank(wire != "bf16", f"come back as bf16: `wire={wire}` is")
         adding = NOTHING if waits is None else (None, waits, None, None)
         words = NO_WORDS
         if expert_done is not None or tile_done is not None:
-            self._refuse_per_rank(True, "take rows that are all there: words are")
             words = (expert_done, tile_done, done_at)
+        is_plain = adding is NOTHING and words is NO_WORDS and topk_idx is None
+        # Kernels of the other way find rows that travelled once for each rank where they look for them.
+        way = "per-rank" if packed._whole is not None else "per-expert"
+        if way == "per-rank" and not (is_plain and wire == "bf16" and not group.left_out):
+            self._refuse_ahead(wire, waits=waits, topk_idx=topk_idx, expert_done=expert_done, tile_done=tile_done)
+            way = "per-expert"
         how = (stream, sms, timeout, after, done)
         if group._turns is None and not group.left_out:
             sums = None
-            is_plain = adding is NOTHING and words is NO_WORDS and topk_idx is None and topk_weights is not None
-            if is_plain and packed._library is TORCH:
-                sums = self._sum_tensors(packed, wire, rows, topk_weights, out, how, later)
-            return sums or self._send_back(packed, wire, (rows, topk_weights, topk_idx, out), adding, words, how, later)
+            if is_plain and topk_weights is not None and packed._library is TORCH:
+                sums = self._sum_tensors(packed, (way, wire), rows, topk_weights, out, how, later)
+            arrays = (rows, topk_weights, topk_idx, out)
+            return sums or self._send_back(packed, (way, wire), arrays, adding, words, how, later)
         # Before others make a call that this rank does not.
         self._check_adding(adding)
         if out is not None:
             self._require_out(rank, out, (packed._tokens, self.hidden))
         every = self._every(rank, (rows, topk_weights, topk_idx))
         self._settle(rank)
-        if self.way == "per-expert":
+        if way == "per-expert":
             self._combiner(wire)
         calls = []
         for of in (packed, *packed._others):
             if of.rank in every:
                 mine = out if of is packed else None
-                calls.append(self._send_back(of, wire, (*every[of.rank], mine), adding, words, how, later))
+                arrays = (*every[of.rank], mine)
+                calls.append(self._send_back(of, (way, wire), arrays, adding, words, how, later))
         return of_rank(rank, calls)
 
     def _sum_tensors(
-        self, of: Packed, wire: str, rows: Any, topk_weights: Any, out: Any, how: How, later: bool
+        self, of: Packed, kernels: tuple[str, str], rows: Any, topk_weights: Any, out: Any, how: How, later: bool
     ) -> Sums | None:
         """`_send_back` of tensors of torch, as `_send_tensors`."""
-        rank, tokens, looks = of.rank, of._tokens, TORCH.looks
+        (way, wire), rank, tokens, looks = kernels, of.rank, of._tokens, TORCH.looks
         device, turn, pending = self.group._devices[rank], None, None
         if not isinstance(looks, _core.Looks):
             return None
         left = TORCH.empty_like()(self._summed[tokens].likes(device)[0]) if out is None else out
         options = self._how(rank, TORCH, how)
-        if of._whole is not None:
-            kernels, sent = of._whole
+        if way == "per-rank" and of._whole is not None:
+            whole, sent = of._whole
             tensors = (rows, topk_weights, left)
-            if not kernels.send_back_tensors(looks, device, *tensors, (rank, tokens), sent, options):
+            if not whole.send_back_tensors(looks, device, *tensors, (rank, tokens), sent, options):
                 return None
         elif turn := self._turn("combine", wire, rank):
             kernel, about = turn[0].kernels[turn[1]], (tokens, of._ids, of._tables_at)
-            sent = kernel.send_tensors(looks, (rank, device), rows, topk_weights, left, about, later, options)
-            if sent is None:
+            launched = kernel.send_tensors(looks, (rank, device), rows, topk_weights, left, about, later, options)
+            if launched is None:
                 return None
-            (pending,) = sent
+            (pending,) = launched
         else:
             return None
         sums = Sums(self, rank, TORCH, tokens, (rows, topk_weights, of))
@@ -368,14 +371,14 @@ class LowLatency(Caller):
     def _send_back(
         self,
         of: Packed,
-        wire: str,
+        kernels: tuple[str, str],
         arrays: tuple[Any, Any, Any, Any],
         adding: Adding,
         words: Words,
         how: How,
         later: bool,
     ) -> Sums:
-        rank, library, tokens = of.rank, of._library, of._tokens
+        (way, wire), rank, library, tokens = kernels, of.rank, of._library, of._tokens
         rows, kept = self._dense(rank, arrays[0], "rows", "bfloat16", self._packed_shape)
         weights, ids, kept_weights, kept_ids = 0, of._ids, None, None
         if arrays[1] is not None:
@@ -386,15 +389,15 @@ class LowLatency(Caller):
         sums._out = arrays[3]
         sums._x, sums_at = self._sums(rank, self._summed[tokens], arrays[3], library)
         waits = 0 if adding is NOTHING else self._adding_to(sums, adding)[1]
-        if of._whole is None:
+        if way == "per-expert" or of._whole is None:
             heard = (0, 0, 1) if words is NO_WORDS else self._words_at(sums, words)
             places = (rows, ids, weights, sums_at, of._tables_at, waits, heard)
             self._launch(sums, ("combine", wire, rank), places, how, later)
             return sums
         options = self._how(rank, library, how)
         self._settle(rank)
-        kernels, sent = of._whole
-        kernels.send_back(rank, tokens, rows, weights, sums_at, sent, options)
+        whole, sent = of._whole
+        whole.send_back(rank, tokens, rows, weights, sums_at, sent, options)
         self._made(rank, sums, phases=2)
         return sums
 
@@ -415,10 +418,17 @@ class LowLatency(Caller):
 
     def _refuse_per_rank(self, is_asked: bool, what: str) -> None:
         if is_asked and self.way == "per-rank":
-            raise _core.Mismatch(f"calls per rank {what} for way `per-expert`")
+            raise _core.Mismatch(f"dispatches per rank {what} for way `per-expert`")
 
-    def _refuse_waits(self, waits: Any) -> None:
-        self._refuse_per_rank(waits is not None, "do not tell how long ranks were waited for: `waits` are")
+    def _refuse_ahead(self, wire: str, **given: Any) -> None:
+        """Refuses what a combine of sums of each rank does not do."""
+        if not self.weights_ahead:
+            return
+        asked = [name for name, array in given.items() if array is not None]
+        if wire != "bf16":
+            asked.append(f"wire={wire}")
+        for name in asked:
+            raise _core.Mismatch(f"`{name}` is for rows that come back per expert, and not for `weights_ahead`")
 
     def _check_adding(self, adding: Adding) -> None:
         """Refuses arrays that cannot take what a call adds to them."""

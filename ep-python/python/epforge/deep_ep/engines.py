@@ -80,7 +80,7 @@ class Engines:
         self.shrinks = shrinks
         self.stream = None if device is None else cuda.Stream()
         self._made: dict[Shape, calls.Buffer] = {}
-        self._low: dict[tuple[int, int, int, int], LowLatency] = {}
+        self._low: dict[tuple[int, int, int, int, str], LowLatency] = {}
         self._ends: dict[tuple[int, Any], torch.Tensor] = {}
 
     def sum_over_ranks(self, numbers: torch.Tensor) -> list[int]:
@@ -111,8 +111,8 @@ class Engines:
         return made
 
     def low_latency(self, tokens: int, hidden: int, topk: int, experts: int, payload: str, way: str) -> LowLatency:
-        """The low-latency kernels for a shape. All ranks come here with the same shape, and rows travel one way."""
-        shape = (tokens, hidden, topk, experts)
+        """The low-latency kernels for a shape and a way. All ranks come here with the same ones."""
+        shape = (tokens, hidden, topk, experts, way)
         made = self._low.get(shape)
         if made is None:
             made = self._low[shape] = LowLatency(

@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 class LowLatencyHandle:
     """What a low-latency dispatch leaves, in the form of the tuple that others read it as, once it has arrived."""
 
-    def __init__(self, packed: Packed, low: LowLatency) -> None:
+    def __init__(self, packed: Packed, low: LowLatency, topk_idx: torch.Tensor) -> None:
         self.packed, self.low = packed, low
+        #: As the dispatch was given it.
+        self.topk_idx = topk_idx
         #: What `get_next_low_latency_combine_buffer` has given, until a combine reads it.
         self.next_input: torch.Tensor | None = None
 
@@ -49,17 +51,24 @@ class LowLatencyCalls:
     """The low-latency calls of `Buffer`: any hidden size, top-k, number of experts, and up to 1024 tokens.
 
     What they give are tensors of their own, as many as the caller keeps. Two dispatches and two combines may be
-    between their phases at once. ``low_latency_way`` is the ``way`` of `LowLatency`, on all ranks the same and for all
-    calls of a shape; where rows travel once for each rank, calls are one phase, and a combine adds up what the dispatch
-    sent, whatever its ``topk_idx``.
+    between their phases at once. ``low_latency_way`` is the ``way`` of `LowLatency`, on all ranks the same: ``"auto"``
+    is ``per-rank``, the quicker one, within a node for dispatches that neither tell of waits nor leave ranks out.
     """
 
-    low_latency_way: str = os.environ.get("EPFORGE_LOW_LATENCY_WAY", "per-expert")
+    low_latency_way: str = os.environ.get("EPFORGE_LOW_LATENCY_WAY", "auto")
     engines: Engines | None
     group_size: int
 
     def _engines(self) -> Engines:
         raise NotImplementedError
+
+    def _way_of_rows(self, tells_waits: bool) -> str:
+        """How the rows of a dispatch travel: a choice that all ranks make alike."""
+        if self.low_latency_way != "auto":
+            return self.low_latency_way
+        engines = self._engines()
+        leaves_out = engines.shrinks or bool(engines.group.left_out)
+        return "per-expert" if engines.nodes > 1 or leaves_out or tells_waits else "per-rank"
 
     @staticmethod
     def get_low_latency_rdma_size_hint(
@@ -93,18 +102,19 @@ class LowLatencyCalls:
         if use_ue8m0 and x.shape[1] % 512:
             raise Mismatch(f"`use_ue8m0` packs four scales of 128 values into a word, and rows have {x.shape[1]}")
         payload = "bf16" if not use_fp8 else "fp8-packed" if round_scale else "fp8"
-        engines, topk_idx = self._engines(), whole_words(topk_idx)
-        most, way = num_max_dispatch_tokens_per_rank, self.low_latency_way
+        engines, ids = self._engines(), whole_words(topk_idx)
+        most, way = num_max_dispatch_tokens_per_rank, self._way_of_rows(dispatch_wait_recv_cost_stats is not None)
         low = engines.low_latency(most, x.shape[1], topk_idx.shape[1], num_experts, payload, way)
 
         def launch(later: bool) -> Packed:
             statistics, waits = cumulative_local_expert_recv_stats, dispatch_wait_recv_cost_stats
-            return low.dispatch(x, topk_idx, payload=payload, statistics=statistics, waits=waits, later=later)
+            return low.dispatch(x, ids, payload=payload, statistics=statistics, waits=waits, later=later)
 
         def results(packed: Packed) -> tuple[Any, ...]:
-            return received(low, packed, payload, use_ue8m0, x.device)
+            handle = LowLatencyHandle(packed, low, topk_idx)
+            return received(handle, payload, use_ue8m0, x.device)
 
-        made, event, hook = phases(engines, launch, results, async_finish, return_recv_hook, x, topk_idx)
+        made, event, hook = phases(engines, launch, results, async_finish, return_recv_hook, x, ids)
         return *made[:3], event, hook
 
     def low_latency_combine(
@@ -146,19 +156,19 @@ class LowLatencyCalls:
             if handle.next_input is None:
                 raise Mismatch("`zero_copy` wants its rows in what `get_next_low_latency_combine_buffer` gives")
             rows, handle.next_input = handle.next_input, None
-        low, ids = handle.low, whole_words(topk_idx)
+        low = handle.low
+        ids = None if topk_idx is handle.topk_idx else whole_words(topk_idx)
         if out is None and low.group.on_emulator:
             out = require().empty((topk_idx.shape[0], low.hidden), dtype=x.dtype, device=x.device)
 
         def launch(later: bool) -> Sums:
             wire = "logfmt" if use_logfmt else "bf16"
             waits = combine_wait_recv_cost_stats
-            named = ids if low.way == "per-expert" else None
             return low.combine(
                 rows,
                 handle.packed,
                 topk_weights,
-                topk_idx=named,
+                topk_idx=ids,
                 out=out,
                 wire=wire,
                 waits=waits,
@@ -171,7 +181,7 @@ class LowLatencyCalls:
             # In the emulator `out` is filled when it is looked at.
             return sums.arriving() if out is None else out, lambda: sums.x
 
-        inputs = (rows, ids, topk_weights)
+        inputs = (rows, topk_weights) if ids is None else (rows, ids, topk_weights)
         made, event, hook = phases(self._engines(), launch, results, async_finish, return_recv_hook, *inputs)
         return made[0], event, hook
 
@@ -242,17 +252,18 @@ def scales_like(experts: int, rows: int, columns: int, kind: torch.dtype, device
 
 
 def received(
-    low: LowLatency, packed: Packed, payload: str, use_ue8m0: bool, device: Any
+    handle: LowLatencyHandle, payload: str, use_ue8m0: bool, device: Any
 ) -> tuple[Any, torch.Tensor, LowLatencyHandle, Callable[[], None]]:
     """The results of a dispatch as tensors, and what fills them behind its second phase."""
-    torch, on_emulator = require(), low.group.on_emulator
+    torch, packed, low = require(), handle.packed, handle.low
+    on_emulator = low.group.on_emulator
     lead = (low.local_experts, low.group.ranks * low.tokens)
     blocks = -(-low.hidden // 128)
     turned = None
     if not on_emulator:
         x, counts = packed.arriving("x"), packed.arriving("counts")
         if payload == "fp8":
-            return (x, packed.arriving("scale")), counts, LowLatencyHandle(packed, low), lambda: None
+            return (x, packed.arriving("scale")), counts, handle, lambda: None
     else:
         values = torch.bfloat16 if payload == "bf16" else torch.float8_e4m3fn
         x = torch.empty((*lead, low.hidden), dtype=values, device=device)
@@ -272,7 +283,7 @@ def received(
             scale = scale.view(torch.int32) if use_ue8m0 else (scale.int() << 23).view(torch.float32)
         turned.copy_(scale)
 
-    return x if turned is None else (x, turned), counts, LowLatencyHandle(packed, low), fill
+    return x if turned is None else (x, turned), counts, handle, fill
 
 
 def phases(
