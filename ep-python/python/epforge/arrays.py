@@ -9,7 +9,8 @@ from __future__ import annotations
 import importlib
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from . import _core
@@ -229,16 +230,29 @@ class Torch:
         return array.to(self._named[dtype])
 
     def part(
-        self, words: torch.Tensor, dtype: str, first: int, shape: Sequence[int], strides: Sequence[int]
+        self, words: torch.Tensor, dtype: str, first: int, shape: tuple[int, ...], strides: tuple[int, ...]
     ) -> torch.Tensor:
         """What lies in a tensor of words from an element of this type on."""
         typed = words if dtype == "int32" else words.view(self._named[dtype])
-        return typed.as_strided(shape, strides, first)
+        return self._view(typed, shape, strides, first)
+
+    @cached_property
+    def _view(self) -> Callable[..., torch.Tensor]:
+        """What makes a view of a shape, with strides, from an element on."""
+        # What the code of torch's own compiler calls, in half the time of the public way.
+        guards = getattr(getattr(self._named["_C"], "_dynamo", None), "guards", None)
+        view: Callable[..., torch.Tensor] = getattr(guards, "_reinterpret_tensor", as_strided)
+        return view
 
     def empty_like(self) -> Callable[[torch.Tensor], torch.Tensor]:
         """What makes a tensor of the same type and shape as another, with any content."""
         make: Callable[[torch.Tensor], torch.Tensor] = self._named["empty_like"]
         return make
+
+
+def as_strided(tensor: torch.Tensor, shape: tuple[int, ...], strides: tuple[int, ...], first: int) -> torch.Tensor:
+    """A view of a shape, with strides, from an element on."""
+    return tensor.as_strided(shape, strides, first)
 
 
 class Layout:

@@ -518,7 +518,8 @@ class Left:
     def __init__(self, tables: list[_core.Table], rows: tuple[str, tuple[int, ...]]) -> None:
         #: Type, first element, extents and strides of each. What a combine alone reads is behind the others.
         self.tables = {
-            name: (dtype, first, shape, strides or strides_of(shape)) for name, dtype, first, shape, strides in tables
+            name: (dtype, first, tuple(shape), tuple(strides or strides_of(shape)))
+            for name, dtype, first, shape, strides in tables
         }
         ends = ((first + math.prod(shape)) * BYTES[dtype] for dtype, first, shape, _ in self.tables.values())
         self.layout = Layout(("int32", (-(-max(ends) // BYTES["int32"]),)), rows)
