@@ -198,15 +198,15 @@ impl Window {
 
 impl Drop for Window {
     fn drop(&mut self) {
+        let backend = self.backend.as_ref();
         // Peers may still be reading: their kernels end within the timeout, ours are waited for. Where that cannot be,
         // the window stays.
-        let backend = self.backend.as_ref();
-        let ended = self.backend.local().try_for_each(|rank| {
-            backend.require_no_capture(rank)?;
-            backend.sync(rank, Stream::OWN)
-        });
-        if ended.is_ok() {
-            let _ = backend.unmap_window(&self.mapping);
+        if backend.local().any(|rank| backend.require_no_capture(rank).is_err()) {
+            return;
         }
+        for rank in backend.local() {
+            let _ = backend.sync(rank, Stream::OWN);
+        }
+        let _ = backend.unmap_window(&self.mapping);
     }
 }

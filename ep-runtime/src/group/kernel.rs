@@ -275,12 +275,13 @@ impl Drop for GroupKernel {
     fn drop(&mut self) {
         let backend = self.group.backend();
         for (rank, own) in self.group.local().zip(std::mem::take(&mut self.ranks)) {
-            // Code and words must outlive their last launch.
-            if self.group.settle(rank).is_err() {
-                // The device is lost, or its stream is being captured: all that a launch may use stays.
+            // Code and words must outlive their last launch. Where its end cannot be waited for they stay.
+            if backend.require_no_capture(rank).is_err() {
                 std::mem::forget((own, Arc::clone(&self.enlisted.recorder)));
                 continue;
             }
+            // A failure means that the device is lost.
+            let _ = self.group.settle(rank);
             for code in own.all() {
                 let _ = backend.unload(rank, code);
             }
