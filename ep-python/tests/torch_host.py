@@ -264,6 +264,18 @@ class Calls(unittest.TestCase):
         low.combine(rows, low.dispatch(x, ids), weights)
         self.assertEqual(numbers(), [3, 1, 3, 1])
 
+    def test_kernels_that_all_ranks_make_are_there_before_one_is_left_out(self) -> None:
+        low = made(way="per-rank")
+        x, ids, weights = drawn(5)
+        packed = low.dispatch(x, ids)
+        rows = torch.zeros(LOCAL, ROWS, HIDDEN, dtype=torch.bfloat16)
+        low.group.leave_out(1)
+        said = "rank 1 is left out, and kernels are made by all ranks together: make such a call before that"
+        for call in (lambda: low.combine(rows, packed, weights), lambda: low.dispatch(x, ids, payload="fp8")):
+            with self.assertRaises(epforge.Mismatch) as caught:
+                call()
+            self.assertEqual(str(caught.exception), said)
+
     def test_what_nobody_received_comes_before_its_kernels_next_call(self) -> None:
         low = made()
         x, ids, _ = drawn(5)

@@ -100,6 +100,12 @@ class LowLatency(Caller):
         self._returns = group.returns
 
     def _make(self, kind: Any, payload: str, *more: Any) -> Any:
+        group = self.group
+        if group.left_out and len(range(*group._core.local)) < group.ranks:
+            out = min(group.left_out)
+            raise _core.Mismatch(
+                f"rank {out} is left out, and kernels are made by all ranks together: make such a call before that"
+            )
         numbers = [self.tokens, self.hidden, self.topk, self.experts]
         return kind(self.group._core, numbers, payload, self._placement, *more)
 
