@@ -30,7 +30,7 @@ pub use message::{MessageLayout, MetaField};
 pub use numbers::{Numbers, eval, resolve};
 pub use prologue::Body;
 pub use roles::{RoleUse, RoleWarps, block_groups, has_sequences, role_use};
-pub use taken::Taken;
+pub use taken::{Lists, Taken};
 
 pub use crate::ir::counting::{Counting, counted, has_last, is_given, sums};
 pub use crate::ir::naming::{camel, constant, kebab, snake};
@@ -72,6 +72,8 @@ pub struct Plan {
     pub extents: Vec<Extent>,
     /// Tensors in whose rows peers read or write where they lie, with the bytes from one row to the next.
     pub strides: Vec<(String, i64)>,
+    /// Tensors whose scales lie in lists of rows.
+    pub lists: Vec<Lists>,
     /// The control memory that every rank has at the same offset of its window.
     pub window: Vec<Region>,
     /// Bytes of all regions.

@@ -385,6 +385,7 @@ pub(crate) fn plan_of(name: &str, members: Vec<(&str, ParamKind)>) -> Plan {
         taken: Vec::new(),
         extents: Vec::new(),
         strides: Vec::new(),
+        lists: Vec::new(),
     }
 }
 

@@ -86,6 +86,7 @@ impl HandwrittenKernel {
             taken: Vec::new(),
             extents: Vec::new(),
             strides: Vec::new(),
+            lists: Vec::new(),
         }
     }
 }

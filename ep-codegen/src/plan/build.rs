@@ -16,7 +16,7 @@ use super::joined::joined;
 use super::message::{self, MessageLayout};
 use super::network::NetworkLayout;
 use super::numbers::{self, Numbers};
-use super::taken::taken;
+use super::taken::{lists, taken};
 use super::window::Window;
 use crate::ir::counting::{Counting, counted};
 use crate::ir::facts::facts;
@@ -74,6 +74,7 @@ pub fn plan(ir: &Pipeline, config: &Config) -> Result<Plan, PlanError> {
         taken: taken(&ir, &numbers),
         extents: extents(&ir, &numbers),
         strides: planner.strides(),
+        lists: lists(&ir, &numbers),
         window: window.regions,
         window_bytes: window.bytes,
         network: network.regions,

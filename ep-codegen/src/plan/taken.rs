@@ -41,3 +41,33 @@ fn of(ir: &Pipeline, tensor: &Tensor, numbers: &Numbers) -> Vec<Taken> {
     };
     all.map(part).collect()
 }
+
+/// Scales of a tensor of three extents: those of each list of rows lie by row or by column, and one list lies behind
+/// another.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lists {
+    /// Tensor as declared.
+    pub tensor: String,
+    /// Index of the part.
+    pub part: usize,
+    /// Rows of a list.
+    pub rows: i64,
+    /// Scales of a row.
+    pub columns: i64,
+}
+
+/// Those of a selected pipeline.
+pub(super) fn lists(ir: &Pipeline, numbers: &Numbers) -> Vec<Lists> {
+    let mut found = Vec::new();
+    for tensor in &ir.tensors {
+        let [_, .., rows, columns] = tensor.dims.as_slice() else { continue };
+        let (Some(rows), Some(columns)) = (eval(rows, numbers), eval(columns, numbers)) else {
+            continue;
+        };
+        for (part, (_, _, block)) in parts(ir, &tensor.elem).into_iter().enumerate().skip(1) {
+            let (tensor, columns) = (tensor.name.clone(), align(columns, block) / block);
+            found.push(Lists { tensor, part, rows, columns });
+        }
+    }
+    found
+}

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ep_codegen::plan::{Param, ParamKind, Plan, Taken, elem_bytes};
+use ep_codegen::plan::{Lists, Param, ParamKind, Plan, Taken, elem_bytes};
 
 use super::{Operand, Rows};
 use crate::error::{CallError, TensorFault};
@@ -83,7 +83,27 @@ impl Bindings {
                 fault,
             })?;
         }
+        self.check_lists(plan)?;
         self.check_strides(plan)
+    }
+
+    /// Fails if the scales of a list of rows do not fill it, row by row or column by column: kernels know where each
+    /// list begins.
+    fn check_lists(&self, plan: &Plan) -> Result<(), CallError> {
+        for Lists { tensor, part, rows, columns } in &plan.lists {
+            let given = self.tensors.get(&(tensor.clone(), *part, 0));
+            let Some(given) = given.filter(|given| given.address != 0) else { continue };
+            let have = [given.row_stride, given.column_stride];
+            let is = |wanted: [i64; 2]| {
+                (have[0] == wanted[0] || *rows == 1) && (have[1] == wanted[1] || *columns == 1)
+            };
+            if !is([*columns, 1]) && !is([1, *rows]) {
+                let fault = TensorFault::Lists { have: have.to_vec(), list: rows * columns };
+                let tensor = format!("{tensor}'s part {part}");
+                return Err(CallError::Tensor { pipeline: plan.pipeline.clone(), tensor, fault });
+            }
+        }
+        Ok(())
     }
 
     fn check_taken(&self, plan: &Plan, taken: &Taken) -> Result<(), TensorFault> {
@@ -231,6 +251,25 @@ mod tests {
     use crate::fake::{plan_of, pointer};
     use crate::pipeline::AnyPipeline;
     use crate::pipelines::Expand;
+
+    #[test]
+    fn scales_fill_their_lists() {
+        let mut plan = plan_of("Pack", vec![("x", pointer("x"))]);
+        plan.lists = vec![Lists { tensor: "x".into(), part: 1, rows: 6, columns: 4 }];
+        let said = |row_stride, column_stride| {
+            let mut bindings = Bindings::new();
+            bindings.part("x", 1, Rows { address: 0x5000, row_stride, column_stride });
+            bindings.check_tensors(&plan).err().map(|error| error.to_string())
+        };
+        assert_eq!([said(4, 1), said(1, 6)], [None, None]);
+        for (row, column) in [(5, 1), (1, 7), (1, 12), (2, 6), (0, 1)] {
+            let text = format!(
+                "Pack: `x's part 1` has strides [{row}, {column}], not lists of rows that take 24 elements \
+                 each, one behind another"
+            );
+            assert_eq!(said(row, column), Some(text));
+        }
+    }
 
     #[test]
     fn window_offsets_count_from_the_control_memory_of_the_plan() {

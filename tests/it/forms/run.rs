@@ -383,10 +383,13 @@ impl Given {
         part == 0 && plan.params.iter().any(|param| is_here(&param.kind))
     }
 
-    /// Elements from row to row: whole lines in the window, and a gap where there may be one.
+    /// Elements from row to row: whole lines in the window, and a gap where there may be one, which is not in lists.
     fn stride(&self, plan: &Plan) -> usize {
         let (name, own, _) = self.tensor();
         let line = 128 / encode(&self.elem(plan), 0.0).len();
+        if plan.lists.iter().any(|lists| (lists.tensor.as_str(), lists.part) == (name, own)) {
+            return self.width;
+        }
         let padded = plan.params.iter().any(|param| {
             matches!(&param.kind, ParamKind::RowStride { tensor, part } if tensor == name && *part == own)
         });
