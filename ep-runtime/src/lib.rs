@@ -54,6 +54,8 @@ pub mod tensor;
 pub mod timeouts;
 pub mod tune;
 
+#[cfg(test)]
+mod alone;
 mod call_order;
 mod emit;
 #[cfg(test)]

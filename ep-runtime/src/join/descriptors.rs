@@ -258,6 +258,7 @@ mod tests {
 
     use super::super::UniqueId;
     use super::*;
+    use crate::alone::is_alone;
 
     /// Two nodes of two and three.
     #[test]
@@ -351,15 +352,7 @@ mod tests {
     /// Run again alone: other tests open and close descriptors meanwhile.
     #[test]
     fn descriptors_that_nobody_asked_for_are_closed() {
-        const ALONE: &str = "EPFORGE_TEST_ALONE";
-        if std::env::var_os(ALONE).is_none() {
-            let name = "join::descriptors::tests::descriptors_that_nobody_asked_for_are_closed";
-            let status = std::process::Command::new(std::env::current_exe().unwrap())
-                .args(["--exact", name, "--test-threads=1"])
-                .env(ALONE, "1")
-                .stdout(std::process::Stdio::null())
-                .status();
-            assert!(status.unwrap().success());
+        if !is_alone("join::descriptors::tests::descriptors_that_nobody_asked_for_are_closed") {
             return;
         }
         let file = File::open("/dev/null").unwrap();

@@ -579,6 +579,7 @@ mod tests {
     use std::os::fd::AsFd;
 
     use super::*;
+    use crate::alone::is_alone;
 
     #[test]
     fn cards_survive_the_way_and_others_are_none() {
@@ -600,19 +601,12 @@ mod tests {
     /// the same number. Run again alone: other tests open endpoints meanwhile.
     #[test]
     fn what_a_killed_process_left_is_in_nobodys_way() {
-        const ALONE: &str = "EPFORGE_TEST_ALONE";
         let Ok(fabric) = Fabric::find() else { return eprintln!("skipped: no libfabric") };
         if fabric.offers(Provider::Shm, None).is_err() {
             return eprintln!("skipped: no libfabric with shm");
         }
-        if std::env::var_os(ALONE).is_none() {
-            let name = "net::endpoint::tests::what_a_killed_process_left_is_in_nobodys_way";
-            let status = std::process::Command::new(std::env::current_exe().unwrap())
-                .args(["--exact", name, "--test-threads=1"])
-                .env(ALONE, "1")
-                .stdout(std::process::Stdio::null())
-                .status();
-            return assert!(status.unwrap().success());
+        if !is_alone("net::endpoint::tests::what_a_killed_process_left_is_in_nobodys_way") {
+            return;
         }
         let mut room = [0; 512];
         let mut open = || Endpoint::open(fabric, Provider::Shm, None, &[host(0, &mut room)]);

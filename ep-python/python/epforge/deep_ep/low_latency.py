@@ -62,11 +62,10 @@ class LowLatencyCalls:
     def _engines(self) -> Engines:
         raise NotImplementedError
 
-    def _way_of_rows(self, tells_waits: bool) -> str:
+    def _way_of_rows(self, engines: Engines, tells_waits: bool) -> str:
         """How the rows of a dispatch travel: a choice that all ranks make alike."""
         if self.low_latency_way != "auto":
             return self.low_latency_way
-        engines = self._engines()
         leaves_out = engines.shrinks or bool(engines.group.left_out)
         return "per-expert" if engines.nodes > 1 or leaves_out or tells_waits else "per-rank"
 
@@ -103,7 +102,8 @@ class LowLatencyCalls:
             raise Mismatch(f"`use_ue8m0` packs four scales of 128 values into a word, and rows have {x.shape[1]}")
         payload = "bf16" if not use_fp8 else "fp8-packed" if round_scale else "fp8"
         engines, ids = self._engines(), whole_words(topk_idx)
-        most, way = num_max_dispatch_tokens_per_rank, self._way_of_rows(dispatch_wait_recv_cost_stats is not None)
+        way = self._way_of_rows(engines, dispatch_wait_recv_cost_stats is not None)
+        most = num_max_dispatch_tokens_per_rank
         low = engines.low_latency(most, x.shape[1], topk_idx.shape[1], num_experts, payload, way)
 
         def launch(later: bool) -> Packed:
