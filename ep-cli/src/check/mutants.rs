@@ -144,15 +144,18 @@ struct Shape {
     size: (usize, usize),
     /// Whether one rank sends alone: then nothing but offers tells it that the others have read their rows.
     lone: bool,
+    /// Whether rows of few tokens travel as words.
+    words: bool,
 }
 
 /// The ways that use a file, in every size.
 fn shapes(file: &str) -> impl Iterator<Item = Shape> {
     let ways = ways(file);
-    let shape = |way: &Way, size| Shape { way: *way, size, lone: false };
+    let shape = |way: &Way, size| Shape { way: *way, size, lone: false, words: true };
     let few = ways.iter().filter(|way| **way == Way::OneLaunch).flat_map(move |way| {
-        let few = shape(way, SMALL);
-        [few, Shape { lone: true, ..few }]
+        let words = shape(way, SMALL);
+        let rows = Shape { words: false, ..words };
+        [words, rows, Shape { lone: true, ..rows }]
     });
     SIZES.into_iter().flat_map(move |size| ways.iter().map(move |way| shape(way, size))).chain(few)
 }
@@ -195,7 +198,7 @@ fn ways(file: &str) -> &'static [Way] {
 /// and when.
 fn attempt(
     programs: &Arc<Programs>,
-    Shape { way, size: (tokens, hidden), lone }: Shape,
+    Shape { way, size: (tokens, hidden), lone, words }: Shape,
     (build, seed): (Build, u64),
     stop: Option<(u32, u64)>,
 ) -> Result<Result<u64, String>, String> {
@@ -207,6 +210,9 @@ fn attempt(
         options.tunes = ring_tunes(&options, 4, 16, 4);
     } else {
         options.tunes = unit_tunes(&options, 4, 1);
+    }
+    if !words {
+        options.tunes.decode_dispatch.words = Some(0);
     }
     set_piece(&mut options, 1024);
     let routing = RoutingOptions { absent: 0.2, ..RoutingOptions::even(3, 7) };
