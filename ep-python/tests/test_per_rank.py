@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import copy
+import os
+import subprocess
+import sys
 import unittest
+import unittest.mock
 from typing import Any
 
 import ml_dtypes
@@ -19,6 +23,9 @@ from processes import Gather, run_ranks
 from test_low_latency import drawn, made, made_by_experts
 
 PAYLOADS = ("bf16", "fp8", "fp8-packed")
+
+#: Prints the way of a process that names none.
+WAY = "from epforge.deep_ep.low_latency import LowLatencyCalls as calls; print(calls.low_latency_way)"
 
 
 def dispatched(own: Problem, low: epforge.LowLatency, **options: Any) -> list[epforge.Packed]:
@@ -59,8 +66,42 @@ def chosen(rank: int, ranks: int, gather: Gather) -> None:
         assert made == ways, (options, made)
 
 
+def beside(rank: int, ranks: int, gather: Gather) -> None:
+    """What a combine on a stream of its own reads is kept until that stream is done with it."""
+    own = drawn(ranks, [5, 3], hidden=256, experts=8)
+    numpy_torch.import_as_torch()
+    for way in ("per-rank", "per-expert"):
+        buffer = deep_ep.Buffer(numpy_torch.ProcessGroup(rank, ranks, gather), low_latency_mode=True)
+        buffer.low_latency_way = way
+        x, ids, weights = (numpy_torch.as_tensor(it[rank]) for it in (own.x, own.topk_idx, own.topk_weights))
+        (came, _), _, handle, _, _ = buffer.low_latency_dispatch(x, ids, 8, 8)
+        engines, rows = buffer._engines(), came.to(numpy_torch.bfloat16)
+        with unittest.mock.patch.object(engines, "beside", wraps=engines.beside) as seen:
+            buffer.low_latency_combine(rows, ids[:], weights, handle, async_finish=True)
+        kept = [id(it) for it in seen.call_args.args]
+        for name, it in (("rows", rows), ("weights", weights), ("experts", ids), ("tables", handle.packed._words)):
+            assert id(it) in kept, f"{name}, {way}"
+
+
 class Facade(unittest.TestCase):
     """The first API of deep_ep with rows that travel once for each rank."""
+
+    def test_memory_of_a_combine_stays_while_it_runs(self) -> None:
+        self.assertEqual(run_ranks(2, beside), [])
+
+    def test_the_way_is_one_that_there_is(self) -> None:
+        asked = {"EPFORGE_LOW_LATENCY_WAY": ""}
+        said = subprocess.run(
+            [sys.executable, "-c", WAY], capture_output=True, text=True, check=False, env={**os.environ, **asked}
+        )
+        self.assertEqual(said.stdout, "auto\n", said.stderr)
+        calls = deep_ep.low_latency.LowLatencyCalls()
+        calls.low_latency_way = "Auto"
+        with self.assertRaises(epforge.Mismatch) as caught:
+            calls._way_of_rows(unittest.mock.Mock(), tells_waits=False)
+        self.assertEqual(
+            str(caught.exception), "`low_latency_way` is `Auto`, which is none of auto, per-expert, per-rank"
+        )
 
     def test_few_tokens(self) -> None:
         self.assertEqual(run_ranks(3, few_tokens), [])
@@ -260,15 +301,31 @@ class Refused(unittest.TestCase):
         )
         waits, words = np.zeros(2, np.int64), np.zeros(low.local_experts, np.int32)
         for name, options in (
-            ("waits", {"waits": waits}),
-            ("topk_idx", {"topk_idx": own.topk_idx[0]}),
-            ("expert_done", {"expert_done": words}),
-            ("wire=logfmt", {"wire": "logfmt"}),
+            ("with `waits`", {"waits": waits}),
+            ("with `topk_idx`", {"topk_idx": own.topk_idx[0].copy()}),
+            ("with `expert_done`", {"expert_done": words}),
+            ("with `wire=logfmt`", {"wire": "logfmt"}),
+            ("without rank 1, which is left out,", {}),
         ):
+            low.group.leave_out(1, is_out=options == {})
             self.refused(
-                f"`{name}` is for rows that come back per expert, and not for `weights_ahead`",
+                f"a combine {name} brings rows back per expert, and `weights_ahead` is for sums of ranks",
                 lambda options=options: low.combine(rows, sent[0], **options),
             )
+
+    def test_the_experts_of_the_dispatch_are_no_others(self) -> None:
+        own = drawn(2, [4, 5])
+        for weights_ahead in (False, True):
+            low = made(own, 2, way="per-rank", weights_ahead=weights_ahead)
+            sent = dispatched(own, low)
+            rows = made_by_experts(own, low, sent)
+            weights = [None, None] if weights_ahead else own.topk_weights
+            for again in (own.topk_idx, [ids[:] for ids in own.topk_idx]):
+                back = [low.combine(rows[r], sent[r], weights[r], topk_idx=again[r]) for r in range(2)]
+                for rank, sums in enumerate(back):
+                    wanted = PerRank().expected(own, rank, weights_ahead=weights_ahead)
+                    np.testing.assert_array_equal(sums.x.view(np.uint16), wanted.view(np.uint16))
+            self.assertEqual(low._combiners, {})
 
     def test_ranks_that_are_left_out(self) -> None:
         own = drawn(3, [4, 5, 3])

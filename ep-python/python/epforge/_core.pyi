@@ -218,7 +218,7 @@ class Expander:
     def expert_first(self, rank: int) -> Tensor: ...
     def rows_per_expert(self, rank: int) -> Tensor: ...
 
-#: Name, first word and extents of a table.
+#: Name of a table, type of its elements, the first of them, its extents, and its strides unless it is dense.
 Table = tuple[str, str, int, list[int], list[int] | None]
 
 class LowLatencyDispatcher:

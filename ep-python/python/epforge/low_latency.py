@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from . import _core
-from .arrays import BYTES, TORCH, Found, Layout, Library, library_of, view
+from .arrays import BYTES, TORCH, Found, Layout, Library, is_same, library_of, view
 from .caller import NO_CHOICE, Caller, How
 from .group import Group
 from .results import PAYLOADS
@@ -203,13 +203,17 @@ class LowLatency(Caller):
             packed = None
             if library is TORCH and adding is NOTHING and topk_weights is None:
                 packed = self._send_tensors(rank, payload, x, topk_idx, how, later)
-            return packed or self._send_rows(rank, payload, (x, topk_idx, topk_weights), library, adding, how, later)
-        self._check_adding(adding)
-        every = self._every(rank, (x, topk_idx, topk_weights))
-        self._settle(rank)
-        self._prepare(payload)
-        calls = [self._send_rows(each, payload, it, library, adding, how, later) for each, it in every.items()]
-        return of_rank(rank, calls)
+            if packed is None:
+                packed = self._send_rows(rank, payload, (x, topk_idx, topk_weights), library, adding, how, later)
+        else:
+            self._check_adding(adding)
+            every = self._every(rank, (x, topk_idx, topk_weights))
+            self._settle(rank)
+            self._prepare(payload)
+            calls = [self._send_rows(each, payload, it, library, adding, how, later) for each, it in every.items()]
+            packed = of_rank(rank, calls)
+        packed._topk_idx = topk_idx
+        return packed
 
     def _send_tensors(self, rank: int, payload: str, x: Any, topk_idx: Any, how: How, later: bool) -> Packed | None:
         """`_send_rows` of tensors of torch that need nothing else, in two thirds of the time; none of any others."""
@@ -292,9 +296,9 @@ class LowLatency(Caller):
         """Brings a row of each expert back to its token, and adds them up with weights in order of the top-k.
 
         ``rows`` are ``bfloat16[local_experts, ranks * tokens, hidden]``, each where `Packed.x` has the one that it
-        was made of; ``topk_weights`` are ``float32[tokens, topk]``. ``topk_idx`` is that of the dispatch unless it
-        is given. The sums are left in ``out`` if it is there; with ``later`` they come with `Sums.receive`.
-        ``waits`` are as those of `dispatch`.
+        was made of; ``topk_weights`` are ``float32[tokens, topk]``. ``topk_idx`` is that of the dispatch unless
+        another array is given: choices that are dropped on the way back go into one of their own. The sums are left
+        in ``out`` if it is there; with ``later`` they come with `Sums.receive`. ``waits`` are as those of `dispatch`.
 
         With ``wire="logfmt"`` rows travel in 10 bits a value, of the logarithm of its magnitude between the least and
         the greatest of 128: a value is off by 2.2 % of itself at most, by 0.6 % where those are a factor of 256 apart.
@@ -308,7 +312,7 @@ class LowLatency(Caller):
             raise _core.Mismatch("the packed rows belong to another `LowLatency`")
         packed._require_received()
         group, rank = self.group, packed.rank
-        if topk_idx is packed._inputs[1]:
+        if topk_idx is not None and is_same(topk_idx, packed._topk_idx):
             topk_idx = None
         if (topk_weights is None) != self.weights_ahead:
             self._check_weights(topk_weights, not self.weights_ahead, "combine")
@@ -317,50 +321,51 @@ class LowLatency(Caller):
         if expert_done is not None or tile_done is not None:
             words = (expert_done, tile_done, done_at)
         is_plain = adding is NOTHING and words is NO_WORDS and topk_idx is None
-        # Kernels of the other way find rows that travelled once for each rank where they look for them.
-        way = "per-rank" if packed._whole is not None else "per-expert"
-        if way == "per-rank" and not (is_plain and wire == "bf16" and not group.left_out):
-            self._refuse_ahead(wire, waits=waits, topk_idx=topk_idx, expert_done=expert_done, tile_done=tile_done)
-            way = "per-expert"
+        #: The form in which rows of each expert travel; None: one sum of each rank does.
+        back: str | None = wire
+        if self.way == "per-rank":
+            if is_plain and wire == "bf16" and not group.left_out:
+                back = None
+            else:
+                # Kernels of the other way find rows that travelled once for each rank where they look for them.
+                self._refuse_ahead(wire, waits=waits, topk_idx=topk_idx, expert_done=expert_done, tile_done=tile_done)
         how = (stream, sms, timeout, after, done)
         if group._turns is None and not group.left_out:
             sums = None
             if is_plain and topk_weights is not None and packed._library is TORCH:
-                sums = self._sum_tensors(packed, (way, wire), rows, topk_weights, out, how, later)
-            arrays = (rows, topk_weights, topk_idx, out)
-            return sums or self._send_back(packed, (way, wire), arrays, adding, words, how, later)
+                sums = self._sum_tensors(packed, back, rows, topk_weights, out, how, later)
+            return sums or self._send_back(packed, back, (rows, topk_weights, topk_idx, out), adding, words, how, later)
         # Before others make a call that this rank does not.
         self._check_adding(adding)
         if out is not None:
             self._require_out(rank, out, (packed._tokens, self.hidden))
         every = self._every(rank, (rows, topk_weights, topk_idx))
         self._settle(rank)
-        if way == "per-expert":
-            self._combiner(wire)
+        if back is not None:
+            self._combiner(back)
         calls = []
         for of in (packed, *packed._others):
             if of.rank in every:
-                mine = out if of is packed else None
-                arrays = (*every[of.rank], mine)
-                calls.append(self._send_back(of, (way, wire), arrays, adding, words, how, later))
+                arrays = (*every[of.rank], out if of is packed else None)
+                calls.append(self._send_back(of, back, arrays, adding, words, how, later))
         return of_rank(rank, calls)
 
     def _sum_tensors(
-        self, of: Packed, kernels: tuple[str, str], rows: Any, topk_weights: Any, out: Any, how: How, later: bool
+        self, of: Packed, back: str | None, rows: Any, topk_weights: Any, out: Any, how: How, later: bool
     ) -> Sums | None:
         """`_send_back` of tensors of torch, as `_send_tensors`."""
-        (way, wire), rank, tokens, looks = kernels, of.rank, of._tokens, TORCH.looks
+        rank, tokens, looks = of.rank, of._tokens, TORCH.looks
         device, turn, pending = self.group._devices[rank], None, None
         if not isinstance(looks, _core.Looks):
             return None
         left = TORCH.empty_like()(self._summed[tokens].likes(device)[0]) if out is None else out
         options = self._how(rank, TORCH, how)
-        if way == "per-rank" and of._whole is not None:
+        if back is None:
             whole, sent = of._whole
             tensors = (rows, topk_weights, left)
             if not whole.send_back_tensors(looks, device, *tensors, (rank, tokens), sent, options):
                 return None
-        elif turn := self._turn("combine", wire, rank):
+        elif turn := self._turn("combine", back, rank):
             kernel, about = turn[0].kernels[turn[1]], (tokens, of._ids, of._tables_at)
             launched = kernel.send_tensors(looks, (rank, device), rows, topk_weights, left, about, later, options)
             if launched is None:
@@ -377,14 +382,14 @@ class LowLatency(Caller):
     def _send_back(
         self,
         of: Packed,
-        kernels: tuple[str, str],
+        back: str | None,
         arrays: tuple[Any, Any, Any, Any],
         adding: Adding,
         words: Words,
         how: How,
         later: bool,
     ) -> Sums:
-        (way, wire), rank, library, tokens = kernels, of.rank, of._library, of._tokens
+        rank, library, tokens = of.rank, of._library, of._tokens
         rows, kept = self._dense(rank, arrays[0], "rows", "bfloat16", self._packed_shape)
         weights, ids, kept_weights, kept_ids = 0, of._ids, None, None
         if arrays[1] is not None:
@@ -395,10 +400,10 @@ class LowLatency(Caller):
         sums._out = arrays[3]
         sums._x, sums_at = self._sums(rank, self._summed[tokens], arrays[3], library)
         waits = 0 if adding is NOTHING else self._adding_to(sums, adding)[1]
-        if way == "per-expert" or of._whole is None:
+        if back is not None:
             heard = (0, 0, 1) if words is NO_WORDS else self._words_at(sums, words)
             places = (rows, ids, weights, sums_at, of._tables_at, waits, heard)
-            self._launch(sums, ("combine", wire, rank), places, how, later)
+            self._launch(sums, ("combine", back, rank), places, how, later)
             return sums
         options = self._how(rank, library, how)
         self._settle(rank)
@@ -427,14 +432,14 @@ class LowLatency(Caller):
             raise _core.Mismatch(f"dispatches per rank {what} for way `per-expert`")
 
     def _refuse_ahead(self, wire: str, **given: Any) -> None:
-        """Refuses what a combine of sums of each rank does not do."""
+        """Refuses what brings rows back per expert where the weights were for sums of each rank."""
         if not self.weights_ahead:
             return
-        asked = [name for name, array in given.items() if array is not None]
-        if wire != "bf16":
-            asked.append(f"wire={wire}")
-        for name in asked:
-            raise _core.Mismatch(f"`{name}` is for rows that come back per expert, and not for `weights_ahead`")
+        asked = [f"with `{name}`" for name, array in given.items() if array is not None]
+        asked += [f"with `wire={wire}`"] * (wire != "bf16")
+        asked += [f"without rank {rank}, which is left out," for rank in sorted(self.group.left_out)]
+        ahead = "`weights_ahead` is for sums of ranks"
+        raise _core.Mismatch(f"a combine {asked[0]} brings rows back per expert, and {ahead}")
 
     def _check_adding(self, adding: Adding) -> None:
         """Refuses arrays that cannot take what a call adds to them."""
@@ -610,12 +615,19 @@ class Packed(Phased):
     _tables_at: int
     _ids: int
     #: Of rows that travel once for each rank: the kernels, and what their combine goes by.
-    _whole: tuple[_core.PerRankKernels, _core.PerRankSent] | None = None
+    _whole: tuple[_core.PerRankKernels, _core.PerRankSent]
+    #: The `topk_idx` as the caller gave it.
+    _topk_idx: Any
 
     def leave(self, left: Left, words: Any, words_at: int, rows: Any, ids: int) -> None:
         """Notes the arrays that the call leaves, and the address of its ``topk_idx``."""
         self._left, self._words, self._x, self._ids = left, words, rows, ids
         self._tables_at = words_at + left.begin
+
+    @property
+    def read_by_combine(self) -> tuple[Any, Any]:
+        """What a combine reads of it: its tables, and the ``topk_idx`` of the dispatch unless another one is given."""
+        return self._words, self._topk_idx
 
     def arriving(self, name: str) -> Any:
         """The array of a result, whether the second phase is launched or not."""

@@ -8,7 +8,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from .._core import Mismatch
-from ..low_latency import TILE, LowLatency, Packed, Sums
+from ..arrays import is_same
+from ..low_latency import TILE, WAYS, LowLatency, Packed, Sums
 from ._torch import require
 from .engines import BETWEEN, Engines
 from .utils.event import EventOverlap
@@ -55,7 +56,7 @@ class LowLatencyCalls:
     is ``per-rank``, the quicker one, within a node for dispatches that neither tell of waits nor leave ranks out.
     """
 
-    low_latency_way: str = os.environ.get("EPFORGE_LOW_LATENCY_WAY", "auto")
+    low_latency_way: str = os.environ.get("EPFORGE_LOW_LATENCY_WAY") or "auto"
     engines: Engines | None
     group_size: int
 
@@ -64,8 +65,11 @@ class LowLatencyCalls:
 
     def _way_of_rows(self, engines: Engines, tells_waits: bool) -> str:
         """How the rows of a dispatch travel: a choice that all ranks make alike."""
-        if self.low_latency_way != "auto":
-            return self.low_latency_way
+        way = self.low_latency_way
+        if way not in ("auto", *WAYS):
+            raise Mismatch(f"`low_latency_way` is `{way}`, which is none of auto, {', '.join(WAYS)}")
+        if way != "auto":
+            return way
         leaves_out = engines.shrinks or bool(engines.group.left_out)
         return "per-expert" if engines.nodes > 1 or leaves_out or tells_waits else "per-rank"
 
@@ -114,7 +118,8 @@ class LowLatencyCalls:
             handle = LowLatencyHandle(packed, low, topk_idx)
             return received(handle, payload, use_ue8m0, x.device)
 
-        made, event, hook = phases(engines, launch, results, async_finish, return_recv_hook, x, ids)
+        inputs = (x, ids, cumulative_local_expert_recv_stats, dispatch_wait_recv_cost_stats)
+        made, event, hook = phases(engines, launch, results, async_finish, return_recv_hook, *inputs)
         return *made[:3], event, hook
 
     def low_latency_combine(
@@ -157,7 +162,7 @@ class LowLatencyCalls:
                 raise Mismatch("`zero_copy` wants its rows in what `get_next_low_latency_combine_buffer` gives")
             rows, handle.next_input = handle.next_input, None
         low = handle.low
-        ids = None if topk_idx is handle.topk_idx else whole_words(topk_idx)
+        ids = None if is_same(topk_idx, handle.topk_idx) else whole_words(topk_idx)
         if out is None and low.group.on_emulator:
             out = require().empty((topk_idx.shape[0], low.hidden), dtype=x.dtype, device=x.device)
 
@@ -181,7 +186,8 @@ class LowLatencyCalls:
             # In the emulator `out` is filled when it is looked at.
             return sums.arriving() if out is None else out, lambda: sums.x
 
-        inputs = (rows, topk_weights) if ids is None else (rows, ids, topk_weights)
+        told = (combine_wait_recv_cost_stats, comp_signal, src_signals)
+        inputs = (rows, ids, topk_weights, out, *told, *handle.packed.read_by_combine)
         made, event, hook = phases(self._engines(), launch, results, async_finish, return_recv_hook, *inputs)
         return made[0], event, hook
 
