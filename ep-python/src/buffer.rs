@@ -295,6 +295,11 @@ impl Handle {
         })
     }
 
+    /// Rows that arrive, if that is known already.
+    fn arriving(&self, py: Python<'_>) -> PyResult<Option<usize>> {
+        released(py, || Ok(self.inner.arriving()?))
+    }
+
     /// Rows from rank to rank, summed up over the ranks before each: `i32[ranks + 1, ranks]`.
     fn rank_prefix(&self, py: Python<'_>) -> PyResult<Tensor> {
         self.table(py, |inner| Ok(inner.layout()?.rank_prefix))
@@ -345,6 +350,12 @@ impl Received {
             Payload::Fp8 | Payload::Fp8Packed => Element::Fp8,
         };
         Ok(self.tensor(element, rows, self.home.options.hidden))
+    }
+
+    /// Whether it has rows and scales alone.
+    #[getter]
+    fn is_cached(&self) -> bool {
+        self.inner.is_cached()
     }
 
     /// Their scales, if the payload has any.

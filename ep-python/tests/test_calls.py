@@ -119,6 +119,38 @@ class Loop(unittest.TestCase):
             self.assertIs(sums.x, out[rank])
             np.testing.assert_array_equal(out[rank].astype(np.float32), wanted)
 
+    def test_results_of_before_may_go_between_the_calls_of_two_ranks(self) -> None:
+        own = problem(2, tokens=[3, 4])
+        buffer = made(epforge.Group.on_host(2, patience=0.1), own, weights=False)
+        back: list[Any] = [None, None]
+        for _ in range(3):
+            sent = [buffer.dispatch(own.x[r], own.topk_idx[r], rank=r) for r in range(2)]
+            rows = [received.x for received, _ in sent]
+            for rank in range(2):
+                back[rank] = buffer.combine(rows[rank], sent[rank][1])
+            for rank, sums in enumerate(back):
+                wanted = own.x[rank].astype(np.float32) * own.times(rank)
+                np.testing.assert_array_equal(sums.x.astype(np.float32), wanted)
+
+    def test_a_cached_dispatch_has_no_experts_of_others(self) -> None:
+        own, other = problem(2, tokens=[3, 4]), problem(2, tokens=[4, 2], seed=7)
+        buffer = made(epforge.Group.on_host(2), own, live=1, handles=2)
+        handles = []
+        for each in (own, other):
+            sent = [buffer.dispatch(each.x[r], each.topk_idx[r], each.topk_weights[r], rank=r) for r in range(2)]
+            handles.append([handle for _, handle in sent])
+            self.assertIsNotNone(sent[0][0].topk_idx)
+            del sent
+        for rank, received in enumerate([buffer.cached_dispatch(own.x[r], handles[0][r]) for r in range(2)]):
+            wanted = own.received(rank)[0]
+            np.testing.assert_array_equal(received.x, wanted)
+            for rows, *more in (received.copy(), received.whole()):
+                np.testing.assert_array_equal(rows[: len(wanted)], wanted)
+                self.assertEqual(more, [None] * 3)
+            for look in (lambda it=received: it.topk_idx, lambda it=received: it.topk_weights):
+                with self.assertRaisesRegex(epforge.Mismatch, "are in the output of the dispatch before"):
+                    look()
+
 
 def in_threads(ranks: int, call: Callable[[int], None]) -> None:
     """Runs a call of each rank in a thread of its own; the first error is the caller's."""
@@ -165,8 +197,52 @@ def process(rank: int, ranks: int, gather: Gather) -> None:
     rank_by_rank(own, made(epforge.Group.from_gather(rank, gather=gather), own), rank)
 
 
+def one_refused(rank: int, ranks: int, gather: Gather) -> None:
+    """All ranks hear of a call that one of them is refused, and go on."""
+    own = problem(ranks, tokens=[5, 4], seed=ranks)
+    buffer = made(epforge.Group.from_gather(rank, gather=gather), own)
+    x, ids, weights = own.x[rank], own.topk_idx[rank], own.topk_weights[rank]
+
+    def refused(wanted: str, call: Callable[[], Any]) -> None:
+        try:
+            call()
+        except epforge.Mismatch as error:
+            assert str(error) == (f"rank 1 is refused its call: {wanted}" if rank == 0 else wanted), error
+        else:
+            raise AssertionError(wanted)
+
+    wrong = x.astype(np.float16) if rank == 1 else x
+    refused("`x` has elements of float16, and has to have bfloat16", lambda: buffer.dispatch(wrong, ids, weights))
+    received, handle = buffer.dispatch(x, ids, weights)
+    rows = received.x
+    short, arrived = (rows[:-1] if rank == 1 else rows), len(own.received(1)[0])
+    refused(f"`rows` has {arrived - 1} rows, and {arrived} arrived", lambda: buffer.combine(short, handle))
+    refused("`x` has elements of float16, and has to have bfloat16", lambda: buffer.cached_dispatch(wrong, handle))
+    low = epforge.LowLatency(buffer.group, tokens=8, hidden=own.hidden, topk=own.topk, experts=own.experts)
+    refused("`x` has elements of float16, and has to have bfloat16", lambda: low.dispatch(wrong, ids))
+    packed = low.dispatch(x, ids)
+    made_rows = packed.x
+    wrong = made_rows[:, :1] if rank == 1 else made_rows
+    shape = list(made_rows.shape)
+    fewer = [shape[0], 1, shape[2]]
+    refused(f"`rows` is {fewer}, and has to be {shape}", lambda: low.combine(wrong, packed, weights))
+    calls = (lambda: buffer.combine(rows, handle)), (lambda: low.dispatch(x, ids))
+    try:
+        calls[rank]()
+    except epforge.Mismatch as error:
+        names = ("combine", "low-latency dispatch")
+        assert str(error) == f"rank {1 - rank} makes a {names[1 - rank]} where this one makes a {names[rank]}", error
+    sums = low.combine(made_rows, packed, weights).x
+    assert sums.shape == x.shape
+    del received
+    rank_by_rank(own, buffer, rank)
+
+
 class Processes(unittest.TestCase):
     """A process for each rank."""
+
+    def test_a_call_that_one_rank_is_refused_leaves_the_group_usable(self) -> None:
+        self.assertEqual(run_ranks(2, one_refused), [])
 
     def test_rows_come_and_go_back(self) -> None:
         for ranks in (1, 4):

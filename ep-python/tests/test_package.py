@@ -82,10 +82,15 @@ class Refusals(unittest.TestCase):
         self.refused("`x` is a list, which is no array that can be read", [1], ids)
         self.refused("`x` is on a GPU, and the group in the emulator", OnCuda(x), ids)
         self.refused(
-            "`x` has elements of complex64; there are bfloat16, float8_e4m3fn, float32, int64, int32, uint8",
+            "`x` has elements of complex64, and has to have bfloat16",
             x.astype(np.complex64),
             ids,
         )
+        self.refused("`x` has elements of >f4, and has to have bfloat16", x.astype(">f4"), ids)
+        self.refused(
+            "`x` has elements of datetime64[ns], and has to have bfloat16", np.zeros((4, 128), "datetime64[ns]"), ids
+        )
+        self.refused("the dispatch has a `scale`, and rows of bf16 have none", x, ids, scale=x)
         self.refused("this process drives 2 ranks: name one, as in `rank=0`", x, ids, rank=None)
         self.refused("rank 2 is not local: this process drives 0 to 1", x, ids, rank=2)
         with self.assertRaisesRegex(epforge.Error, "5 tokens, where 4 is the most"):
@@ -115,10 +120,22 @@ class Refusals(unittest.TestCase):
             ("`rows` is [3, 64], and has to have rows of 128", (rows[:3, :64], handle)),
             ("the combine has weights, but the buffer was made without `weights`", (rows, handle, rows)),
             ("the combine input belongs to another rank than the handle", (received, other)),
+            (f"`rows` has {len(rows) - 1} rows, and {len(rows)} arrived", (rows[:-1], handle)),
+            (
+                "the handle is a Received: `dispatch` gives what was received, and then the handle",
+                (rows, received),
+            ),
         ):
             with self.assertRaises(epforge.Mismatch) as caught:
                 self.buffer.combine(*arguments)
             self.assertEqual(str(caught.exception), wanted)
+        added = made(self.group, self.own, weights=False, biases=1)
+        (received, handle), _ = sent(self.own, added)
+        for rows in (3, 5):
+            with self.assertRaisesRegex(
+                epforge.Mismatch, f"`biases.0.` has {rows} rows, and the dispatch had 4 tokens"
+            ):
+                added.combine(received.x, handle, biases=[np.zeros((rows, 128), received.x.dtype)])
         with self.assertRaisesRegex(epforge.Mismatch, "the handle belongs to another buffer"):
             made(self.group, self.own, weights=False).combine(rows, handle)
 

@@ -308,7 +308,7 @@ impl Buffer {
         let (shared, rank) = (&self.shared, handle.rank());
         shared.same_tokens(handle, input)?;
         shared.group.check(rank)?;
-        let received = Received::take(shared, rank)?;
+        let received = Received::take_cached(shared, rank)?;
         let stripes = self.bind_stripes(handle, call)?;
         let rows = self.bind_cached(handle, input, &received, call)?;
         match &stripes {

@@ -22,8 +22,8 @@ BYTES = {"bfloat16": 2, "float8_e4m3fn": 1, "float32": 4, "int64": 8, "int32": 4
 
 
 class View(NamedTuple):
-    """Where an array lies; strides are in elements. ``device`` is the ordinal of a GPU, -1 for an unnamed one, or
-    None for host memory."""
+    """Where an array lies; strides are in elements, of any type. ``device`` is the ordinal of a GPU, -1 for an unnamed
+    one, or None for host memory."""
 
     address: int
     shape: tuple[int, ...]
@@ -82,22 +82,22 @@ def address_of(array: Any) -> int:
 def view(array: Any, name: str) -> View:
     """Where ``array`` lies; ``name`` is what a message calls it."""
     if is_torch(array):
-        return _view_of_torch(array, name)
+        return _view_of_torch(array)
     if isinstance(array, _core.Tensor):
         return View(array.address, tuple(array.shape), tuple(array.strides), array.dtype, array.device, None, array)
     interface = getattr(array, "__cuda_array_interface__", None)
     if interface is not None:
-        return _view_of_interface(array, interface, name, device=_ordinal(array))
+        return _view_of_interface(array, interface, device=_ordinal(array))
     interface = getattr(array, "__array_interface__", None)
     if interface is not None:
-        return _view_of_interface(array, interface, name, device=None)
+        return _view_of_interface(array, interface, device=None)
     if hasattr(array, "__dlpack__"):
         taken = _core.take_dlpack(array.__dlpack__())
         return View(
             taken.address,
             tuple(taken.shape),
             tuple(taken.strides),
-            _known(taken.dtype, name),
+            taken.dtype,
             taken.device,
             None,
             taken,
@@ -122,29 +122,23 @@ def _ordinal(array: Any) -> int:
     return getattr(device, "id", -1)
 
 
-def _known(dtype: str, name: str) -> str:
-    if dtype in BYTES:
-        return dtype
-    raise _core.Mismatch(f"`{name}` has elements of {dtype}; there are {', '.join(BYTES)}")
-
-
 #: Names of the types of torch that have been seen.
 _TORCH_NAMES: dict[Any, str] = {}
 
 
-def _view_of_torch(tensor: torch.Tensor, name: str) -> View:
+def _view_of_torch(tensor: torch.Tensor) -> View:
     dtype = _TORCH_NAMES.get(tensor.dtype)
     if dtype is None:
-        dtype = _TORCH_NAMES[tensor.dtype] = _known(str(tensor.dtype).removeprefix("torch."), name)
+        dtype = _TORCH_NAMES[tensor.dtype] = str(tensor.dtype).removeprefix("torch.")
     device = tensor.get_device()
     # The shape is a tuple, and a copy of it would cost as much as all the rest.
     return View(tensor.data_ptr(), tensor.shape, tensor.stride(), dtype, device if device >= 0 else None, None, tensor)
 
 
-def _view_of_interface(array: Any, interface: dict[str, Any], name: str, device: int | None) -> View:
-    shape = tuple(interface["shape"])
-    dtype = _known(str(getattr(array, "dtype", interface["typestr"])), name)
-    size = BYTES[dtype]
+def _view_of_interface(array: Any, interface: dict[str, Any], device: int | None) -> View:
+    shape, kind = tuple(interface["shape"]), interface["typestr"]
+    dtype = str(getattr(array, "dtype", kind))
+    size = int(kind[2:].partition("[")[0])
     strides, step = interface.get("strides"), 1
     if strides is None:
         dense = []

@@ -11,6 +11,9 @@ from .caller import Caller, How
 from .group import Group
 from .results import NOWHERE, PAYLOADS, Combined, Handle, Offered, Received
 
+#: What a combine reads: how it runs, the output in place, the combine input, the biases, and what keeps them.
+Brought = tuple[Any, Any, Any, list[Any], list[Any]]
+
 
 class Buffer(Caller):
     """Kernels and memory for one shape, made by all ranks of the group together.
@@ -115,41 +118,40 @@ class Buffer(Caller):
         library = library_of(x)
         arrays = (x, scale, topk_idx, topk_weights, tokens_from)
         if not self.group._mirror:
-            handle, received = self._dispatch(rank, arrays, how, library)
+            handle, received = self._dispatch(rank, self._input(rank, *arrays), how, library)
         else:
-            every = self._gather(arrays)
-            pairs = [self._dispatch(each, brought, how, library) for each, brought in enumerate(every)]
+            every = self._gather("dispatch", arrays)
+            sent = self._of_each(rank, lambda each, brought: self._input(each, *brought), every)
+            pairs = [self._dispatch(each, given, how, library) for each, given in sent.items()]
             handle, received = pairs[rank]
             handle._mirrored = [one._core for one, _ in pairs]
             received._mirrored = [one._core for _, one in pairs]
         return received, handle
 
     def _dispatch(
-        self, rank: int, arrays: tuple[Any, ...], how: How, library: Library | None
+        self, rank: int, given: tuple[_core.Input, list[Any]], how: How, library: Library | None
     ) -> tuple[Handle, Received]:
-        sent, keep = self._input(rank, *arrays)
+        sent, _ = given
         call = self._how(rank, library, how)
         if self.group._turns is None:
             core, received = self._core.dispatch(rank, sent, call)
         else:
-            core, received = self._in_turns(rank, sent, call, keep)
+            core, received = self._in_turns(rank, sent, call)
         handle = Handle(self, core, library)
         return handle, Received(handle, received, library)
 
-    def _in_turns(
-        self, rank: int, sent: _core.Input, call: _core.Call, keep: list[Any]
-    ) -> tuple[_core.Handle, _core.Received]:
+    def _in_turns(self, rank: int, sent: _core.Input, call: _core.Call) -> tuple[_core.Handle, _core.Received]:
         """A dispatch in the emulator, whose counts come with the calls of all ranks."""
         self._settle(rank)
         if self._core.holds_worst_case:
             pair = self._core.dispatch(rank, sent, call)
-            self._made(rank, keep)
+            self._made(rank)
             return pair
         core = self._core.exchange_counts(rank, sent, call)
-        self._made(rank, keep)
+        self._made(rank)
         self._settle(rank)
         received = self._core.dispatch_counted(core, sent, call)
-        self._made(rank, keep)
+        self._made(rank)
         return core, received
 
     def cached_dispatch(
@@ -169,18 +171,21 @@ class Buffer(Caller):
         how = (stream, sms, timeout, after, done)
         library = library_of(x)
 
-        def one(rank: int, core: _core.Handle, arrays: tuple[Any, Any]) -> _core.Received:
-            sent, keep = self._input(rank, arrays[0], arrays[1], None, None, None)
+        def given(rank: int, arrays: tuple[Any, Any]) -> tuple[_core.Input, list[Any]]:
+            return self._input(rank, *arrays, None, None, None)
+
+        def one(rank: int, core: _core.Handle, given: tuple[_core.Input, list[Any]]) -> _core.Received:
+            sent, _ = given
             call = self._how(rank, library, how)
             self._settle(rank)
             received = self._core.cached_dispatch(core, sent, call)
-            self._made(rank, keep)
+            self._made(rank)
             return received
 
         if not self.group._mirror:
-            return Received(handle, one(handle.rank, handle._core, (x, scale)), library)
-        every = self._gather((x, scale))
-        all_received = [one(rank, handle._mirrored[rank], brought) for rank, brought in enumerate(every)]
+            return Received(handle, one(handle.rank, handle._core, given(handle.rank, (x, scale))), library)
+        every = self._of_each(handle.rank, given, self._gather("cached dispatch", (x, scale)))
+        all_received = [one(rank, handle._mirrored[rank], sent) for rank, sent in every.items()]
         received = Received(handle, all_received[handle.rank], library)
         received._mirrored = all_received
         return received
@@ -215,39 +220,51 @@ class Buffer(Caller):
         """
         self._own(handle)
         how = (stream, sms, timeout, after, done)
+        arrays = (rows, weights, tuple(biases))
         if not self.group._mirror:
-            return self._combine(handle.rank, handle, handle._core, (rows, weights, tuple(biases), out), how)
+            given = self._brought(handle, handle._core, arrays, how)
+            return self._combine(handle, handle._core, given, weights is not None, out)
         mine = None if isinstance(rows, Received) else rows
-        every = self._gather((mine, weights, tuple(biases)))
+
+        def brought(rank: int, arrays: tuple[Any, Any, Any]) -> Brought:
+            source = rows._mirrored[rank] if isinstance(rows, Received) else arrays[0]
+            return self._brought(handle, handle._mirrored[rank], (source, *arrays[1:]), how)
+
+        every = self._of_each(handle.rank, brought, self._gather("combine", (mine, *arrays[1:])))
         made = []
-        for rank, (brought, *more) in enumerate(every):
-            source = rows._mirrored[rank] if isinstance(rows, Received) else brought
+        for rank, given in every.items():
             own = out if rank == handle.rank else None
-            made.append(self._combine(rank, handle, handle._mirrored[rank], (source, *more, own), how))
+            made.append(self._combine(handle, handle._mirrored[rank], given, weights is not None, own))
         return made[handle.rank]
 
-    def _combine(self, rank: int, handle: Handle, core: _core.Handle, arrays: tuple[Any, ...], how: How) -> Combined:
-        rows, weights, biases, out = arrays
+    def _brought(self, handle: Handle, core: _core.Handle, arrays: tuple[Any, Any, Any], how: How) -> Brought:
+        """What the combine of a rank reads."""
+        (rows, weights, biases), rank, tokens = arrays, core.rank, core.tokens
         call = self._how(rank, handle._library, how)
         self._settle(rank)
-        in_place, offered, keep = self._combine_input(rank, rows, weights, call[0])
+        in_place, offered, keep = self._combine_input(core, rows, weights, call[0])
         added = []
         for at, bias in enumerate(biases):
-            _, where, kept = self._rows(rank, bias, f"biases[{at}]", "bfloat16", self.hidden)
+            count, where, kept = self._rows(rank, bias, f"biases[{at}]", "bfloat16", self.hidden)
+            if count != tokens:
+                raise _core.Mismatch(f"`biases[{at}]` has {count} rows, and the dispatch had {tokens} tokens")
             added.append(where)
             keep.append(kept)
-        tokens = core.tokens
+        return call, in_place, offered, added, keep
+
+    def _combine(self, handle: Handle, core: _core.Handle, given: Brought, is_weighed: bool, out: Any) -> Combined:
+        (call, in_place, offered, added, _), rank, tokens = given, core.rank, core.tokens
         sums, sums_at = self._sums(rank, self._summed[tokens], out, handle._library)
         came, came_at = None, 0
         if self.weights:
             came, came_at = self._sums(rank, self._weighed[tokens], None, handle._library)
         self._core.combine(core, in_place, offered, added, sums_at, came_at, call)
-        if self.group._turns:
-            self._made(rank, [keep, sums, came, offered, in_place])
-        return Combined(self, sums, came if weights is not None else None, out, handle._library)
+        self._made(rank)
+        return Combined(self, sums, came if is_weighed else None, out, handle._library)
 
-    def _combine_input(self, rank: int, rows: Any, weights: Any, stream: int) -> tuple[Any, Any, list[Any]]:
+    def _combine_input(self, core: _core.Handle, rows: Any, weights: Any, stream: int) -> tuple[Any, Any, list[Any]]:
         """The output that is combined in place, the combine input, and what is copied there."""
+        rank = core.rank
         in_place, offered = None, None
         if isinstance(rows, Received):
             in_place = rows._core
@@ -266,6 +283,9 @@ class Buffer(Caller):
         if is_array:
             count, where, kept = self._rows(rank, rows, "rows", "bfloat16", self.hidden)
             keep.append(kept)
+            arrived = core.arriving()
+            if arrived is not None and count < arrived:
+                raise _core.Mismatch(f"`rows` has {count} rows, and {arrived} arrived")
         if weights is not None:
             more, factors, kept = self._rows(rank, weights, "weights", "float32", self.topk)
             keep.append(kept)
@@ -285,6 +305,8 @@ class Buffer(Caller):
         tokens, rows, kept = self._rows(rank, x, "x", values, self.hidden)
         factors, ids, weights, count = NOWHERE, 0, 0, 0
         keep = [kept]
+        if scale is not None and scales is None:
+            raise _core.Mismatch(f"the dispatch has a `scale`, and rows of {self.payload} have none")
         if scales is not None:
             if scale is None:
                 raise _core.Mismatch(f"`scale` is absent, and rows of {self.payload} have {scales} scales")
@@ -295,6 +317,8 @@ class Buffer(Caller):
         if topk_idx is not None:
             ids, kept = self._dense(rank, topk_idx, "topk_idx", "int64", (tokens, self.topk))
             keep.append(kept)
+        if topk_weights is not None and not self.weights:
+            raise _core.Mismatch("the dispatch has `topk_weights`, but the buffer was made without `weights`")
         if topk_weights is not None:
             weights, kept = self._dense(rank, topk_weights, "topk_weights", "float32", (tokens, self.topk))
             keep.append(kept)
@@ -304,5 +328,8 @@ class Buffer(Caller):
         return (tokens, count, rows, factors, ids, weights), keep
 
     def _own(self, handle: Handle) -> None:
+        if not isinstance(handle, Handle):
+            gives = "`dispatch` gives what was received, and then the handle"
+            raise _core.Mismatch(f"the handle is a {type(handle).__name__}: {gives}")
         if handle.buffer is not self:
             raise _core.Mismatch("the handle belongs to another buffer")

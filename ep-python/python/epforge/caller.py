@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from . import _core
 from .arrays import (
@@ -28,6 +28,8 @@ LEGACY_STREAM = 1
 #: Stream, SMs, timeout, event before and event behind of a call, as far as the caller names them.
 How = tuple[int | None, int | None, float | None, int | None, int | None]
 NO_CHOICE: How = (None, None, None, None, None)
+
+Made = TypeVar("Made")
 
 
 class Caller:
@@ -152,11 +154,28 @@ class Caller:
         if self.group._turns:
             self.group._turns.settle(rank)
 
-    def _made(self, rank: int, keep: Any, phases: int = 1) -> None:
+    def _made(self, rank: int, phases: int = 1) -> None:
         if self.group._turns:
             for _ in range(phases):
-                self.group._turns.made(rank, keep)
+                self.group._turns.made(rank)
 
-    def _gather(self, arrays: tuple[Any, ...]) -> Sequence[Any]:
+    def _gather(self, call: str, arrays: tuple[Any, ...]) -> dict[int, tuple[Any, ...]]:
+        """What each rank brings to a call, where each process makes those of all."""
         mirror = self.group._mirror
-        return mirror[1](tuple(portable(array) for array in arrays)) if mirror else []
+        brought = mirror[1]((call, tuple(portable(array) for array in arrays))) if mirror else []
+        for rank, (other, _) in enumerate(brought):
+            if other != call:
+                raise _core.Mismatch(f"rank {rank} makes a {other} where this one makes a {call}")
+        return {rank: its for rank, (_, its) in enumerate(brought)}
+
+    def _of_each(self, own: int, make: Callable[[int, Any], Made], every: dict[int, Any]) -> dict[int, Made]:
+        """What is made of the arrays of each rank before any call is queued: one that is refused leaves none behind."""
+        made = {}
+        for rank, arrays in every.items():
+            try:
+                made[rank] = make(rank, arrays)
+            except _core.Mismatch as error:
+                if rank == own:
+                    raise
+                raise _core.Mismatch(f"rank {rank} is refused its call: {error}") from error
+        return made

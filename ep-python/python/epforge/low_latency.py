@@ -27,6 +27,9 @@ NOWHERE = (0, 0, 0, 0)
 Words = tuple[Any, Any, int]
 NO_WORDS: Words = (None, None, 1)
 
+#: What the kernels of a rank read: tokens, rows, experts, weights, and what keeps them.
+Given = tuple[int, Any, int, int, tuple[Any, ...]]
+
 #: Rows of an expert that share a word.
 TILE = 64
 
@@ -204,13 +207,15 @@ class LowLatency(Caller):
             if library is TORCH and adding is NOTHING and topk_weights is None:
                 packed = self._send_tensors(rank, payload, x, topk_idx, how, later)
             if packed is None:
-                packed = self._send_rows(rank, payload, (x, topk_idx, topk_weights), library, adding, how, later)
+                given = self._given(rank, (x, topk_idx, topk_weights))
+                packed = self._send_rows(rank, payload, given, library, adding, how, later)
         else:
             self._check_adding(adding)
-            every = self._every(rank, (x, topk_idx, topk_weights))
+            every = self._every(rank, "low-latency dispatch", (x, topk_idx, topk_weights))
             self._settle(rank)
+            sent = self._of_each(rank, self._given, every)
             self._prepare(payload)
-            calls = [self._send_rows(each, payload, it, library, adding, how, later) for each, it in every.items()]
+            calls = [self._send_rows(each, payload, it, library, adding, how, later) for each, it in sent.items()]
             packed = of_rank(rank, calls)
         packed._topk_idx = topk_idx
         return packed
@@ -241,22 +246,27 @@ class LowLatency(Caller):
             self._launched(packed, turn, after)
         return packed
 
-    def _send_rows(
-        self,
-        rank: int,
-        payload: str,
-        arrays: tuple[Any, Any, Any],
-        library: Library | None,
-        adding: Adding,
-        how: How,
-        later: bool,
-    ) -> Packed:
+    def _given(self, rank: int, arrays: tuple[Any, Any, Any]) -> Given:
+        """Where the kernels of a rank find what a dispatch sends."""
         tokens, x, kept = self._rows(rank, arrays[0], "x", "bfloat16", self.hidden)
         ids, kept_ids = self._dense(rank, arrays[1], "topk_idx", "int64", (tokens, self.topk))
         weights, kept_weights = 0, None
         if arrays[2] is not None:
             weights, kept_weights = self._dense(rank, arrays[2], "topk_weights", "float32", (tokens, self.topk))
-        packed = Packed(self, rank, library, tokens, (kept, kept_ids, kept_weights))
+        return tokens, x, ids, weights, (kept, kept_ids, kept_weights)
+
+    def _send_rows(
+        self,
+        rank: int,
+        payload: str,
+        given: Given,
+        library: Library | None,
+        adding: Adding,
+        how: How,
+        later: bool,
+    ) -> Packed:
+        tokens, x, ids, weights, kept = given
+        packed = Packed(self, rank, library, tokens, kept)
         left = self._left[payload]
         (words, left_at), (packed_x, packed_at) = self._new(rank, left.layout, library)
         packed.leave(left, words, left_at, packed_x, ids)
@@ -270,7 +280,7 @@ class LowLatency(Caller):
         kernels = self._whole[payload]
         whole = (x, ids, weights, packed_at, left_at, added[0])
         packed._whole = kernels, kernels.send(rank, tokens, *whole, options)
-        self._made(rank, packed, phases=2)
+        self._made(rank, phases=2)
         return packed
 
     def combine(
@@ -308,6 +318,8 @@ class LowLatency(Caller):
         sent while others are still being made: those of an expert, or of each 64 of its rows, once their word has come
         to ``done_at``. Who makes them raises it at GPU scope, and clears it between calls.
         """
+        if not isinstance(packed, Packed):
+            raise _core.Mismatch(f"the packed rows are a {type(packed).__name__}, and no result of `dispatch`")
         if packed._owner is not self:
             raise _core.Mismatch("the packed rows belong to another `LowLatency`")
         packed._require_received()
@@ -334,20 +346,24 @@ class LowLatency(Caller):
             sums = None
             if is_plain and topk_weights is not None and packed._library is TORCH:
                 sums = self._sum_tensors(packed, back, rows, topk_weights, out, how, later)
-            return sums or self._send_back(packed, back, (rows, topk_weights, topk_idx, out), adding, words, how, later)
+            if sums is None:
+                given = self._given_back(packed, (rows, topk_weights, topk_idx))
+                sums = self._send_back(packed, back, given, out, adding, words, how, later)
+            return sums
         # Before others make a call that this rank does not.
         self._check_adding(adding)
         if out is not None:
             self._require_out(rank, out, (packed._tokens, self.hidden))
-        every = self._every(rank, (rows, topk_weights, topk_idx))
+        every = self._every(rank, "low-latency combine", (rows, topk_weights, topk_idx))
         self._settle(rank)
+        sent = {of.rank: of for of in (packed, *packed._others)}
+        brought = self._of_each(rank, lambda each, arrays: self._given_back(sent[each], arrays), every)
         if back is not None:
             self._combiner(back)
         calls = []
-        for of in (packed, *packed._others):
-            if of.rank in every:
-                arrays = (*every[of.rank], out if of is packed else None)
-                calls.append(self._send_back(of, back, arrays, adding, words, how, later))
+        for each, given in brought.items():
+            own = out if each == rank else None
+            calls.append(self._send_back(sent[each], back, given, own, adding, words, how, later))
         return of_rank(rank, calls)
 
     def _sum_tensors(
@@ -379,26 +395,32 @@ class LowLatency(Caller):
             self._launched(sums, turn, pending)
         return sums
 
-    def _send_back(
-        self,
-        of: Packed,
-        back: str | None,
-        arrays: tuple[Any, Any, Any, Any],
-        adding: Adding,
-        words: Words,
-        how: How,
-        later: bool,
-    ) -> Sums:
-        rank, library, tokens = of.rank, of._library, of._tokens
+    def _given_back(self, of: Packed, arrays: tuple[Any, Any, Any]) -> Given:
+        """Where the kernels of a rank find what a combine reads."""
+        rank, tokens = of.rank, of._tokens
         rows, kept = self._dense(rank, arrays[0], "rows", "bfloat16", self._packed_shape)
         weights, ids, kept_weights, kept_ids = 0, of._ids, None, None
         if arrays[1] is not None:
             weights, kept_weights = self._dense(rank, arrays[1], "topk_weights", "float32", (tokens, self.topk))
         if arrays[2] is not None:
             ids, kept_ids = self._dense(rank, arrays[2], "topk_idx", "int64", (tokens, self.topk))
-        sums = Sums(self, rank, library, tokens, (kept, kept_weights, kept_ids, of))
-        sums._out = arrays[3]
-        sums._x, sums_at = self._sums(rank, self._summed[tokens], arrays[3], library)
+        return tokens, rows, ids, weights, (kept, kept_weights, kept_ids, of)
+
+    def _send_back(
+        self,
+        of: Packed,
+        back: str | None,
+        given: Given,
+        out: Any,
+        adding: Adding,
+        words: Words,
+        how: How,
+        later: bool,
+    ) -> Sums:
+        (tokens, rows, ids, weights, kept), rank, library = given, of.rank, of._library
+        sums = Sums(self, rank, library, tokens, kept)
+        sums._out = out
+        sums._x, sums_at = self._sums(rank, self._summed[tokens], out, library)
         waits = 0 if adding is NOTHING else self._adding_to(sums, adding)[1]
         if back is not None:
             heard = (0, 0, 1) if words is NO_WORDS else self._words_at(sums, words)
@@ -409,7 +431,7 @@ class LowLatency(Caller):
         self._settle(rank)
         whole, sent = of._whole
         whole.send_back(rank, tokens, rows, weights, sums_at, sent, options)
-        self._made(rank, sums, phases=2)
+        self._made(rank, phases=2)
         return sums
 
     def _words_at(self, sums: Sums, words: Words) -> tuple[int, int, int]:
@@ -496,9 +518,9 @@ class LowLatency(Caller):
         call._pending = pending
         if pending is None:
             # As many turns of the emulator as on a rank that launches the phases apart.
-            self._made(call.rank, call, phases=2)
+            self._made(call.rank, phases=2)
             return
-        self._made(call.rank, call)
+        self._made(call.rank)
         call._turn, round.open[at] = turn, call
 
     def _receive(self, call: Phased, how: How = NO_CHOICE) -> None:
@@ -511,11 +533,11 @@ class LowLatency(Caller):
         call._pending = None
         round, at = call._turn
         round.open.pop(at, None)
-        self._made(call.rank, call)
+        self._made(call.rank)
 
-    def _every(self, rank: int, arrays: tuple[Any, ...]) -> dict[int, tuple[Any, ...]]:
+    def _every(self, rank: int, call: str, arrays: tuple[Any, ...]) -> dict[int, tuple[Any, ...]]:
         """The arrays of the ranks whose calls this process makes."""
-        every = dict(enumerate(self._gather(arrays))) if self.group._mirror else {rank: arrays}
+        every = self._gather(call, arrays) if self.group._mirror else {rank: arrays}
         if not self.group.left_out:
             return every
         if rank in self.group.left_out:

@@ -66,7 +66,8 @@ class Received:
 
     `x`, `scale`, `topk_idx` and `topk_weights` are cut to the rows that have arrived, whose number they wait
     for; `whole` gives them with room for all that may arrive, and waits for nothing. On GPUs they view the
-    window and keep their place until the last of them is gone; in the emulator they are copies.
+    window and keep their place until the last of them is gone; in the emulator they are copies. A cached
+    dispatch brings rows and scales alone: the others are in the output of the dispatch before.
     """
 
     #: Those of all ranks, where a process makes the calls of all of them.
@@ -103,17 +104,22 @@ class Received:
         return self._cut(self._core.topk_weights())
 
     def whole(self) -> tuple[Any, Any, Any, Any]:
-        """All four with room for all that may arrive; ``topk_idx`` is -1 in rows that have not."""
+        """All four with room for all that may arrive; ``topk_idx`` is -1 in rows that have not.
+
+        Of a cached dispatch there are two, and None for the others.
+        """
         return self._first(self.handle.buffer.capacity)
 
     def _first(self, rows: int) -> tuple[Any, Any, Any, Any]:
-        tensors = (self._core.x(), self._core.scale(), self._core.topk_idx(), self._core.topk_weights())
+        core = self._core
+        experts = (None, None) if core.is_cached else (core.topk_idx(), core.topk_weights())
+        tensors = (core.x(), core.scale(), *experts)
         shown = self.handle.buffer._shown
         x, scale, idx, weights = (it if it is None else shown(it.first(rows), self._library) for it in tensors)
         return x, scale, idx, weights
 
     def copy(self, rows: int | None = None) -> tuple[Any, Any, Any, Any]:
-        """All four in memory of their own, so that the output may be dropped."""
+        """The same in memory of their own, so that the output may be dropped."""
         count = self.rows if rows is None else rows
         buffer, rank = self.handle.buffer, self.handle.rank
         if buffer.group.on_emulator or self._library is None:
@@ -125,7 +131,9 @@ class Received:
             return self._library.empty((count, columns), dtype, device) if self._library and dtype else None
 
         x, scale = made(buffer.hidden, values), made(buffer.scales, scales)
-        idx, weights = made(buffer.topk, "int64"), made(buffer.topk, "float32" if buffer.weights else None)
+        idx, weights = None, None
+        if not self._core.is_cached:
+            idx, weights = made(buffer.topk, "int64"), made(buffer.topk, "float32" if buffer.weights else None)
         if count:
             places = [NOWHERE if it is None else rows_of(view(it, "the copy")) for it in (x, scale)]
             ids, factors = (0 if it is None else view(it, "the copy").address for it in (idx, weights))

@@ -8,7 +8,6 @@ turns of a loop.
 from __future__ import annotations
 
 import threading
-from typing import Any
 
 from . import _core
 
@@ -22,7 +21,6 @@ class Turns:
         self._made = dict.fromkeys(range(*core.local), 0)
         self._out: set[int] = set()
         self._ran = 0
-        self._held: list[Any] = []
         self._changed = threading.Condition()
 
     def settle(self, rank: int) -> None:
@@ -39,7 +37,6 @@ class Turns:
             for each in self._made:
                 self._core.sync(each)
             self._ran = mine
-            self._held.clear()
 
     def _least(self) -> int:
         """Calls that every rank has made which takes part."""
@@ -56,13 +53,11 @@ class Turns:
         with self._changed:
             self._ran = max(self._made.values(), default=0)
             self._made = dict.fromkeys(self._made, self._ran)
-            self._held.clear()
             self._out &= out
             self._changed.notify_all()
 
-    def made(self, rank: int, *inputs: Any) -> None:
-        """Notes that a call is queued, which reads ``inputs``: freeing memory runs what is queued."""
+    def made(self, rank: int) -> None:
+        """Notes that a call is queued."""
         with self._changed:
             self._made[rank] += 1
-            self._held.extend(inputs)
             self._changed.notify_all()

@@ -234,6 +234,15 @@ impl Handle {
         Ok(())
     }
 
+    /// How many rows arrive, if that is known already; none of a captured call, whose replays differ.
+    pub fn arriving(&self) -> Result<Option<usize>, CallError> {
+        let counts = &self.memory()?.counts;
+        if self.is_captured || !counts.has_come(self.block)? {
+            return Ok(None);
+        }
+        Ok(Some(counts.read(self.block)?.received))
+    }
+
     fn require_replay(&self) -> Result<(), CallError> {
         if self.memory()?.counts.has_come(self.block)? {
             return Ok(());
@@ -271,11 +280,31 @@ impl Handle {
 /// The output of one dispatch on one rank.
 pub struct Received {
     lease: Lease,
+    is_cached: bool,
 }
 
 impl Received {
     pub(super) fn take(shared: &Arc<Shared>, rank: usize) -> Result<Received, CallError> {
-        Ok(Received { lease: Lease::take(shared, rank, LeaseKind::Output)? })
+        Ok(Received { lease: Lease::take(shared, rank, LeaseKind::Output)?, is_cached: false })
+    }
+
+    /// That of a cached dispatch.
+    pub(super) fn take_cached(shared: &Arc<Shared>, rank: usize) -> Result<Received, CallError> {
+        Ok(Received { is_cached: true, ..Received::take(shared, rank)? })
+    }
+
+    /// Whether it is that of a cached dispatch, which has rows and scales alone.
+    pub fn is_cached(&self) -> bool {
+        self.is_cached
+    }
+
+    fn require_experts(&self) -> Result<(), CallError> {
+        if !self.is_cached {
+            return Ok(());
+        }
+        let what = "a cached dispatch brings rows and scales: their experts and weights are in the output of \
+                    the dispatch before";
+        Err(CallError::Mismatch { what: what.to_string() })
     }
 
     /// What a graph that uses the output has to keep.
@@ -298,13 +327,16 @@ impl Received {
         Ok(self.memory()?.rows().1)
     }
 
-    /// Device address of `i64[capacity, topk]`: local experts of each row, -1 for others.
+    /// Device address of `i64[capacity, topk]`: local experts of each row, -1 for others. Fails for a cached
+    /// dispatch.
     pub fn topk_idx(&self) -> Result<u64, CallError> {
+        self.require_experts()?;
         Ok(self.memory()?.outputs.recv_topk_idx.as_ref().map_or(0, DeviceTensor::address))
     }
 
-    /// Device address of `f32[capacity, topk]`; 0 for a buffer that moves no weights.
+    /// Device address of `f32[capacity, topk]`; 0 for a buffer that moves no weights. Fails for a cached dispatch.
     pub fn topk_weights(&self) -> Result<u64, CallError> {
+        self.require_experts()?;
         Ok(self.memory()?.outputs.recv_topk_weights.as_ref().map_or(0, DeviceTensor::address))
     }
 

@@ -96,12 +96,13 @@ impl Received {
         let part =
             |name, from, to, values, value_bytes| Part { name, from, to, values, value_bytes };
         let (hidden, value_bytes) = (options.hidden as u64, options.payload.value_bytes());
-        let (idx, weights) = (dense(self.topk_idx()?), dense(self.topk_weights()?));
+        let idx = if to.topk_idx == 0 { 0 } else { self.topk_idx()? };
+        let weights = if to.topk_weights == 0 { 0 } else { self.topk_weights()? };
         Ok([
             part("x", self.x()?, to.x, hidden, value_bytes),
             part("scale", self.scale()?, to.scale, scales, options.payload.scale_bytes()),
-            part("topk_idx", idx, dense(to.topk_idx), topk, 8),
-            part("topk_weights", weights, dense(to.topk_weights), topk, 4),
+            part("topk_idx", dense(idx), dense(to.topk_idx), topk, 8),
+            part("topk_weights", dense(weights), dense(to.topk_weights), topk, 4),
         ])
     }
 }

@@ -97,10 +97,10 @@ impl Backend for HostBackend {
 
     fn free(&self, rank: usize, address: u64) -> Result<(), BackendError> {
         let mut machine = self.of(rank)?;
-        // What is queued may use it. A run that fails has been reported, or is by the next call.
-        let _ = machine.drain(rank);
-        machine.world.forget_parts(Address(address));
-        machine.blocks.free(rank, address)
+        machine.blocks.free(rank, address)?;
+        machine.run_host_work();
+        machine.give_back();
+        Ok(())
     }
 
     fn write(&self, rank: usize, to: u64, from: &[u8]) -> Result<(), BackendError> {

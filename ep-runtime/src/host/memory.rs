@@ -32,6 +32,8 @@ struct Kind {
 #[derive(Debug, Default)]
 pub(super) struct Blocks {
     used: BTreeMap<u64, Kind>,
+    /// Freed, while what is queued may use them.
+    ending: Vec<(u64, Kind)>,
     free: BTreeMap<Kind, Vec<u64>>,
 }
 
@@ -66,15 +68,24 @@ impl Blocks {
         Ok(address)
     }
 
-    /// Gives a block back.
+    /// Frees a block; it is used again once `give_back` has it.
     pub(super) fn free(&mut self, rank: usize, address: u64) -> Result<(), BackendError> {
-        let Some(kind) = self.used.get(&address).copied().filter(|kind| kind.rank == rank) else {
+        if self.used.get(&address).is_none_or(|kind| kind.rank != rank) {
             let what = format!("{address:#x} is no block of rank {rank}");
             return Err(BackendError::Wrong { what });
-        };
-        self.used.remove(&address);
-        self.free.entry(kind).or_default().push(address);
+        }
+        self.ending.extend(self.used.remove(&address).map(|kind| (address, kind)));
         Ok(())
+    }
+
+    /// Gives back what has been freed of ranks that use nothing any more.
+    pub(super) fn give_back(&mut self, is_idle: impl Fn(usize) -> bool) -> Vec<u64> {
+        let mut given_back = Vec::new();
+        for (address, kind) in self.ending.extract_if(.., |(_, kind)| is_idle(kind.rank)) {
+            self.free.entry(kind).or_default().push(address);
+            given_back.push(address);
+        }
+        given_back
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ep_codegen::plan::Plan;
-use ep_emu::{Failure, FailureKind, Kernel, Launch, RunStats, Wait, World};
+use ep_emu::{Address, Failure, FailureKind, Kernel, Launch, RunStats, Wait, World};
 
 use super::capture::Captures;
 use super::memory::Blocks;
@@ -118,10 +118,20 @@ impl Machine {
         loop {
             self.run_host_work();
             if self.queues[rank].work.is_empty() {
+                self.give_back();
                 return self.check();
             }
             self.check()?;
             self.run_kernels()?;
+        }
+    }
+
+    /// Gives back the memory that was freed of ranks with nothing in their queues: what is queued may use it, and
+    /// to run that now would ask for calls that other ranks have still to make.
+    pub(super) fn give_back(&mut self) {
+        let Machine { world, blocks, queues, .. } = self;
+        for address in blocks.give_back(|rank| queues[rank].work.is_empty()) {
+            world.forget_parts(Address(address));
         }
     }
 

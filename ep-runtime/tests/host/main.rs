@@ -195,6 +195,22 @@ fn memory_that_is_used_again_holds_nothing_of_before() {
     assert_eq!((window.bases[0][1], ranks.word(1, base)), (base, 0));
 }
 
+/// A rank may free memory while a call of its own waits for others to make theirs.
+#[test]
+fn freed_memory_is_kept_for_what_is_queued() {
+    let Some(ranks) = Ranks::new(2, Build::Checked) else { return };
+    let backend = &ranks.backend;
+    let window = backend.map_window(256).unwrap();
+    let words = backend.alloc(0, 64).unwrap();
+    ranks.launch(0, [words, window.bases[0][1], window.bases[0][0], 1]).unwrap();
+    backend.free(0, words).unwrap();
+    assert!(backend.free(0, words).is_err(), "it is free already");
+    assert_ne!(backend.alloc(0, 64).unwrap(), words, "the kernel is still to use it");
+    ranks.launch(1, [window.bases[1][1] + 4, window.bases[1][0], window.bases[1][1], 1]).unwrap();
+    backend.sync(0, Stream::OWN).unwrap();
+    assert_eq!(backend.alloc(0, 64).unwrap(), words);
+}
+
 /// The shared memory of a run's blocks leaves nothing in memory that is allocated after it.
 #[test]
 fn memory_after_a_run_is_zero() {
