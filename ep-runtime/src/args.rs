@@ -253,6 +253,15 @@ impl Rows {
     }
 }
 
+/// Whether the rows and columns of a list, so far apart, take no more memory than its elements do: row by row or column
+/// by column.
+pub(crate) fn fill_a_list([rows, columns]: [i64; 2], apart: [i64; 2]) -> bool {
+    let are = |wanted: [i64; 2]| {
+        (apart[0] == wanted[0] || rows <= 1) && (apart[1] == wanted[1] || columns <= 1)
+    };
+    are([columns, 1]) || are([1, rows])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

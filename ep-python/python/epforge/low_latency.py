@@ -45,7 +45,7 @@ class LowLatency(Caller):
     With ``way="per-rank"`` a row travels once for each rank that has any of its experts, and one sum comes back from
     each: fewer bytes, and the same rows by expert. Such calls run in one go, within a node, and need every rank. A
     combine that asks for more sends its rows per expert. With ``weights_ahead`` their weights come with the dispatch,
-    which spares the combine a way between ranks.
+    which spares the combine a way between ranks. ``tiles`` is how many words an expert has for each 64 of its rows.
     """
 
     def __init__(
@@ -86,7 +86,6 @@ class LowLatency(Caller):
         self._packed_shape = (self.local_experts, group.ranks * tokens, hidden)
         #: What a dispatch of each payload leaves.
         self._left: dict[str, Left] = Found(self._what_is_left)
-        #: Words of rows that share one, for each expert.
         self.tiles = -(-group.ranks * tokens // TILE)
         #: What calls may add to.
         self._added = (
@@ -311,8 +310,8 @@ class LowLatency(Caller):
         in ``out`` if it is there; with ``later`` they come with `Sums.receive`. ``waits`` are as those of `dispatch`.
 
         With ``wire="logfmt"`` rows travel in 10 bits a value, of the logarithm of its magnitude between the least and
-        the greatest of 128: a value is off by 2.2 % of itself at most, by 0.6 % where those are a factor of 256 apart.
-        Rows have to be finite then.
+        the greatest of 128: a value is off by 2.2 % of itself at most, by 0.6 % where those are a factor of 256 apart,
+        and what is below 2^-32 of the greatest comes back as that. Rows have to be finite then.
 
         With ``expert_done``, an ``int32[local_experts]``, or ``tile_done``, one of ``[local_experts, tiles]``, rows are
         sent while others are still being made: those of an expert, or of each 64 of its rows, once their word has come

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use ep_codegen::plan::{Lists, Param, ParamKind, Plan, Taken, elem_bytes};
 
-use super::{Operand, Rows};
+use super::{Operand, Rows, fill_a_list};
 use crate::error::{CallError, TensorFault};
 
 /// The arguments of one launch by name: for pipelines that have no typed call.
@@ -94,10 +94,7 @@ impl Bindings {
             let given = self.tensors.get(&(tensor.clone(), *part, 0));
             let Some(given) = given.filter(|given| given.address != 0) else { continue };
             let have = [given.row_stride, given.column_stride];
-            let is = |wanted: [i64; 2]| {
-                (have[0] == wanted[0] || *rows == 1) && (have[1] == wanted[1] || *columns == 1)
-            };
-            if !is([*columns, 1]) && !is([1, *rows]) {
+            if !fill_a_list([*rows, *columns], have) {
                 let fault = TensorFault::Lists { have: have.to_vec(), list: rows * columns };
                 let tensor = format!("{tensor}'s part {part}");
                 return Err(CallError::Tensor { pipeline: plan.pipeline.clone(), tensor, fault });

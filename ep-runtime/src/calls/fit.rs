@@ -3,6 +3,7 @@
 use ep_codegen::ir::{Elem, text};
 
 use super::spec::Sizes;
+use crate::args::fill_a_list;
 use crate::error::TensorFault;
 use crate::tensor::Given;
 
@@ -182,16 +183,16 @@ fn columns_fit(given: &Given<'_>) -> bool {
         return true;
     };
     let (rows, columns) = (*rows as i64, *columns as i64);
-    let by_row = *row >= columns.saturating_mul(*column) || rows == 1;
-    let by_column = *column >= rows.saturating_mul(*row) || columns == 1;
-    if *row <= 0 || *column <= 0 || !(by_row || by_column) {
+    if *row <= 0 || *column <= 0 {
         return false;
     }
-    let span =
-        (rows - 1).saturating_mul(*row).saturating_add((columns - 1).saturating_mul(*column));
+    if outer.is_empty() {
+        let by_row = *row >= columns.saturating_mul(*column) || rows == 1;
+        let by_column = *column >= rows.saturating_mul(*row) || columns == 1;
+        return by_row || by_column;
+    }
     let mut apart = rows.saturating_mul(columns);
-    let is_whole = outer.is_empty() || span < apart;
-    is_whole
+    fill_a_list([rows, columns], [*row, *column])
         && outer.iter().zip(lists).rev().all(|(stride, lists)| {
             let fits = *stride == apart || *lists == 1;
             apart = apart.saturating_mul(*lists as i64);
