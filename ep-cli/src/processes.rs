@@ -1,7 +1,7 @@
 //! A process for each rank: the first one starts the others and waits for them.
 
 use std::ffi::OsString;
-use std::process::{Command, ExitStatus, Output, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 
 use ep_runtime::gpu::{Compile, GpuBackend};
 
@@ -16,11 +16,7 @@ pub(crate) fn is_member() -> bool {
 /// Runs this program again, once per rank, with the same arguments; fails if any of them does, but
 /// for the one that is to be killed.
 pub(crate) fn spawn(ranks: usize, killed: Option<usize>) -> Result<(), Failure> {
-    let arguments = program::words();
-    let mut children = Vec::new();
-    for mut command in commands(ranks, &arguments, killed)? {
-        children.push(command.spawn().map_err(failed)?);
-    }
+    let mut children = start(commands(ranks, &program::words(), killed)?)?;
     let mut ended = Vec::new();
     for child in &mut children {
         ended.push(child.wait().map_err(failed)?);
@@ -35,12 +31,12 @@ pub(crate) fn output(
     variables: &[(&str, OsString)],
     killed: Option<usize>,
 ) -> Result<Output, Failure> {
-    let mut children = Vec::new();
-    for mut command in commands(ranks, arguments, killed)? {
+    let mut commands = commands(ranks, arguments, killed)?;
+    for command in &mut commands {
         command.envs(variables.iter().map(|(name, value)| (name, value)));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        children.push(command.spawn().map_err(failed)?);
     }
+    let children = start(commands)?;
     // Each is read to its end by a thread of its own, so that none waits for room in a pipe.
     let readers: Vec<_> = children
         .into_iter()
@@ -57,6 +53,26 @@ pub(crate) fn output(
         Failure::Failed(format!("{}\n{}", failure.sentence(), said.collect::<String>().trim_end()))
     })?;
     outputs.into_iter().next().ok_or_else(|| failed("a group has a rank"))
+}
+
+/// Starts all of them or none: those that run would wait for one that does not.
+fn start(commands: Vec<Command>) -> Result<Vec<Child>, Failure> {
+    let mut children = Vec::new();
+    for mut command in commands {
+        match command.spawn() {
+            Ok(child) => children.push(child),
+            Err(error) => {
+                for child in &mut children {
+                    child.kill().and_then(|()| child.wait()).map_err(failed)?;
+                }
+                return Err(failed(format!(
+                    "{:?} cannot be started: {error}",
+                    command.get_program()
+                )));
+            }
+        }
+    }
+    Ok(children)
 }
 
 /// All processes have ended well, but for the one that was to be killed.
@@ -89,6 +105,17 @@ pub(crate) use linux::{join, join_again};
 #[cfg(all(test, unix))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nobody_waits_for_one_that_cannot_be_started() {
+        let (mut of_first, to_here) = std::io::pipe().unwrap();
+        let mut first = Command::new("sleep");
+        first.arg("600").stdout(to_here);
+        let error = start(vec![first, Command::new("no-such-program")]).err().unwrap();
+        assert!(error.sentence().starts_with("\"no-such-program\" cannot be started: "));
+        // Its end of the pipe is open for as long as it runs.
+        assert_eq!(std::io::Read::read(&mut of_first, &mut [0]).unwrap(), 0);
+    }
 
     #[test]
     fn only_the_killed_one_may_end_badly() {

@@ -218,6 +218,13 @@ def one_refused(rank: int, ranks: int, gather: Gather) -> None:
     short, arrived = (rows[:-1] if rank == 1 else rows), len(own.received(1)[0])
     refused(f"`rows` has {arrived - 1} rows, and {arrived} arrived", lambda: buffer.combine(short, handle))
     refused("`x` has elements of float16, and has to have bfloat16", lambda: buffer.cached_dispatch(wrong, handle))
+    if rank == 1:
+        # The others wait for the call that it makes instead.
+        try:
+            buffer.combine(rows, handle, out=x[:1])
+        except epforge.Mismatch as error:
+            assert str(error) == f"`out` is [1, {own.hidden}], and has to be {list(x.shape)}", error
+    assert buffer.combine(rows, handle).x.shape == x.shape
     low = epforge.LowLatency(buffer.group, tokens=8, hidden=own.hidden, topk=own.topk, experts=own.experts)
     refused("`x` has elements of float16, and has to have bfloat16", lambda: low.dispatch(wrong, ids))
     packed = low.dispatch(x, ids)

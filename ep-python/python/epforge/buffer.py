@@ -224,6 +224,9 @@ class Buffer(Caller):
         if not self.group._mirror:
             given = self._brought(handle, handle._core, arrays, how)
             return self._combine(handle, handle._core, given, weights is not None, out)
+        # Before others make a call that this rank does not.
+        if out is not None:
+            self._require_out(handle.rank, out, (handle.tokens, self.hidden))
         mine = None if isinstance(rows, Received) else rows
 
         def brought(rank: int, arrays: tuple[Any, Any, Any]) -> Brought:
