@@ -47,13 +47,19 @@ class Tensor(np.ndarray[Any, Any]):
         return SimpleNamespace(resize_=lambda size: None)
 
     def contiguous(self) -> Tensor:
-        return as_tensor(np.ascontiguousarray(self))
+        return self if self.flags.c_contiguous else as_tensor(np.ascontiguousarray(self))
+
+    def clone(self) -> Tensor:
+        return as_tensor(self.copy())
+
+    def is_floating_point(self) -> Any:
+        return self.dtype.kind == "f"
 
     def view(self, *to: Any) -> Any:
         return self.reshape(to) if isinstance(to[0], int) else super().view(*to)
 
     def to(self, dtype: Any) -> Tensor:
-        return as_tensor(self.astype(dtype))
+        return self if self.dtype == dtype else as_tensor(self.astype(dtype))
 
     def long(self) -> Tensor:
         return self.to(int64)

@@ -236,9 +236,15 @@ def one_refused(rank: int, ranks: int, gather: Gather) -> None:
     calls = (lambda: buffer.combine(rows, handle)), (lambda: low.dispatch(x, ids))
     try:
         calls[rank]()
-    except epforge.Mismatch as error:
+    except epforge.Disagreement as error:
         names = ("combine", "low-latency dispatch")
         assert str(error) == f"rank {1 - rank} makes a {names[1 - rank]} where this one makes a {names[rank]}", error
+    hidden = (128, 256)
+    try:
+        made(buffer.group, problem(ranks, tokens=[5, 4], hidden=hidden[rank]))
+    except epforge.Disagreement as error:
+        other, its = f"hidden={hidden[1 - rank]}", f"hidden={hidden[rank]}"
+        assert str(error) == f"rank {1 - rank} makes a buffer with {other}, and this one with {its}", error
     sums = low.combine(made_rows, packed, weights).x
     assert sums.shape == x.shape
     del received

@@ -7,6 +7,7 @@ import socket
 import tempfile
 import unittest
 from collections.abc import Callable
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -406,6 +407,18 @@ def later_in_processes(rank: int, ranks: int, name: str) -> None:
         sources = [divmod(int(at), 16) for at in handle.recv_src_metadata[:, 0]]
         assert all(torch.equal(every[at][token], row) for (at, token), row in zip(sources, came, strict=True))
         assert torch.equal(buffer.dispatch(x, handle=handle)[0], arrived)
+        for call, wanted in (
+            (partial(buffer.dispatch, x, handle=handle, num_experts=8 * EXPERTS), "`num_experts` is"),
+            (partial(buffer.dispatch, x, handle=handle, expert_alignment=64), "`expert_alignment` is 64, and"),
+            (partial(buffer.dispatch, whole(17), **{**asked, "topk_idx": routed(17)[0]}), "17 tokens, and"),
+            (partial(buffer.combine, x, x), "the handle is a Tensor, and"),
+        ):
+            try:
+                call()
+            except epforge.Mismatch as error:
+                assert wanted in str(error), str(error)
+            else:
+                raise AssertionError(wanted)
         sums, sum_weights, _ = buffer.combine(came, handle, came_weights)
         assert torch.equal(sums.float(), x.float() * times(ids, ranks))
         assert torch.equal(sum_weights, torch.where(ids >= 0, weights, 0))

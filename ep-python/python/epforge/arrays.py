@@ -105,17 +105,6 @@ def view(array: Any, name: str) -> View:
     raise _core.Mismatch(f"`{name}` is a {type(array).__name__}, which is no array that can be read")
 
 
-def is_same(one: Any, other: Any) -> bool:
-    """Whether two arrays are the same elements of the same memory."""
-    if one is other:
-        return True
-    if is_torch(one) and is_torch(other):
-        places = [(it.data_ptr(), it.shape, it.stride(), it.dtype) for it in (one, other)]
-    else:
-        places = [view(it, "topk_idx")[:4] for it in (one, other)]
-    return places[0] == places[1]
-
-
 def _ordinal(array: Any) -> int:
     """The GPU of an array that says so; the interface has no word for it."""
     device = getattr(array, "device", None)

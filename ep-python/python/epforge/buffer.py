@@ -68,6 +68,7 @@ class Buffer(Caller):
             "placement": None if placement is None else list(placement),
             "settings": list(settings),
         }
+        group._agree("a buffer", options)
         self._core = _core.Buffer(group._core, options)
         self.scales = 0 if payload == "bf16" else -(-hidden // 128)
         #: What a combine of so many tokens leaves.

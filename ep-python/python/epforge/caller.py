@@ -20,7 +20,7 @@ from .arrays import (
     rows_of,
     view,
 )
-from .group import Group
+from .group import Group, brought_by_all
 
 #: The legacy default stream of the driver; 0 means the rank's own one.
 LEGACY_STREAM = 1
@@ -161,12 +161,8 @@ class Caller:
 
     def _gather(self, call: str, arrays: tuple[Any, ...]) -> dict[int, tuple[Any, ...]]:
         """What each rank brings to a call, where each process makes those of all."""
-        mirror = self.group._mirror
-        brought = mirror[1]((call, tuple(portable(array) for array in arrays))) if mirror else []
-        for rank, (other, _) in enumerate(brought):
-            if other != call:
-                raise _core.Mismatch(f"rank {rank} makes a {other} where this one makes a {call}")
-        return {rank: its for rank, (_, its) in enumerate(brought)}
+        mirror, own = self.group._mirror, tuple(portable(array) for array in arrays)
+        return dict(enumerate(brought_by_all(mirror[1], f"a {call}", own))) if mirror else {}
 
     def _of_each(self, own: int, make: Callable[[int, Any], Made], every: dict[int, Any]) -> dict[int, Made]:
         """What is made of the arrays of each rank before any call is queued: one that is refused leaves none behind."""

@@ -19,6 +19,15 @@ if TYPE_CHECKING:
 Gather = Callable[[Any], Sequence[Any]]
 
 
+def brought_by_all(gather: Gather, step: str, value: Any) -> list[Any]:
+    """What each rank brings to a step, which all of them have to make."""
+    brought = list(gather((step, value)))
+    for rank, (other, _) in enumerate(brought):
+        if other != step:
+            raise _core.Disagreement(f"rank {rank} makes {other} where this one makes {step}")
+    return [value for _, value in brought]
+
+
 #: An address that is nobody's.
 ELSEWHERE = "192.0.2.1"
 
@@ -48,6 +57,17 @@ class Group:
         self.left_out: frozenset[int] = frozenset()
         #: How often a rank has come back.
         self.returns = 0
+
+    def _agree(self, step: str, options: dict[str, Any]) -> None:
+        """Where each process emulates all ranks: refuses to make what another one makes otherwise."""
+        if self._mirror is None:
+            return
+        for rank, others in enumerate(brought_by_all(self._mirror[1], step, options)):
+            for name, own in options.items():
+                if others[name] != own:
+                    raise _core.Disagreement(
+                        f"rank {rank} makes {step} with {name}={others[name]}, and this one with {name}={own}"
+                    )
 
     @classmethod
     def on_gpus(

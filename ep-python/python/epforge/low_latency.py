@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from . import _core
-from .arrays import BYTES, TORCH, Found, Layout, Library, is_same, library_of, view
+from .arrays import BYTES, TORCH, Found, Layout, Library, library_of, view
 from .caller import NO_CHOICE, Caller, How
 from .group import Group
 from .results import PAYLOADS
@@ -109,6 +109,9 @@ class LowLatency(Caller):
                 f"rank {out} is left out, and kernels are made by all ranks together: make such a call before that"
             )
         numbers = [self.tokens, self.hidden, self.topk, self.experts]
+        names = ("kind", "tokens", "hidden", "topk", "experts", "payload", "placement", "weights_ahead")
+        made = (kind.__name__, *numbers, payload, self._placement, self.weights_ahead)
+        group._agree("low-latency kernels", dict(zip(names, made, strict=True)))
         return kind(self.group._core, numbers, payload, self._placement, *more)
 
     def _what_is_left(self, payload: str) -> Left:
@@ -323,7 +326,8 @@ class LowLatency(Caller):
             raise _core.Mismatch("the packed rows belong to another `LowLatency`")
         packed._require_received()
         group, rank = self.group, packed.rank
-        if topk_idx is not None and is_same(topk_idx, packed._topk_idx):
+        # Not by its memory: that of a rank without tokens is nowhere, and all ranks have to find the same.
+        if topk_idx is packed._topk_idx:
             topk_idx = None
         if (topk_weights is None) != self.weights_ahead:
             self._check_weights(topk_weights, not self.weights_ahead, "combine")
@@ -356,6 +360,8 @@ class LowLatency(Caller):
         every = self._every(rank, "low-latency combine", (rows, topk_weights, topk_idx))
         self._settle(rank)
         sent = {of.rank: of for of in (packed, *packed._others)}
+        for each in every.keys() - sent.keys():
+            raise _core.Mismatch(f"rank {each} was left out of the dispatch, and is not of its combine")
         brought = self._of_each(rank, lambda each, arrays: self._given_back(sent[each], arrays), every)
         if back is not None:
             self._combiner(back)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from .._core import Missing
+from .._core import Mismatch, Missing
 
 
 @cache
@@ -16,6 +16,16 @@ def require() -> Any:
     except ModuleNotFoundError as error:
         raise Missing("the calls of deep_ep take tensors of torch, which is not installed") from error
     return torch
+
+
+def whole_words(topk_idx: Any) -> Any:
+    """Experts in the type that calls take."""
+    wanted = require().int64
+    if topk_idx.dtype == wanted:
+        return topk_idx
+    if topk_idx.is_floating_point():
+        raise Mismatch(f"`topk_idx` has elements of {topk_idx.dtype}, and has to have whole numbers")
+    return topk_idx.to(wanted)
 
 
 def has_gpu() -> bool:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .. import buffer as calls
-from .._core import Mismatch
-from ..group import Group
+from .._core import Disagreement, Mismatch
+from ..group import Group, brought_by_all
 from ..low_latency import LowLatency
 from ..results import Handle, Received
 from ._torch import has_gpu, require
@@ -85,7 +85,8 @@ class Engines:
 
     def sum_over_ranks(self, numbers: torch.Tensor) -> list[int]:
         """The sums over all ranks of a few numbers, on the host."""
-        return [sum(column) for column in zip(*self.gather(numbers.tolist()), strict=True)]
+        brought = brought_by_all(self.gather, "a layout", numbers.tolist())
+        return [sum(column) for column in zip(*brought, strict=True)]
 
     def engine(self, shape: Shape, tokens: int, most: int) -> calls.Buffer:
         """The buffer for a shape. All ranks come here with the same shape.
@@ -94,7 +95,11 @@ class Engines:
         """
         made = self._made.get(shape)
         if made is None:
-            seen = max(LEAST_TOKENS, most, *self.gather(tokens))
+            brought = brought_by_all(self.gather, "a buffer for a new shape", (shape, tokens))
+            for rank, (other, _) in enumerate(brought):
+                if other != shape:
+                    raise Disagreement(f"rank {rank} makes a buffer for {other}, and this one for {shape}")
+            seen = max(LEAST_TOKENS, most, *(tokens for _, tokens in brought))
             made = calls.Buffer(
                 self.group,
                 tokens=1 << (seen - 1).bit_length(),

@@ -8,8 +8,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from .._core import Mismatch
+from ..group import brought_by_all
 from ..results import Handle, Received
-from ._torch import require
+from ._torch import require, whole_words
 from .absent import OTHER_KIND, NotThereYet, absent
 from .engines import Beside, Engines, FacadeHandle, Way, as_sent
 from .utils.event import EventHandle
@@ -144,7 +145,7 @@ class ExpertBuffer:
         """Waits on the host until all ranks have come here and have nothing to do."""
         engines = self._engines()
         engines.group.sync()
-        engines.gather(None)
+        brought_by_all(engines.gather, "a barrier", None)
 
     def _engines(self) -> Engines:
         if self.engines is None:
@@ -156,10 +157,12 @@ class ExpertBuffer:
     ) -> Callable[[], tuple[Any, ...]]:
         """Sends the rows; what it gives makes the outputs, once the rows are there for the current stream."""
         rows, scale = x if isinstance(x, tuple) else (x, None)
+        if rows.shape[0] > ask.most:
+            raise Mismatch(f"`x` has {rows.shape[0]} tokens, and `num_max_tokens_per_rank` is {ask.most}")
         if handle is None:
             if topk_idx is None:
                 raise Mismatch("a dispatch wants `topk_idx` or the `handle` of an earlier one")
-            experts = topk_idx.to(require().int64).contiguous()
+            experts = whole_words(topk_idx).contiguous()
             if ask.copy and experts is topk_idx:
                 experts = experts.clone()
             calls.outputs.append(experts)
@@ -239,7 +242,9 @@ class ExpertBuffer:
     def _combine(
         self, x: Any, handle: EPHandle, weights: Any, bias: Any, sms: int
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        biases = () if bias is None else bias if isinstance(bias, tuple) else (bias,)
+        if not isinstance(handle, EPHandle):
+            raise Mismatch(f"the handle is a {type(handle).__name__}, and no result of `dispatch`")
+        biases = () if bias is None else bias if isinstance(bias, (tuple, list)) else (bias,)
         tables, sms = handle.sent.handle(x.shape[1], weights is not None, 0), sms or handle.num_sms
         apart = handle.do_expand and not self.allow_multiple_reduction
         if handle.do_expand:
@@ -261,7 +266,12 @@ class ExpertBuffer:
         **how: Any,
     ) -> Ask:
         if handle is not None:
-            experts, most, alignment = handle.num_experts, handle.num_max_tokens_per_rank, handle.expert_alignment
+            own = (handle.num_experts, handle.num_max_tokens_per_rank, handle.expert_alignment)
+            names = ("num_experts", "num_max_tokens_per_rank", "expert_alignment")
+            for name, given, its in zip(names, (experts, most, alignment), own, strict=True):
+                if given not in (None, its):
+                    raise Mismatch(f"`{name}` is {given}, and that of the handle {its}")
+            experts, most, alignment = own
         if experts is None:
             raise Mismatch("a dispatch without a `handle` wants `num_experts`")
         most = most or self.num_max_tokens_per_rank

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._core import Mismatch
 from ..results import Handle
-from ._torch import require
+from ._torch import require, whole_words
 from .absent import absent
 from .engines import Engines, FacadeHandle, Way, as_sent
 from .low_latency import LowLatencyCalls
@@ -197,7 +197,11 @@ class Buffer(LowLatencyCalls):
         if handle is None:
             if is_token_in_rank is None or num_tokens_per_expert is None:
                 raise Mismatch("a dispatch without a `handle` wants `is_token_in_rank` and `num_tokens_per_expert`")
+            if topk_weights is not None and topk_idx is None:
+                raise Mismatch("`topk_weights` come with `topk_idx`")
             self._check_nodes(num_tokens_per_rdma_rank)
+        elif not isinstance(handle, DispatchHandle):
+            raise Mismatch(f"the handle is a {type(handle).__name__}, and no result of `dispatch`")
         elif topk_idx is not None or topk_weights is not None:
             raise Mismatch("a dispatch with a `handle` sends rows alone: it has no `topk_idx` and no `topk_weights`")
         inputs = (rows, scale, topk_idx, topk_weights, is_token_in_rank, num_tokens_per_expert)
@@ -211,6 +215,9 @@ class Buffer(LowLatencyCalls):
             received, tables = sent.send(rows, scale, topk_weights, sms)
             count = num_worst_tokens or (handle.rows if handle else received.rows)
             came, came_scale, ids, weights = received.copy(count)
+            arrived = tables._core.arriving()
+            if arrived is not None and arrived > count:
+                raise Mismatch(f"{arrived} rows arrived, and `num_worst_tokens` is {count}")
             if handle is None:
                 made = DispatchHandle(sent, tables, is_token_in_rank, count)
                 counts = self._counts(tables, topk_idx, num_tokens_per_expert, expert_alignment, num_worst_tokens)
@@ -232,7 +239,9 @@ class Buffer(LowLatencyCalls):
     ) -> tuple[torch.Tensor, torch.Tensor | None, EventOverlap]:
         """Rows back to their tokens, added up without weights: the sums, the weights' sums, an event."""
         engines, sms = self._engines(), (config or self.get_combine_config(self.group_size)).num_sms
-        biases = () if bias is None else bias if isinstance(bias, tuple) else (bias,)
+        if not isinstance(handle, DispatchHandle):
+            raise Mismatch(f"the handle is a {type(handle).__name__}, and no result of `dispatch`")
+        biases = () if bias is None else bias if isinstance(bias, (tuple, list)) else (bias,)
         inputs = (x, topk_weights, *biases, handle.sent.way.topk_idx)
         with engines.beside(previous_event, async_finish, *inputs) as calls:
             tables = handle.sent.handle(x.shape[1], topk_weights is not None, len(biases))
@@ -259,7 +268,9 @@ class Buffer(LowLatencyCalls):
         """Where tokens go. Without experts each rank is one, so that nobody needs to know them."""
         torch = require()
         if topk_idx is not None:
-            return Way(topk_idx.to(torch.int64).contiguous(), per_expert.numel(), alignment)
+            experts = whole_words(topk_idx).contiguous()
+            # A handle goes this way again, when the caller's own tensor may hold other experts.
+            return Way(experts.clone() if experts is topk_idx else experts, per_expert.numel(), alignment)
         ranks = torch.arange(self.group_size, device=in_rank.device)
         return Way(torch.where(in_rank, ranks, -1).contiguous(), self.group_size)
 

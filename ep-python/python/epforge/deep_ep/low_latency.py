@@ -8,9 +8,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from .._core import Mismatch
-from ..arrays import is_same
 from ..low_latency import TILE, WAYS, LowLatency, Packed, Sums
-from ._torch import require
+from ._torch import require, whole_words
 from .engines import BETWEEN, Engines
 from .utils.event import EventOverlap
 
@@ -153,6 +152,8 @@ class LowLatencyCalls:
         once the word of their 64 rows in ``comp_signal`` has come to ``threshold``, or the one of their expert in
         ``src_signals`` to ``src_signal_expect_value``. The call takes ``num_sms`` then.
         """
+        if not isinstance(handle, LowLatencyHandle):
+            raise Mismatch(f"the handle is a {type(handle).__name__}, and no result of `low_latency_dispatch`")
         words = signals(handle.low, comp_signal, block_m, threshold, src_signals, src_signal_expect_value)
         if overlap == (words == {}):
             raise Mismatch("`overlap` comes with either `comp_signal` or `src_signals`")
@@ -162,9 +163,9 @@ class LowLatencyCalls:
                 raise Mismatch("`zero_copy` wants its rows in what `get_next_low_latency_combine_buffer` gives")
             rows, handle.next_input = handle.next_input, None
         low = handle.low
-        ids = None if is_same(topk_idx, handle.topk_idx) else whole_words(topk_idx)
+        ids = None if topk_idx is handle.topk_idx else whole_words(topk_idx)
         if out is None and low.group.on_emulator:
-            out = require().empty((topk_idx.shape[0], low.hidden), dtype=x.dtype, device=x.device)
+            out = require().empty((handle.packed._tokens, low.hidden), dtype=require().bfloat16, device=x.device)
 
         def launch(later: bool) -> Sums:
             wire = "logfmt" if use_logfmt else "bf16"
@@ -241,12 +242,6 @@ def signals(
     if src_signals is not None:
         return {"expert_done": src_signals.view(torch.int32), "done_at": src_signal_expect_value}
     return {}
-
-
-def whole_words(topk_idx: torch.Tensor) -> torch.Tensor:
-    """Experts in the type that calls take."""
-    wanted = require().int64
-    return topk_idx if topk_idx.dtype == wanted else topk_idx.to(wanted)
 
 
 @cache

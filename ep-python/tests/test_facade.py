@@ -1,0 +1,98 @@
+"""What callers of deep_ep's first API may do between calls, and what they hear of calls that do not fit."""
+
+from __future__ import annotations
+
+import unittest
+from functools import partial
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+import epforge
+import numpy_torch
+from epforge import deep_ep
+from problems import Problem, problem
+from processes import Gather, run_ranks
+from test_nodes import fails_with, same_bits
+
+
+def facade(rank: int, ranks: int, gather: Gather) -> deep_ep.Buffer:
+    """A buffer of deep_ep in this process."""
+    numpy_torch.import_as_torch()
+    return deep_ep.Buffer(numpy_torch.ProcessGroup(rank, ranks, gather), 1 << 20)
+
+
+def given(own: Problem, rank: int, buffer: deep_ep.Buffer) -> dict[str, Any]:
+    """What a dispatch wants to know of its tokens, without their weights."""
+    ids = numpy_torch.as_tensor(own.topk_idx[rank].copy())
+    _, _, per_expert, in_rank, _ = buffer.get_dispatch_layout(ids, own.experts)
+    return {"topk_idx": ids, "num_tokens_per_expert": per_expert, "is_token_in_rank": in_rank}
+
+
+def reused(rank: int, ranks: int, gather: Gather) -> None:
+    """A handle goes where its dispatch went, whatever the caller's tensors hold since."""
+    own, buffer = problem(ranks, tokens=[5, 4]), facade(rank, ranks, gather)
+    x, way = numpy_torch.as_tensor(own.x[rank]), given(own, rank, buffer)
+    came, _, _, _, handle, _ = buffer.dispatch(x, **way)
+    way["topk_idx"][...] = -1
+    # No buffer for weights was there: the handle's tables are made again.
+    weights = numpy_torch.as_tensor(np.ones((len(came), own.topk), np.float32))
+    sums, _, _ = buffer.combine(came, handle, topk_weights=weights)
+    same_bits(sums, (own.x[rank].astype(np.float32) * own.times(rank)).astype(ml_dtypes.bfloat16))
+
+
+def unlike(rank: int, ranks: int, gather: Gather) -> None:
+    """Ranks that ask for different buffers hear of it, and can go on."""
+    buffer, lengths = facade(rank, ranks, gather), (128, 256)
+    own = problem(ranks, tokens=[5, 4])
+    other = problem(ranks, tokens=[5, 4], hidden=lengths[rank])
+    try:
+        buffer.dispatch(numpy_torch.as_tensor(other.x[rank]), **given(own, rank, buffer))
+    except epforge.Disagreement as error:
+        said = str(error)
+        assert said.startswith(f"rank {1 - rank} makes a buffer for Shape(hidden={lengths[1 - rank]}, "), said
+        assert f"and this one for Shape(hidden={lengths[rank]}, " in said, said
+    else:
+        raise AssertionError("the ranks went on")
+    x = numpy_torch.as_tensor(own.x[rank])
+    came, *_ = buffer.dispatch(x, **given(own, rank, buffer))
+    same_bits(came, own.received(rank)[0])
+
+
+def unfit(rank: int, ranks: int, gather: Gather) -> None:
+    """What does not fit is refused before anything is sent."""
+    own, buffer = problem(ranks, tokens=[5, 4]), facade(rank, ranks, gather)
+    x, way = numpy_torch.as_tensor(own.x[rank]), given(own, rank, buffer)
+    weights = numpy_torch.as_tensor(own.topk_weights[rank])
+    alone = {**way, "topk_idx": None, "topk_weights": weights}
+    fails_with("`topk_weights` come with `topk_idx`", partial(buffer.dispatch, x, **alone))
+    halves = {**way, "topk_idx": way["topk_idx"].to(numpy_torch.float32)}
+    fails_with(
+        "`topk_idx` has elements of float32, and has to have whole numbers", partial(buffer.dispatch, x, **halves)
+    )
+    no_handle = "the handle is a Tensor, and no result of `dispatch`"
+    fails_with(no_handle, partial(buffer.dispatch, x, handle=x))
+    fails_with(no_handle, partial(buffer.combine, x, x))
+    low_latency = "the handle is a Tensor, and no result of `low_latency_dispatch`"
+    fails_with(low_latency, partial(buffer.low_latency_combine, x, way["topk_idx"], weights, x))
+    came, *_ = buffer.dispatch(x, **way)
+    same_bits(came, own.received(rank)[0])
+    arrived = len(came)
+    fails_with(
+        f"{arrived} rows arrived, and `num_worst_tokens` is {arrived - 1}",
+        partial(buffer.dispatch, x, **way, num_worst_tokens=arrived - 1),
+    )
+
+
+class Facade(unittest.TestCase):
+    """`deep_ep.Buffer` of two ranks."""
+
+    def test_a_handle_keeps_its_way(self) -> None:
+        self.assertEqual(run_ranks(2, reused), [])
+
+    def test_ranks_that_make_different_buffers(self) -> None:
+        self.assertEqual(run_ranks(2, unlike), [])
+
+    def test_calls_that_do_not_fit(self) -> None:
+        self.assertEqual(run_ranks(2, unfit), [])
