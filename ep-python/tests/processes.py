@@ -8,8 +8,20 @@ from collections.abc import Callable
 from multiprocessing import connection
 from typing import Any
 
+import epforge
+
 #: Brings what every rank passes to all of them.
 Gather = Callable[[Any], list[Any]]
+
+
+def fails_with(sentence: str, call: Callable[[], Any], kind: type[epforge.Error] = epforge.Error) -> None:
+    """Fails unless a call is refused with a sentence."""
+    try:
+        call()
+    except kind as error:
+        assert str(error) == sentence, str(error)
+    else:
+        raise AssertionError(sentence)
 
 
 def run_ranks(ranks: int, task: Callable[..., None], *arguments: Any, nodes: int = 1) -> list[str]:

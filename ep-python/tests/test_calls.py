@@ -14,7 +14,7 @@ import numpy as np
 
 import epforge
 from problems import Problem, problem
-from processes import Gather, run_ranks
+from processes import Gather, fails_with, run_ranks
 
 
 def made(group: epforge.Group, own: Problem, **options: Any) -> epforge.Buffer:
@@ -204,12 +204,7 @@ def one_refused(rank: int, ranks: int, gather: Gather) -> None:
     x, ids, weights = own.x[rank], own.topk_idx[rank], own.topk_weights[rank]
 
     def refused(wanted: str, call: Callable[[], Any]) -> None:
-        try:
-            call()
-        except epforge.Mismatch as error:
-            assert str(error) == (f"rank 1 is refused its call: {wanted}" if rank == 0 else wanted), error
-        else:
-            raise AssertionError(wanted)
+        fails_with(f"rank 1 is refused its call: {wanted}" if rank == 0 else wanted, call, epforge.Mismatch)
 
     wrong = x.astype(np.float16) if rank == 1 else x
     refused("`x` has elements of float16, and has to have bfloat16", lambda: buffer.dispatch(wrong, ids, weights))
@@ -220,10 +215,8 @@ def one_refused(rank: int, ranks: int, gather: Gather) -> None:
     refused("`x` has elements of float16, and has to have bfloat16", lambda: buffer.cached_dispatch(wrong, handle))
     if rank == 1:
         # The others wait for the call that it makes instead.
-        try:
-            buffer.combine(rows, handle, out=x[:1])
-        except epforge.Mismatch as error:
-            assert str(error) == f"`out` is [1, {own.hidden}], and has to be {list(x.shape)}", error
+        short_out = f"`out` is [1, {own.hidden}], and has to be {list(x.shape)}"
+        fails_with(short_out, lambda: buffer.combine(rows, handle, out=x[:1]), epforge.Mismatch)
     assert buffer.combine(rows, handle).x.shape == x.shape
     low = epforge.LowLatency(buffer.group, tokens=8, hidden=own.hidden, topk=own.topk, experts=own.experts)
     refused("`x` has elements of float16, and has to have bfloat16", lambda: low.dispatch(wrong, ids))
@@ -234,17 +227,16 @@ def one_refused(rank: int, ranks: int, gather: Gather) -> None:
     fewer = [shape[0], 1, shape[2]]
     refused(f"`rows` is {fewer}, and has to be {shape}", lambda: low.combine(wrong, packed, weights))
     calls = (lambda: buffer.combine(rows, handle)), (lambda: low.dispatch(x, ids))
-    try:
-        calls[rank]()
-    except epforge.Disagreement as error:
-        names = ("combine", "low-latency dispatch")
-        assert str(error) == f"rank {1 - rank} makes a {names[1 - rank]} where this one makes a {names[rank]}", error
+    names = ("combine", "low-latency dispatch")
+    unlike = f"rank {1 - rank} makes a {names[1 - rank]} where this one makes a {names[rank]}"
+    fails_with(unlike, calls[rank], epforge.Disagreement)
     hidden = (128, 256)
-    try:
-        made(buffer.group, problem(ranks, tokens=[5, 4], hidden=hidden[rank]))
-    except epforge.Disagreement as error:
-        other, its = f"hidden={hidden[1 - rank]}", f"hidden={hidden[rank]}"
-        assert str(error) == f"rank {1 - rank} makes a buffer with {other}, and this one with {its}", error
+    other, its = f"hidden={hidden[1 - rank]}", f"hidden={hidden[rank]}"
+    fails_with(
+        f"rank {1 - rank} makes a buffer with {other}, and this one with {its}",
+        lambda: made(buffer.group, problem(ranks, tokens=[5, 4], hidden=hidden[rank])),
+        epforge.Disagreement,
+    )
     sums = low.combine(made_rows, packed, weights).x
     assert sums.shape == x.shape
     del received

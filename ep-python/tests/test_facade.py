@@ -13,8 +13,8 @@ import epforge
 import numpy_torch
 from epforge import deep_ep
 from problems import Problem, problem
-from processes import Gather, run_ranks
-from test_nodes import fails_with, same_bits
+from processes import Gather, fails_with, run_ranks
+from test_nodes import same_bits
 
 
 def facade(rank: int, ranks: int, gather: Gather) -> deep_ep.Buffer:

@@ -17,7 +17,7 @@ import numpy_torch
 from epforge import deep_ep
 from epforge.group import count_nodes, node_name, own_address
 from problems import Problem, problem
-from processes import Gather, run_ranks
+from processes import Gather, fails_with, run_ranks
 from test_low_latency import arrivals, cast, drawn
 
 RANKS, NODES = 4, 2
@@ -81,16 +81,6 @@ def same_bits(one: Any, other: Any) -> None:
     assert one.dtype == other.dtype, (one.dtype, other.dtype)
     plain = np.dtype(f"u{one.itemsize}")
     np.testing.assert_array_equal(one.view(plain), other.view(plain))
-
-
-def fails_with(sentence: str, call: Any) -> None:
-    """Fails unless a call is refused with a sentence."""
-    try:
-        call()
-    except epforge.Error as error:
-        assert str(error) == sentence, str(error)
-    else:
-        raise AssertionError(sentence)
 
 
 def experts_of(own: Problem) -> list[Any]:

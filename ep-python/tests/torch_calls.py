@@ -350,6 +350,16 @@ def batches_overlap(buffer: deep_ep.Buffer, most: int) -> None:
         assert calc_diff(sums, x.float() * torch.where(ids >= 0, weights, 0).sum(1, keepdim=True)) < 1e-5
 
 
+def refused(call: Callable[[], Any], wanted: str, kind: type[epforge.Error] = epforge.Error) -> None:
+    """Fails unless a call is refused in these words, among others."""
+    try:
+        call()
+    except kind as error:
+        assert wanted in str(error), str(error)
+    else:
+        raise AssertionError(wanted)
+
+
 def says(buffer: deep_ep.Buffer, x: Any, ids: Any, weights: Any, handle: Any, rows: Any) -> None:
     """What the facade does not have is named, and what does not fit is refused."""
     waits = torch.zeros(dist.get_world_size(), dtype=torch.int32)
@@ -371,12 +381,7 @@ def says(buffer: deep_ep.Buffer, x: Any, ids: Any, weights: Any, handle: Any, ro
         ),
         (lambda: buffer.get_local_buffer_tensor(torch.int8), "`get_local_buffer_tensor` is not there yet"),
     ):
-        try:
-            call()
-        except epforge.Error as error:
-            assert wanted in str(error), str(error)
-        else:
-            raise AssertionError(wanted)
+        refused(call, wanted)
 
 
 def unpacked(packed: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
@@ -413,12 +418,7 @@ def later_in_processes(rank: int, ranks: int, name: str) -> None:
             (partial(buffer.dispatch, whole(17), **{**asked, "topk_idx": routed(17)[0]}), "17 tokens, and"),
             (partial(buffer.combine, x, x), "the handle is a Tensor, and"),
         ):
-            try:
-                call()
-            except epforge.Mismatch as error:
-                assert wanted in str(error), str(error)
-            else:
-                raise AssertionError(wanted)
+            refused(call, wanted, epforge.Mismatch)
         sums, sum_weights, _ = buffer.combine(came, handle, came_weights)
         assert torch.equal(sums.float(), x.float() * times(ids, ranks))
         assert torch.equal(sum_weights, torch.where(ids >= 0, weights, 0))

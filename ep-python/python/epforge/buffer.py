@@ -321,9 +321,9 @@ class Buffer(Caller):
         if topk_idx is not None:
             ids, kept = self._dense(rank, topk_idx, "topk_idx", "int64", (tokens, self.topk))
             keep.append(kept)
-        if topk_weights is not None and not self.weights:
-            raise _core.Mismatch("the dispatch has `topk_weights`, but the buffer was made without `weights`")
         if topk_weights is not None:
+            if not self.weights:
+                raise _core.Mismatch("the dispatch has `topk_weights`, but the buffer was made without `weights`")
             weights, kept = self._dense(rank, topk_weights, "topk_weights", "float32", (tokens, self.topk))
             keep.append(kept)
         if tokens_from is not None:

@@ -108,11 +108,10 @@ class LowLatency(Caller):
             raise _core.Mismatch(
                 f"rank {out} is left out, and kernels are made by all ranks together: make such a call before that"
             )
-        numbers = [self.tokens, self.hidden, self.topk, self.experts]
-        names = ("kind", "tokens", "hidden", "topk", "experts", "payload", "placement", "weights_ahead")
-        made = (kind.__name__, *numbers, payload, self._placement, self.weights_ahead)
-        group._agree("low-latency kernels", dict(zip(names, made, strict=True)))
-        return kind(self.group._core, numbers, payload, self._placement, *more)
+        sizes = {"tokens": self.tokens, "hidden": self.hidden, "topk": self.topk, "experts": self.experts}
+        kinds = {"kind": kind.__name__, "payload": payload, "weights_ahead": self.weights_ahead}
+        group._agree("low-latency kernels", {**sizes, **kinds, "placement": self._placement})
+        return kind(group._core, list(sizes.values()), payload, self._placement, *more)
 
     def _what_is_left(self, payload: str) -> Left:
         """What a dispatch of a payload leaves, whose kernels are there."""

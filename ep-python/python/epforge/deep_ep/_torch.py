@@ -28,6 +28,12 @@ def whole_words(topk_idx: Any) -> Any:
     return topk_idx.to(wanted)
 
 
+def own_experts(topk_idx: Any) -> Any:
+    """The same in memory of their own: the caller's may hold others when a handle goes their way again."""
+    experts = whole_words(topk_idx).contiguous()
+    return experts.clone() if experts is topk_idx else experts
+
+
 def has_gpu() -> bool:
     """Whether tensors go to GPUs; if not, the calls run in the emulator."""
     return bool(require().cuda.is_available())

@@ -254,6 +254,17 @@ class FacadeHandle:
         return Shape(hidden, topk, self.way.experts, payload, weights, biases, self.way.alignment)
 
 
+def require_handle(handle: Any, kind: type, call: str) -> None:
+    """Refuses what a call did not give as its handle."""
+    if not isinstance(handle, kind):
+        raise Mismatch(f"the handle is a {type(handle).__name__}, and no result of `{call}`")
+
+
+def biases_of(bias: Any) -> tuple[Any, ...]:
+    """None, one or several tensors as a tuple."""
+    return () if bias is None else tuple(bias) if isinstance(bias, (tuple, list)) else (bias,)
+
+
 def as_sent(came: Any, sent: Any) -> Any:
     """Scales that came in the type of those that were sent: four bytes are a word of the caller's."""
     return came if came is None or came.dtype == sent.dtype else came.view(sent.dtype)

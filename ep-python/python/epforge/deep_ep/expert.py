@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from .._core import Mismatch
 from ..group import brought_by_all
 from ..results import Handle, Received
-from ._torch import require, whole_words
+from ._torch import own_experts, require, whole_words
 from .absent import OTHER_KIND, NotThereYet, absent
-from .engines import Beside, Engines, FacadeHandle, Way, as_sent
+from .engines import Beside, Engines, FacadeHandle, Way, as_sent, biases_of, require_handle
 from .utils.event import EventHandle
 
 if TYPE_CHECKING:
@@ -162,9 +162,7 @@ class ExpertBuffer:
         if handle is None:
             if topk_idx is None:
                 raise Mismatch("a dispatch wants `topk_idx` or the `handle` of an earlier one")
-            experts = whole_words(topk_idx).contiguous()
-            if ask.copy and experts is topk_idx:
-                experts = experts.clone()
+            experts = own_experts(topk_idx) if ask.copy else whole_words(topk_idx).contiguous()
             calls.outputs.append(experts)
             sent = FacadeHandle(self._engines(), Way(experts, ask.experts, ask.alignment), rows.shape[0], ask.most)
         elif topk_idx is not None:
@@ -242,9 +240,8 @@ class ExpertBuffer:
     def _combine(
         self, x: Any, handle: EPHandle, weights: Any, bias: Any, sms: int
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        if not isinstance(handle, EPHandle):
-            raise Mismatch(f"the handle is a {type(handle).__name__}, and no result of `dispatch`")
-        biases = () if bias is None else bias if isinstance(bias, (tuple, list)) else (bias,)
+        require_handle(handle, EPHandle, "dispatch")
+        biases = biases_of(bias)
         tables, sms = handle.sent.handle(x.shape[1], weights is not None, 0), sms or handle.num_sms
         apart = handle.do_expand and not self.allow_multiple_reduction
         if handle.do_expand:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from .._core import Mismatch
 from ..results import Handle
-from ._torch import require, whole_words
+from ._torch import own_experts, require
 from .absent import absent
-from .engines import Engines, FacadeHandle, Way, as_sent
+from .engines import Engines, FacadeHandle, Way, as_sent, biases_of, require_handle
 from .low_latency import LowLatencyCalls
 from .utils.event import EventHandle, EventOverlap
 
@@ -200,10 +200,12 @@ class Buffer(LowLatencyCalls):
             if topk_weights is not None and topk_idx is None:
                 raise Mismatch("`topk_weights` come with `topk_idx`")
             self._check_nodes(num_tokens_per_rdma_rank)
-        elif not isinstance(handle, DispatchHandle):
-            raise Mismatch(f"the handle is a {type(handle).__name__}, and no result of `dispatch`")
-        elif topk_idx is not None or topk_weights is not None:
-            raise Mismatch("a dispatch with a `handle` sends rows alone: it has no `topk_idx` and no `topk_weights`")
+        else:
+            require_handle(handle, DispatchHandle, "dispatch")
+            if topk_idx is not None or topk_weights is not None:
+                raise Mismatch(
+                    "a dispatch with a `handle` sends rows alone: it has no `topk_idx` and no `topk_weights`"
+                )
         inputs = (rows, scale, topk_idx, topk_weights, is_token_in_rank, num_tokens_per_expert)
         with engines.beside(previous_event, async_finish, *inputs) as calls:
             made, counts = None, None
@@ -215,7 +217,7 @@ class Buffer(LowLatencyCalls):
             received, tables = sent.send(rows, scale, topk_weights, sms)
             count = num_worst_tokens or (handle.rows if handle else received.rows)
             came, came_scale, ids, weights = received.copy(count)
-            arrived = tables._core.arriving()
+            arrived = tables._core.arriving() if num_worst_tokens else None
             if arrived is not None and arrived > count:
                 raise Mismatch(f"{arrived} rows arrived, and `num_worst_tokens` is {count}")
             if handle is None:
@@ -239,9 +241,8 @@ class Buffer(LowLatencyCalls):
     ) -> tuple[torch.Tensor, torch.Tensor | None, EventOverlap]:
         """Rows back to their tokens, added up without weights: the sums, the weights' sums, an event."""
         engines, sms = self._engines(), (config or self.get_combine_config(self.group_size)).num_sms
-        if not isinstance(handle, DispatchHandle):
-            raise Mismatch(f"the handle is a {type(handle).__name__}, and no result of `dispatch`")
-        biases = () if bias is None else bias if isinstance(bias, (tuple, list)) else (bias,)
+        require_handle(handle, DispatchHandle, "dispatch")
+        biases = biases_of(bias)
         inputs = (x, topk_weights, *biases, handle.sent.way.topk_idx)
         with engines.beside(previous_event, async_finish, *inputs) as calls:
             tables = handle.sent.handle(x.shape[1], topk_weights is not None, len(biases))
@@ -268,9 +269,7 @@ class Buffer(LowLatencyCalls):
         """Where tokens go. Without experts each rank is one, so that nobody needs to know them."""
         torch = require()
         if topk_idx is not None:
-            experts = whole_words(topk_idx).contiguous()
-            # A handle goes this way again, when the caller's own tensor may hold other experts.
-            return Way(experts.clone() if experts is topk_idx else experts, per_expert.numel(), alignment)
+            return Way(own_experts(topk_idx), per_expert.numel(), alignment)
         ranks = torch.arange(self.group_size, device=in_rank.device)
         return Way(torch.where(in_rank, ranks, -1).contiguous(), self.group_size)
 

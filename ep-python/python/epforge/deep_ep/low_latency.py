@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from .._core import Mismatch
 from ..low_latency import TILE, WAYS, LowLatency, Packed, Sums
 from ._torch import require, whole_words
-from .engines import BETWEEN, Engines
+from .engines import BETWEEN, Engines, require_handle
 from .utils.event import EventOverlap
 
 if TYPE_CHECKING:
@@ -152,8 +152,7 @@ class LowLatencyCalls:
         once the word of their 64 rows in ``comp_signal`` has come to ``threshold``, or the one of their expert in
         ``src_signals`` to ``src_signal_expect_value``. The call takes ``num_sms`` then.
         """
-        if not isinstance(handle, LowLatencyHandle):
-            raise Mismatch(f"the handle is a {type(handle).__name__}, and no result of `low_latency_dispatch`")
+        require_handle(handle, LowLatencyHandle, "low_latency_dispatch")
         words = signals(handle.low, comp_signal, block_m, threshold, src_signals, src_signal_expect_value)
         if overlap == (words == {}):
             raise Mismatch("`overlap` comes with either `comp_signal` or `src_signals`")
