@@ -327,7 +327,6 @@ fn a_slip_of_a_name_is_told() {
         ("emit layout --arch sm_90", "sm_90a"),
         ("bench --payload bf61", "bf16"),
         ("bench --op dispach", "dispatch"),
-        ("check --mutate pul.cuh", "pull.cuh"),
     ] {
         let done = run(line);
         let hint = format!("did you mean `{near}`?");
@@ -337,12 +336,8 @@ fn a_slip_of_a_name_is_told() {
 }
 
 #[test]
-fn a_run_of_mutations_goes_on_within_its_list() {
+fn options_of_mutations_go_with_mutations_alone() {
     for (line, said) in [
-        (
-            "check --mutate pull.cuh --sample 3 --from 3",
-            "there is no mutation 3: there are 3, from 0 on",
-        ),
         ("check layout --sample 3", "--mutants[=<TEXT>]|--mutate <FILE>"),
         ("check --mutants --from 3", "cannot be used with"),
         ("check --mutate pull.cuh --budget 0", "'0'"),

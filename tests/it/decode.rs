@@ -5,7 +5,7 @@ use ep_runtime::buffer::{Payload, Via};
 use ep_runtime::error::CallError;
 use ep_runtime::host::{Build, FailureKind, Faults, HostOptions};
 
-use crate::by_commit;
+use crate::usual;
 use crate::host::{Shape, check, good, on_host};
 
 fn one_launch(ranks: usize, hidden: usize, topk: usize, experts: usize) -> Shape {
@@ -34,7 +34,7 @@ fn warps_that_send_many_tokens_are_right() {
 }
 
 #[test]
-fn rows_of_models_are_right() {
+fn rows_of_models_are_right_at_length() {
     check(&one_launch(2, 2048, 16, 33).payload(Payload::Fp8), Build::Plain, 0..3);
     check(&one_launch(3, 2880, 5, 32).payload(Payload::Fp8Packed), Build::Plain, 0..3);
     check(&one_launch(2, 7168, 8, 19).vector(), Build::Plain, 0..2);
@@ -42,10 +42,10 @@ fn rows_of_models_are_right() {
 
 /// More ranks than a warp has lanes; and one, without weights.
 #[test]
-fn any_number_of_ranks_is_served() {
+fn any_number_of_ranks_is_served_at_length() {
     let mut crowd = one_launch(34, 64, 2, 41);
     crowd.options.tokens = 3;
-    for seed in by_commit::some(0..2, 2) {
+    for seed in usual::some(0..2, 2) {
         let case = crowd.case(seed);
         on_host(&crowd, case, HostOptions::new(34), |test, _| good(seed, test.check()));
     }
@@ -62,7 +62,7 @@ fn no_access_of_one_launch_races_with_another() {
 
 /// Slow ranks and late copies change nothing but the order.
 #[test]
-fn slow_parts_change_nothing() {
+fn slow_parts_change_nothing_at_length() {
     let slow = Faults { slow_ranks: vec![1], ..Faults::default() };
     let ahead = Faults { slow_ranks: vec![0, 2, 3], ..Faults::default() };
     let late = Faults { late_bulk: Some(0), ..Faults::default() };
@@ -100,7 +100,7 @@ fn a_rank_that_ends_is_named() {
 
 /// Warps that tell of their rows before they take others', of one token each and of several.
 #[test]
-fn rows_may_be_told_of_early() {
+fn rows_may_be_told_of_early_at_length() {
     let early = |mut shape: Shape, tokens: usize| {
         shape.options.tunes.decode_dispatch.early = Some(1);
         shape.options.tokens = tokens;
@@ -113,7 +113,7 @@ fn rows_may_be_told_of_early() {
 
 /// Rows come back by stores into slots of their tokens, behind dispatches of either kind.
 #[test]
-fn a_combine_by_stores_is_right_behind_any_dispatch() {
+fn a_combine_by_stores_is_right_behind_any_dispatch_at_length() {
     for one_launch in [true, false] {
         let mut shape = uneven();
         (shape.options.one_launch, shape.options.push_combine) = (Some(one_launch), Some(true));

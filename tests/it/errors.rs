@@ -10,7 +10,7 @@ use ep_codegen::diagnostics::{Diagnostic, Diagnostics};
 use ep_codegen::{check, expansion, syntax};
 use ep_tests::cases;
 
-use crate::by_commit;
+use crate::usual;
 use crate::front_end::SOURCES;
 
 /// Cases with more mistakes than one, which show that independent ones are reported together.
@@ -196,7 +196,7 @@ fn tokens(source: &str) -> Vec<std::ops::Range<usize>> {
 /// A declaration with one token missing, and one with it doubled or replaced by one from elsewhere,
 /// is judged without a panic, and whatever is said points into the text.
 #[test]
-fn damaged_declarations_are_judged_without_a_panic() {
+fn damaged_declarations_are_judged_without_a_panic_at_length() {
     std::thread::scope(|scope| {
         for source in SOURCES {
             scope.spawn(|| damage_each_token(source));
@@ -208,7 +208,7 @@ fn damage_each_token(source: &str) {
     let lines = source.lines().count();
     let tokens = tokens(source);
     for (index, token) in tokens.iter().enumerate() {
-        if !by_commit::takes(index, 0, 6) {
+        if !usual::takes(index, 0, 6) {
             continue;
         }
         let other = &source[tokens[(index * 7 + 3) % tokens.len()].clone()];

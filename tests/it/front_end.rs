@@ -3,7 +3,7 @@
 use ep_codegen::ir::walk;
 use ep_codegen::{expansion, syntax};
 
-use crate::by_commit;
+use crate::usual;
 
 pub(crate) const SOURCES: [&str; 7] = [
     include_str!("../../ep-runtime/src/pipelines/layout.rs"),
@@ -52,7 +52,7 @@ fn damaged_declarations_never_panic() {
     for source in SOURCES {
         // Every fifth place is enough to reach each rule of the grammar several times.
         let places = cuts(source).into_iter().step_by(5).enumerate();
-        for (index, (from, to)) in by_commit::some(places, 3) {
+        for (index, (from, to)) in usual::some(places, 3) {
             let (before, word, after) = (&source[..from], &source[from..to], &source[to..]);
             let damaged = match index % 4 {
                 0 => format!("{before} {after}"),

@@ -25,7 +25,7 @@ use ep_verify::oracle::RoutingOptions;
 use ep_verify::probe::probe;
 use ep_verify::selftest::{Case, Selftest};
 
-use crate::by_commit;
+use crate::usual;
 
 /// The C++ compiler; none on a machine without one.
 pub(crate) fn programs() -> Option<&'static Arc<Programs>> {
@@ -135,7 +135,7 @@ pub(crate) fn good(seed: u64, outcome: Result<Findings, CallError>) {
 /// Calls in a row, then calls with everyone waiting in between, all of it in one world, so that epochs,
 /// rings and slots go round.
 pub(crate) fn check(shape: &Shape, build: Build, seeds: std::ops::Range<u64>) {
-    for seed in by_commit::some(seeds, 4) {
+    for seed in usual::some(seeds, 4) {
         let mut case = shape.case(seed);
         case.options.live = 5;
         let options = HostOptions { build, ..HostOptions::new(shape.ranks) };
@@ -168,7 +168,7 @@ fn rings_are_right_under_every_schedule() {
 /// A stripe is one unit, as when there are few tokens; or it is so long that a warp looks at more tokens
 /// than it has lanes to know where its own go.
 #[test]
-fn stripes_of_any_length_are_right() {
+fn stripes_of_any_length_are_right_at_length() {
     check(&Shape::new(4, Via::Direct, 128, 4, 10), Build::Plain, 0..4);
     let mut long = Shape::new(2, Via::Direct, 64, 1, 2).units(4, 1);
     long.options.tokens = 400;
@@ -216,7 +216,7 @@ fn counts_need_no_room_for_all_blocks_at_once() {
 
 /// More rows than slots, a chunk as long as can be, and credit for each row alone.
 #[test]
-fn rings_of_every_depth_go_round() {
+fn rings_of_every_depth_go_round_at_length() {
     for (depth, chunk) in [(16, 8), (32, 1)] {
         let mut shape = Shape::new(2, Via::Ring, 64, 1, 2).rings(4, depth, chunk);
         shape.options.tokens = 200;
@@ -233,7 +233,7 @@ fn fp8_rows_keep_their_scales() {
 
 /// The last scale block of 2880 values is short.
 #[test]
-fn packed_rows_of_2880_values_keep_their_scales() {
+fn packed_rows_of_2880_values_keep_their_scales_at_length() {
     let packed = |via| Shape::new(2, via, 2880, 8, 32).payload(Payload::Fp8Packed);
     check(&packed(Via::Direct).biases(2), Build::Plain, 0..4);
     check(&packed(Via::Ring).biases(1).rings(6, 32, 16), Build::Plain, 0..4);
@@ -246,7 +246,7 @@ fn the_path_without_tma_is_right() {
 }
 
 #[test]
-fn one_rank_sends_to_itself() {
+fn one_rank_sends_to_itself_at_length() {
     for via in [Via::Direct, Via::Ring] {
         let mut shape = Shape::new(1, via, 128, 1, 3);
         shape.options.weights = false;

@@ -19,7 +19,7 @@ use ep_runtime::plan::Config;
 use ep_runtime::tensor::{Bf16, DeviceTensor};
 use ep_runtime::{AnyPipeline, pipeline};
 
-use crate::by_commit;
+use crate::usual;
 use crate::emitted::{emitted_entries, shaped};
 
 pub(crate) const RANKS: usize = 3;
@@ -322,7 +322,7 @@ fn by_seed(run: fn(&Arc<Programs>, Build, u64)) {
     let Some(programs) = crate::host::programs() else { return };
     let runs =
         (0..24).map(|seed| (Build::Plain, seed)).chain((0..6).map(|it| (Build::Checked, it)));
-    by_commit::some(runs, 5).for_each(|(build, seed)| run(programs, build, seed));
+    usual::some(runs, 5).for_each(|(build, seed)| run(programs, build, seed));
 }
 
 /// Calls of which one rank dies, in whatever it does: it is missed by the others, their rows and sums are
@@ -386,7 +386,7 @@ fn reunite(programs: &Arc<Programs>, build: Build, seed: u64) {
 }
 
 #[test]
-fn a_rank_may_come_just_when_it_is_missed() {
+fn a_rank_may_come_just_when_it_is_missed_at_length() {
     by_seed(reunite);
 }
 
@@ -580,9 +580,9 @@ in ep/slot_rows.cuh
 ";
 
 #[test]
-fn planted_bugs_of_calls_without_a_rank_are_found() {
+fn planted_bugs_of_calls_without_a_rank_are_found_at_length() {
     let Some(programs) = crate::host::programs() else { return };
-    for bug in by_commit::some(Mutant::parse(BUGS).expect("the list is read"), 3) {
+    for bug in usual::some(Mutant::parse(BUGS).expect("the list is read"), 3) {
         let planted = programs.planted(&bug);
         let finds = |seed| {
             let run = AssertUnwindSafe(|| {

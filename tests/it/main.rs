@@ -1,6 +1,5 @@
 //! Whole-pipeline tests, in one binary.
 
-mod by_commit;
 mod count;
 mod decode;
 mod documents;
@@ -29,3 +28,4 @@ mod pulls;
 mod replayed;
 mod slots;
 mod ui;
+mod usual;

@@ -14,7 +14,7 @@ use ep_runtime::pipelines::{
 };
 use ep_verify::oracle::{Arrival, Oracle, Routing, compare_sums};
 
-use crate::by_commit;
+use crate::usual;
 
 /// Random problems, each of a dispatch, its combine and the rows by expert.
 const PROBLEMS: u64 = 1000;
@@ -268,7 +268,7 @@ fn the_interpreter_agrees_with_the_references() {
     let all: Vec<&ir::Pipeline> = known.iter().collect();
     let functions: BTreeMap<String, &Function> = BTreeMap::new();
     let [layout, dispatch, combine, counts, prefix, expand] = all[..] else { panic!("six") };
-    for seed in by_commit::some(0..PROBLEMS, 4) {
+    for seed in usual::some(0..PROBLEMS, 4) {
         let what = format!("seed {seed}");
         let mut drawing =
             Drawing::new(seed, &all, &functions).number("stripes", 4).number("hidden", 16).rows(9);
@@ -305,7 +305,7 @@ fn two_hops_and_low_latency_have_a_meaning() {
     let functions: BTreeMap<String, &Function> = BTreeMap::new();
     for family in [&hops[..], &slots[..]] {
         let all: Vec<&ir::Pipeline> = family.iter().collect();
-        for seed in by_commit::some(0..40, 4) {
+        for seed in usual::some(0..40, 4) {
             for pipeline in &all {
                 let what = format!("{}, seed {seed}", pipeline.name);
                 let drawing = Drawing::new(seed, &all, &functions);

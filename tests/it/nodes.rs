@@ -128,7 +128,7 @@ fn skipped<T>(why: &str) -> Option<T> {
 
 /// 20 ms each way, and one packet of a hundred lost.
 #[test]
-fn rows_come_through_a_bad_cable() {
+fn rows_come_through_a_bad_cable_at_length() {
     let wire = Wire { delay: Duration::from_millis(20), loss: 10 };
     let Some(mut nodes) = Nodes::start("bad-cable", wire, 60) else { return };
     let codes = nodes.wait();

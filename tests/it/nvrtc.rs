@@ -16,7 +16,7 @@ use ep_runtime::jit::{Arch, Cache, Compiled, CudaSource, Jit, Nvrtc, Request};
 use ep_runtime::plan::{Config, PlanError, role_use};
 use ep_runtime::{AnyPipeline, EmitError, Emitted, device};
 
-use crate::by_commit;
+use crate::usual;
 use crate::emitted::{SHAPES, emitted_entries, shaped};
 
 /// A kernel to compile.
@@ -136,7 +136,7 @@ fn drawn(arch: Arch) -> Vec<(AnyPipeline, Config)> {
     let variant = Arch::ALL.iter().position(|it| *it == arch).unwrap_or_default();
     let of = if arch == Arch::Sm90a { 8 } else { 4 * Arch::ALL.len() };
     let all = choices(arch).into_iter().enumerate();
-    all.filter(|(text, _)| by_commit::takes(*text, variant, of)).map(|(_, it)| it).collect()
+    all.filter(|(text, _)| usual::takes(*text, variant, of)).map(|(_, it)| it).collect()
 }
 
 #[test]
@@ -157,7 +157,7 @@ fn every_shape_compiles() {
     let mut kernels = Vec::new();
     for (variant, shape) in SHAPES.into_iter().enumerate() {
         for (text, (entry, config)) in choices(Arch::Sm90a).into_iter().enumerate() {
-            if !by_commit::takes(text, variant, 4 * SHAPES.len()) {
+            if !usual::takes(text, variant, 4 * SHAPES.len()) {
                 continue;
             }
             let config = shaped(&entry, config, shape);
@@ -188,7 +188,7 @@ fn kept(row: &Configuration) -> Kernel {
 #[test]
 fn kept_texts_compile() {
     let Some(jit) = jit() else { return };
-    let kernels = Vec::from_iter(by_commit::some(CONFIGURATIONS, 3).map(kept));
+    let kernels = Vec::from_iter(usual::some(CONFIGURATIONS, 3).map(kept));
     compile(jit, &kernels);
 }
 
@@ -207,7 +207,7 @@ fn optional_tensors_and_tunes_compile() {
             bare.copies.insert(tensor.name.clone(), 0);
         }
         let bare = kernel(&entry, &bare, "bare").expect("fewer tensors need no more room");
-        kernels.extend(by_commit::takes(text, 0, 12).then_some(bare));
+        kernels.extend(usual::takes(text, 0, 12).then_some(bare));
         let tunes = ir.select(&config.choice).tunes;
         for (variant, last) in [(1, false), (2, true)] {
             let mut tuned = config.clone();
@@ -218,7 +218,7 @@ fn optional_tensors_and_tunes_compile() {
             match kernel(&entry, &tuned, &format!("{:?}", tuned.tunes)) {
                 Ok(kernel) => {
                     accepted += 1;
-                    kernels.extend(by_commit::takes(text, variant, 12).then_some(kernel));
+                    kernels.extend(usual::takes(text, variant, 12).then_some(kernel));
                 }
                 // Shared memory and rings have their limits; the plan names them.
                 Err(PlanError::Limit { .. } | PlanError::Uneven(_)) => refused += 1,
@@ -235,7 +235,7 @@ fn optional_tensors_and_tunes_compile() {
 fn every_header_compiles_alone() {
     let Some(jit) = jit() else { return };
     for (variant, arch) in Arch::ALL.into_iter().enumerate() {
-        let taken = |(text, _): &(usize, _)| by_commit::takes(*text, variant, 3);
+        let taken = |(text, _): &(usize, _)| usual::takes(*text, variant, 3);
         for (_, (name, _)) in device::HEADERS.iter().enumerate().filter(taken) {
             let text = format!("#include <{name}>\nextern \"C\" __global__ void alone() {{}}\n");
             let source = CudaSource { name: "alone.cu", text: &text, headers: device::HEADERS };
@@ -252,7 +252,7 @@ fn every_kernel_of_the_self_test_compiles() {
     let Some(jit) = jit() else { return };
     for (variant, arch) in Arch::ALL.into_iter().enumerate() {
         for (item, (name, text, needs_bulk)) in ep_verify::HANDWRITTEN.into_iter().enumerate() {
-            if needs_bulk && !arch.has_tma() || !by_commit::takes(item, variant, 4) {
+            if needs_bulk && !arch.has_tma() || !usual::takes(item, variant, 4) {
                 continue;
             }
             let source = CudaSource { name: "kernel.cu", text, headers: device::HEADERS };

@@ -76,7 +76,7 @@ mod host {
     }
 
     #[test]
-    fn a_disturbed_text_gives_what_the_plain_one_gives() {
+    fn a_disturbed_text_gives_what_the_plain_one_gives_at_length() {
         let ways = [Via::Direct, Via::Ring].map(|via| Shape::new(2, via, 128, 2, 5));
         let [direct, ring] = ways;
         let mut small = direct.clone();
@@ -100,7 +100,7 @@ mod nvrtc {
     use ep_runtime::jit::{Arch, CudaSource, Request};
 
     use super::perturbed;
-    use crate::by_commit;
+    use crate::usual;
     use crate::emitted::shaped;
     use crate::nvrtc::{Kernel, choices, jit, kernel};
 
@@ -110,7 +110,7 @@ mod nvrtc {
         let mut kernels = Vec::new();
         for (variant, arch) in [Arch::Sm80, Arch::Sm90a].into_iter().enumerate() {
             for (text, (entry, config)) in choices(arch).into_iter().enumerate() {
-                if by_commit::takes(text, variant, 16) {
+                if usual::takes(text, variant, 16) {
                     let config = shaped(&entry, config, &[]);
                     kernels.push(kernel(&entry, &config, "reference").expect("the shape fits"));
                 }

@@ -9,7 +9,7 @@ use ep_runtime::host::{Build, HostBackend, HostOptions};
 use ep_verify::options::ring_tunes;
 use ep_verify::selftest::{Case, Selftest};
 
-use crate::by_commit;
+use crate::usual;
 use crate::host::programs;
 
 fn replayed(ranks: usize, options: BufferOptions, build: Build, replays: u64) {
@@ -44,21 +44,21 @@ fn ring() -> BufferOptions {
 
 #[test]
 fn a_graph_replays_with_other_tokens_each_time() {
-    replayed(3, direct(), Build::Plain, by_commit::count(40));
+    replayed(3, direct(), Build::Plain, usual::count(40));
 }
 
 #[test]
 fn a_graph_of_dispatches_in_one_launch_replays_with_other_tokens_each_time() {
-    replayed(3, one_launch(), Build::Plain, by_commit::count(40));
+    replayed(3, one_launch(), Build::Plain, usual::count(40));
 }
 
 #[test]
 fn a_graph_of_rings_replays_with_other_tokens_each_time() {
-    replayed(2, ring(), Build::Plain, by_commit::count(25));
+    replayed(2, ring(), Build::Plain, usual::count(25));
 }
 
 #[test]
-fn no_access_of_a_replay_races_with_another() {
+fn no_access_of_a_replay_races_with_another_at_length() {
     replayed(2, direct(), Build::Checked, 3);
     replayed(2, one_launch(), Build::Checked, 3);
     replayed(2, ring(), Build::Checked, 3);

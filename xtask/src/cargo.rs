@@ -5,15 +5,38 @@ use std::fmt;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::{Failure, Outcome, root, say};
+
+/// Whether clippy compiles the workspace: see [`lint`].
+static LINTS: AtomicBool = AtomicBool::new(false);
 
 /// A cargo command in the repository's root.
 pub(crate) fn cargo(arguments: &[&str]) -> Command {
     let program = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(program);
     command.args(arguments).current_dir(root());
+    if LINTS.load(Ordering::Relaxed) {
+        command.env("RUSTC_WORKSPACE_WRAPPER", LINTER);
+        command.env("CLIPPY_ARGS", "-Dwarnings__CLIPPY_HACKERY__");
+    }
     command
+}
+
+/// The compiler with clippy's lints. `cargo clippy` runs it without making code; a build that runs it needs no
+/// second pass over the workspace and all dependencies.
+const LINTER: &str = "clippy-driver";
+
+/// From now on clippy compiles the workspace, and a warning is an error.
+pub(crate) fn lint() -> Outcome {
+    let version = Command::new(LINTER).arg("--version").stdout(Stdio::null()).status();
+    if !version.is_ok_and(|status| status.success()) {
+        let what = format!("{LINTER} does not run; `rustup component add clippy` brings it");
+        return Err(Failure::Task(what));
+    }
+    LINTS.store(true, Ordering::Relaxed);
+    Ok(())
 }
 
 /// Builds `targets` of all packages, and says in which folder they are then. Which features a dependency has

@@ -229,7 +229,7 @@ mod tests {
         assert_eq!(good("nvl_dispatch.cu"), ["nvl_dispatch.cu"]);
         assert_eq!(good("all").len(), HEADERS.len());
         assert!(
-            matches!(named("rows.cuh,pul.cuh"), Err(Failure::WrongUse(what)) if what.contains("`pul.cuh`"))
+            matches!(named("rows.cuh,pul.cuh"), Err(Failure::WrongUse(what)) if what.contains("did you mean `pull.cuh`?"))
         );
     }
 

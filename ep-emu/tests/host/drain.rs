@@ -83,7 +83,7 @@ fn failures(edit: (&'static str, &'static str)) -> impl Iterator<Item = Failure>
 }
 
 #[test]
-fn what_a_stop_leaves_behind_is_found() {
+fn what_a_stop_leaves_behind_is_found_at_length() {
     let open = ("ep::tma_wait_stored<0>();  // M6", "");
     let outside = ("/* stopped */", "args.row_there[100] = 1;");
     let absent = ("/* the other one */", "return;");

@@ -360,7 +360,7 @@ const PASSED: [(&str, Program, bool); 8] = [
 ];
 
 #[test]
-fn weak_data_wants_a_release_and_an_acquire() {
+fn weak_data_wants_a_release_and_an_acquire_at_length() {
     for (name, program, is_ordered) in PASSED {
         for (level, scope) in SCOPES {
             let runs = (1..12).map(|seed| run(program, scope, scope, Build::Checked, (seed, true)));

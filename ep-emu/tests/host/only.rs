@@ -289,7 +289,7 @@ fn each_breaks_one_rule_in_every_schedule() {
 }
 
 #[test]
-fn mended_they_are_clean() {
+fn mended_they_are_clean_at_length() {
     for it in &ONLY {
         for seed in SEEDS {
             run(it.kernel, it.shape, Some(it.mend), seed)

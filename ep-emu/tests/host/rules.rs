@@ -111,7 +111,7 @@ const CLEAN: [(&str, Shape); 20] = [
 ];
 
 #[test]
-fn ordered_kernels_are_clean() {
+fn ordered_kernels_are_clean_at_length() {
     for (kernel, shape) in CLEAN {
         for seed in 1..CLEAN_SEEDS {
             litmus(kernel, shape, &[], seed, Rules::ALL)
@@ -451,7 +451,7 @@ fn a_policy_can_be_waived_where_a_channel_says_so() {
 }
 
 #[test]
-fn the_relay_is_clean_in_many_schedules() {
+fn the_relay_is_clean_in_many_schedules_at_length() {
     for seed in 1..200 {
         let spec = Spec { ranks: 3, seed, ..Spec::default() };
         let mut relay = Relay::new(spec, 9, Build::Checked, &[]);

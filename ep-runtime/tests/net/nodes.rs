@@ -156,7 +156,7 @@ fn rows_go_between_processes_and_back() {
 }
 
 #[test]
-fn rows_go_between_processes_of_one_rank() {
+fn rows_go_between_processes_of_one_rank_at_length() {
     for (provider, task) in [(Provider::Tcp, "host calls"), (Provider::Shm, "host lost")] {
         if can_use(provider) {
             run_processes("nodes::one_rank", NODES, (RANK, task), provider);

@@ -5,12 +5,12 @@ use ep_codegen::schedule::{RoleRule, RuleSet};
 
 use super::meaning::held_by;
 use super::run::{Form, accepted};
-use crate::by_commit;
+use crate::usual;
 
 /// Calls by three ranks in some shapes, whose texts have all of `holds`.
 pub(super) fn agrees(source: &str, shapes: &[&[(&str, i64)]], holds: &[&str]) {
     let ir = accepted(source).unwrap_or_else(|errors| panic!("{errors}"));
-    for (seed, shape) in by_commit::some((0..).zip(shapes), 3) {
+    for (seed, shape) in usual::some((0..).zip(shapes), 3) {
         let run = |form: Form| {
             let text = form.text(RuleSet::All);
             for part in holds {

@@ -13,7 +13,7 @@ use ep_runtime::{Pipeline, ir};
 use super::meaning::held_by;
 use super::planted::all_are_found;
 use super::run::Form;
-use crate::by_commit;
+use crate::usual;
 
 /// How many tokens of all ranks travel as words.
 fn words_of(seed: u64) -> i64 {
@@ -30,7 +30,7 @@ fn a_dispatch_in_one_launch_leaves_what_it_means() {
     }
     let (ir, ruled) = (DecodeDispatch::ir(), Cell::new(0));
     let mut calls = 0;
-    for seed in by_commit::some(0..SEEDS, 2) {
+    for seed in usual::some(0..SEEDS, 2) {
         calls += 1;
         let ranks = 1 + seed as i64 % 5;
         // What the window of a test has room for; more tokens than a word has bits, with few ranks.
@@ -142,7 +142,7 @@ fn rows_come_back_to_their_tokens() {
         (2, 60, 64),
         (36, 1, 32),
     ];
-    for (seed, (ranks, tokens, hidden)) in by_commit::some((0..).zip(shapes), 3) {
+    for (seed, (ranks, tokens, hidden)) in usual::some((0..).zip(shapes), 3) {
         let held = back((ranks, tokens, hidden, seed), &|form| form);
         held.unwrap_or_else(|words| panic!("{ranks} ranks, {tokens} x {hidden}: {words}"));
     }
@@ -189,7 +189,7 @@ const PACKED: [(i64, i64, i64); 7] =
 
 #[test]
 fn rows_are_added_up_where_they_are_sent() {
-    for (seed, (ranks, tokens, hidden)) in by_commit::some((0..).zip(PACKED), 3) {
+    for (seed, (ranks, tokens, hidden)) in usual::some((0..).zip(PACKED), 3) {
         let held = packed(MergeCombine::ir(), (ranks, tokens, hidden, seed), &|form| form);
         held.unwrap_or_else(|words| panic!("{ranks} ranks, {tokens} x {hidden}: {words}"));
     }
@@ -197,7 +197,7 @@ fn rows_are_added_up_where_they_are_sent() {
 
 #[test]
 fn rows_come_back_to_the_choices_of_their_tokens() {
-    for (seed, (ranks, tokens, hidden)) in by_commit::some((0..).zip(PACKED), 3) {
+    for (seed, (ranks, tokens, hidden)) in usual::some((0..).zip(PACKED), 3) {
         let held = packed(SpreadCombine::ir(), (ranks, tokens, hidden, seed), &|form| form);
         held.unwrap_or_else(|words| panic!("{ranks} ranks, {tokens} x {hidden}: {words}"));
     }
@@ -205,7 +205,7 @@ fn rows_come_back_to_the_choices_of_their_tokens() {
 
 /// Nobody waits for slots that a rank which takes no part would fill.
 #[test]
-fn choices_at_a_rank_that_is_left_out_count_for_nothing() {
+fn choices_at_a_rank_that_is_left_out_count_for_nothing_at_length() {
     let combine = SpreadCombine::ir();
     let pipelines = [PackedDispatch::ir(), combine.clone()];
     let numbers = [("ranks", 3), ("max_tokens", 4), ("hidden", 64), ("experts", 7), ("topk", 4)];
@@ -213,7 +213,7 @@ fn choices_at_a_rank_that_is_left_out_count_for_nothing() {
         drawn.ranks[1].alive = drawn.ir.name != combine.name;
         drawn
     };
-    for seed in by_commit::some(0..6, 2) {
+    for seed in usual::some(0..6, 2) {
         let held = held_by(&pipelines, &numbers, seed, &left_out, &|form| form);
         held.unwrap_or_else(|words| panic!("seed {seed}: {words}"));
     }
@@ -322,7 +322,7 @@ in ep/way_back.cuh
 ";
 
 #[test]
-fn planted_bugs_of_sums_are_found() {
+fn planted_bugs_of_sums_are_found_at_length() {
     all_are_found(BUGS_OF_SUMS, 60, |_, seed, planted| {
         packed(MergeCombine::ir(), (2 + seed as i64 % 2, 4, 2064, seed + 1), planted)
     });
@@ -423,7 +423,7 @@ in ep/spread_back.cuh
 ";
 
 #[test]
-fn planted_bugs_of_choices_are_found() {
+fn planted_bugs_of_choices_are_found_at_length() {
     all_are_found(BUGS_OF_CHOICES, 6, |_, seed, planted| {
         packed(SpreadCombine::ir(), (3, 4, 2064, seed + 1), planted)
     });
@@ -563,7 +563,7 @@ in ep/way_back.cuh
 ";
 
 #[test]
-fn slots_are_free_before_they_are_filled_again() {
+fn slots_are_free_before_they_are_filled_again_at_length() {
     let ahead = |words, seed, run: &dyn Fn(Form) -> Form| {
         back_as(words, (4, 2, 128, seed), &|form| run(form.calls(6)))
     };
@@ -576,7 +576,7 @@ fn slots_are_free_before_they_are_filled_again() {
 }
 
 #[test]
-fn planted_bugs_of_the_way_back_are_found() {
+fn planted_bugs_of_the_way_back_are_found_at_length() {
     all_are_found(BUGS, 6, |_, seed, planted| back((3, 2, 4240, seed), planted));
     all_are_found(BUGS_OF_WORDS, 6, |_, seed, planted| back((3, 2, 4240, seed), planted));
     all_are_found(BUG_OF_QUARTERS, 8, |_, seed, planted| back_as(0, (2, 60, 64, seed), planted));

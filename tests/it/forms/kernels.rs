@@ -1,7 +1,7 @@
 //! Several channels in one kernel and in one role, groups of more ranks than a warp has lanes, and rows
 //! that are put in order on one rank.
 use super::run::{Call, Form, rows};
-use crate::by_commit;
+use crate::usual;
 
 const THREE_KINDS: &str = "
         shape { ranks: 1..=64, hidden: 8..=1024 step 8, stripes: 1..=8 }
@@ -41,7 +41,7 @@ const THREE_KINDS: &str = "
 
 #[test]
 fn channels_of_three_kinds_share_blocks() {
-    for (ranks, stripes) in by_commit::some([(2, 2), (35, 1), (1, 8)], 3) {
+    for (ranks, stripes) in usual::some([(2, 2), (35, 1), (1, 8)], 3) {
         let tokens = |r: usize| [5usize, 0, 3][r % 3];
         let goes = |f: usize, t: usize, to: usize| (f + t * 3 + to) % 5 < 2;
         let span = |r: usize, s: usize| {

@@ -9,7 +9,7 @@ use ep_runtime::pipelines::{LowLatencyCombine, LowLatencyDispatch};
 use super::meaning::{held_behind, held_by};
 use super::planted::all_are_found;
 use super::run::Form;
-use crate::by_commit;
+use crate::usual;
 
 type Change<'a, T> = &'a dyn Fn(T) -> T;
 
@@ -43,7 +43,7 @@ fn between(
 }
 
 fn check(ranks: i64, hidden: i64, seeds: std::ops::Range<u64>, call: Change<'_, Drawn>) {
-    for seed in by_commit::some(seeds, 3) {
+    for seed in usual::some(seeds, 3) {
         let held = judged((ranks, hidden, seed), call, &|form| form);
         held.unwrap_or_else(|words| panic!("{ranks} ranks, hidden {hidden}, seed {seed}: {words}"));
     }
@@ -51,7 +51,7 @@ fn check(ranks: i64, hidden: i64, seeds: std::ops::Range<u64>, call: Change<'_, 
 
 #[test]
 fn rows_go_to_experts_and_come_back() {
-    for ranks in by_commit::some([1, 2, 3, 5, 8], 2) {
+    for ranks in usual::some([1, 2, 3, 5, 8], 2) {
         check(ranks, 128, 0..3, &|drawn| drawn);
     }
 }
@@ -73,7 +73,7 @@ fn a_rank_may_be_left_out() {
 #[test]
 fn rows_cross_nodes_and_come_back() {
     let shapes = [(2, 2, 0), (2, 2, 1), (2, 4, 2), (3, 2, 3), (4, 1, 4)];
-    for (nodes, local_ranks, seed) in by_commit::some(shapes, 2) {
+    for (nodes, local_ranks, seed) in usual::some(shapes, 2) {
         let held = between((nodes, local_ranks, 128), seed, &|drawn| drawn, &|form| form);
         held.unwrap_or_else(|words| panic!("{nodes} x {local_ranks}, seed {seed}: {words}"));
     }
@@ -86,7 +86,7 @@ fn rows_cross_nodes_through_cards() {
         drawn.config.carrier = Some(Transport::Ibgda);
         drawn
     };
-    for (nodes, local_ranks, seed) in by_commit::some([(2, 2, 0), (3, 2, 1), (4, 1, 2)], 3) {
+    for (nodes, local_ranks, seed) in usual::some([(2, 2, 0), (3, 2, 1), (4, 1, 2)], 3) {
         let held = between((nodes, local_ranks, 128), seed, &over_cards, &|form| form);
         held.unwrap_or_else(|words| panic!("{nodes} x {local_ranks}, seed {seed}: {words}"));
     }
@@ -94,7 +94,7 @@ fn rows_cross_nodes_through_cards() {
 
 #[test]
 fn a_far_rank_may_be_left_out() {
-    for seed in by_commit::some(0..2, 2) {
+    for seed in usual::some(0..2, 2) {
         let held = between(
             (2, 2, 144),
             seed,
@@ -244,7 +244,7 @@ in ep/net_slot_rows.cuh
 ";
 
 #[test]
-fn planted_bugs_are_found() {
+fn planted_bugs_are_found_at_length() {
     // Whichever payload has scales, and whichever rows come back in fewer bits.
     for (list, nodes) in [(BUGS, 1), (FAR_BUGS, 2)] {
         all_are_found(list, 6, |_, seed, planted| {

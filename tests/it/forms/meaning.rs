@@ -12,7 +12,7 @@ use ep_runtime::ir::{Pipeline, TensorKind};
 use ep_runtime::jit::Arch;
 
 use super::run::{Call, Form};
-use crate::by_commit;
+use crate::usual;
 
 /// Declarations of a usual run, beside those of `check --random`, and of one for which `EP_RANDOM_DECLARATIONS` says how many, and
 /// `EP_RANDOM_SEED` from which one on.
@@ -27,7 +27,7 @@ fn random_declarations_leave_what_they_mean() {
     let seeds = number("EP_RANDOM_DECLARATIONS").unwrap_or(SEEDS);
     let first = number("EP_RANDOM_SEED").unwrap_or(0);
     let mut failures = Vec::new();
-    for seed in by_commit::some(first..first + seeds, 4) {
+    for seed in usual::some(first..first + seeds, 4) {
         let invented = Invented::new(seed);
         let Err(words) = judged(&invented, seed) else { continue };
         let small = invented.shrunk(&mut |less| judged(less, seed).is_err());

@@ -15,7 +15,7 @@ use ep_runtime::pipelines::{
 use super::meaning::{held_behind, held_by};
 use super::planted::all_are_found;
 use super::run::{Form, accepted};
-use crate::by_commit;
+use crate::usual;
 
 /// Dispatch and combine on so many nodes of so many ranks, behind the layout of the same tokens.
 fn judged(
@@ -101,7 +101,7 @@ fn own(source: &str, shape: (i64, i64, u64), run: &dyn Fn(Form) -> Form) -> Resu
 #[test]
 fn rings_reach_near_and_far_peers() {
     for source in [SPREAD, FAN] {
-        for shape in by_commit::some([(2, 2, 1), (3, 1, 2), (2, 4, 3)], 3) {
+        for shape in usual::some([(2, 2, 1), (3, 1, 2), (2, 4, 3)], 3) {
             let held = own(source, shape, &|form| form);
             held.unwrap_or_else(|words| panic!("{shape:?}: {words}"));
         }
@@ -141,7 +141,7 @@ fn every_pipeline_names_a_dead_link() {
     let dead = ModelOptions { dead_links: vec![(0, 2)], ..ModelOptions::default() };
     let (hops, slots) = (&two_hops[..], &low_latency[..]);
     let all = [(hops, 1), (hops, 2), (hops, 3), (slots, 0), (slots, 1)];
-    for (all, number) in by_commit::some(all, 3) {
+    for (all, number) in usual::some(all, 3) {
         let (before, own) = (&all[..number], &all[number..=number]);
         let run = |form: Form| form.over(&dead);
         let held = held_behind(before, own, &numbers, 1, &|drawn| drawn, &run);
@@ -255,7 +255,7 @@ const ROWS: &str = "
 #[test]
 fn rows_in_slots_reach_near_and_far_peers() {
     let all = [accepted(ROWS).unwrap_or_else(|errors| panic!("{errors}"))];
-    for (nodes, local_ranks, seed) in by_commit::some([(2, 2, 1), (3, 1, 2), (4, 3, 3)], 3) {
+    for (nodes, local_ranks, seed) in usual::some([(2, 2, 1), (3, 1, 2), (4, 3, 3)], 3) {
         let numbers = [("nodes", nodes), ("local_ranks", local_ranks), ("hidden", 24)];
         let held = held_by(&all, &numbers, seed, &|drawn| drawn, &|form| form);
         held.unwrap_or_else(|words| panic!("{nodes} x {local_ranks}: {words}"));
@@ -265,7 +265,7 @@ fn rows_in_slots_reach_near_and_far_peers() {
 #[test]
 fn records_reach_near_and_far_peers() {
     let all = [accepted(NOTES).unwrap_or_else(|errors| panic!("{errors}"))];
-    for (nodes, local_ranks, seed) in by_commit::some([(2, 2, 1), (3, 1, 2), (4, 3, 3)], 3) {
+    for (nodes, local_ranks, seed) in usual::some([(2, 2, 1), (3, 1, 2), (4, 3, 3)], 3) {
         let numbers = [("nodes", nodes), ("local_ranks", local_ranks)];
         let held = held_by(&all, &numbers, seed, &|drawn| drawn, &|form| form);
         held.unwrap_or_else(|words| panic!("{nodes} x {local_ranks}: {words}"));
@@ -276,7 +276,7 @@ fn records_reach_near_and_far_peers() {
 #[test]
 fn counts_are_exchanged_over_nodes() {
     let all = [NodeLayout::ir(), NodeNotify::ir()];
-    for (nodes, local_ranks, seed) in by_commit::some([(2, 2, 1), (3, 2, 2)], 2) {
+    for (nodes, local_ranks, seed) in usual::some([(2, 2, 1), (3, 2, 2)], 2) {
         let numbers = [
             ("nodes", nodes),
             ("local_ranks", local_ranks),
@@ -376,7 +376,7 @@ fn rows_take_two_hops_through_cards() {
         drawn.config.carrier = Some(Transport::Ibgda);
         drawn
     };
-    for (nodes, local_ranks, seed) in by_commit::some([(2, 2, 0), (3, 2, 1)], 2) {
+    for (nodes, local_ranks, seed) in usual::some([(2, 2, 0), (3, 2, 1)], 2) {
         let held = judged((nodes, local_ranks, seed), &over_cards, &|form| form);
         held.unwrap_or_else(|words| panic!("{nodes} x {local_ranks}, seed {seed}: {words}"));
     }
@@ -402,7 +402,7 @@ fn every_channel_goes_through_cards() {
 #[test]
 fn rows_take_two_hops_and_come_back() {
     let shapes = [(2, 2, 0), (2, 2, 1), (2, 1, 2), (3, 2, 3), (2, 4, 4)];
-    for (nodes, local_ranks, seed) in by_commit::some(shapes, 2) {
+    for (nodes, local_ranks, seed) in usual::some(shapes, 2) {
         let held = judged((nodes, local_ranks, seed), &|drawn| drawn, &|form| form);
         held.unwrap_or_else(|words| panic!("{nodes} x {local_ranks}, seed {seed}: {words}"));
     }
@@ -411,7 +411,7 @@ fn rows_take_two_hops_and_come_back() {
 /// Fewer experts than choices, so that tokens name some twice and others not at all, and rows of which the last
 /// block of scales is short.
 #[test]
-fn choices_repeat_and_are_left_out_between_nodes() {
+fn choices_repeat_and_are_left_out_between_nodes_at_length() {
     let all = [NodeLayout::ir(), NodeNotify::ir(), NodeDispatch::ir(), NodeCombine::ir()];
     let numbers = [("nodes", 2), ("local_ranks", 2), ("hidden", 2880), ("stripes", 4)];
     let numbers = [&numbers[..], &[("experts", 5), ("topk", 7)]].concat();

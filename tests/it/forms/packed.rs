@@ -9,7 +9,7 @@ use ep_runtime::pipelines::PackedDispatch;
 use super::meaning::{accepted, held_by};
 use super::planted::all_are_found;
 use super::run::Form;
-use crate::by_commit;
+use crate::usual;
 
 /// A dispatch whose rows are packed, by so many ranks with tokens and values in a row, of which so many tokens of all
 /// ranks travel as words.
@@ -55,7 +55,7 @@ const SHAPES: [(i64, i64, i64, i64, i64); 10] = [
 
 #[test]
 fn rows_are_packed_as_declared() {
-    for (seed, shape) in by_commit::some((0..20).zip(SHAPES.into_iter().cycle()), 4) {
+    for (seed, shape) in usual::some((0..20).zip(SHAPES.into_iter().cycle()), 4) {
         let held = packed(shape, seed, &|form| form);
         held.unwrap_or_else(|words| panic!("{shape:?}, seed {seed}: {words}"));
     }
@@ -65,7 +65,7 @@ fn rows_are_packed_as_declared() {
 #[test]
 fn rows_of_another_declaration_are_packed_alike() {
     let ir = accepted(&Packs::default().source()).expect("the declaration is right");
-    for seed in by_commit::some(0..8, 2) {
+    for seed in usual::some(0..8, 2) {
         let ranks = 2 + seed as i64 % 2;
         let numbers =
             [("ranks", ranks), ("hidden", 1040), ("experts", 7), ("topk", 3), ("max_tokens", 6)];
@@ -335,7 +335,7 @@ in ep/packed.cuh
 ";
 
 #[test]
-fn planted_bugs_of_packed_rows_are_found() {
+fn planted_bugs_of_packed_rows_are_found_at_length() {
     all_are_found(BUGS, 20, |_, seed, planted| {
         let shapes = [
             (3, 12, 2064, 5, 0),

@@ -4,7 +4,7 @@ use ep_runtime::device::HEADERS;
 use ep_runtime::host::mutant::Mutant;
 
 use super::run::Form;
-use crate::by_commit;
+use crate::usual;
 
 /// Plants the bugs of `list` one by one. `run` says what is wrong in the calls of a seed, whose forms it
 /// changes as it is told; one of so many seeds has to find each bug.
@@ -22,7 +22,7 @@ pub(super) fn all_are_found(
         let once = bug.edits.iter().all(|(old, _)| text.matches(old.as_str()).count() == 1);
         assert!(once, "the text of `{}` has moved", bug.name);
     }
-    for bug in by_commit::some(all, 4) {
+    for bug in usual::some(all, 4) {
         let planted = |form: Form| form.planted(&bug);
         let words = (0..seeds).find_map(|seed| run(&bug, seed, &planted).err());
         let words = words.unwrap_or_else(|| panic!("nothing finds that {}", bug.name));

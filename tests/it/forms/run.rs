@@ -26,7 +26,7 @@ use ep_runtime::plan::{Config, ParamKind, Plan, plan};
 use ep_runtime::{Emitted, device};
 
 pub(super) use super::meaning::accepted;
-use crate::by_commit;
+use crate::usual;
 use places::Places;
 use values::encode;
 pub(super) use values::rows;
@@ -165,7 +165,7 @@ impl Form {
         let mut seen = BTreeSet::new();
         let mut apart = RULES.into_iter().filter(|rules| seen.insert(self.text(*rules)));
         let first = apart.next();
-        first.into_iter().chain(by_commit::some(apart, 3)).collect()
+        first.into_iter().chain(usual::some(apart, 3)).collect()
     }
 
     /// NVRTC takes the text for an architecture without and one with TMA.
@@ -173,7 +173,7 @@ impl Form {
         let Some(jit) = crate::nvrtc::jit() else { return };
         let archs = [Arch::Sm80, Arch::Sm90a];
         let all = archs.into_iter().flat_map(|arch| RULES.map(|rules| (arch, rules)));
-        for (arch, rules) in by_commit::some(all, 10) {
+        for (arch, rules) in usual::some(all, 10) {
             let emitted = self.emitted(arch, rules);
             let source =
                 CudaSource { name: "form.cu", text: &emitted.cuda, headers: device::HEADERS };
@@ -191,7 +191,7 @@ impl Form {
     pub(super) fn check(&self, call: &dyn Fn(usize) -> Call) {
         self.compile();
         for rules in self.texts() {
-            for seed in by_commit::some(SEEDS, 2) {
+            for seed in usual::some(SEEDS, 2) {
                 self.run((Arch::Sm90a, rules), seed, call);
             }
         }
@@ -199,7 +199,7 @@ impl Form {
 
     /// The same without TMA.
     pub(super) fn check_vector(&self, call: &dyn Fn(usize) -> Call) {
-        for rules in by_commit::some([RuleSet::All, RuleSet::Without(RoleRule::Roles)], 2) {
+        for rules in usual::some([RuleSet::All, RuleSet::Without(RoleRule::Roles)], 2) {
             self.run((Arch::Sm80, rules), 1, call);
         }
     }

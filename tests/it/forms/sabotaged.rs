@@ -8,7 +8,7 @@ use ep_codegen::schedule::{RoleRule, RuleSet};
 
 use super::meaning::{held_by, pipelines_of};
 use super::run::Form;
-use crate::by_commit;
+use crate::usual;
 
 /// Every role statement by statement.
 const LOWERED: RuleSet = RuleSet::None;
@@ -60,7 +60,7 @@ fn every_bug_in_the_schedule_is_found() {
     }
     let all: Vec<Bug> = FOUND.iter().map(|(bug, ..)| *bug).collect();
     assert_eq!(all, Bug::ALL, "one line for each");
-    for (bug, rules, seed) in by_commit::some(FOUND, 4) {
+    for (bug, rules, seed) in usual::some(FOUND, 4) {
         let words = sabotage::with(bug, || judged(seed, rules));
         let words = words.expect_err(&format!("seed {seed} finds {bug:?}"));
         assert!(!words.contains("does not compile"), "{bug:?}: {words}");

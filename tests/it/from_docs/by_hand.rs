@@ -13,7 +13,7 @@ use ep_runtime::plan::Config;
 use ep_runtime::{AnyPipeline, Emitted, Pipeline, device, ir};
 use ep_verify::declared::Declared;
 
-use crate::by_commit;
+use crate::usual;
 
 /// Each call is made twice.
 const ROUNDS: usize = 2;
@@ -137,7 +137,7 @@ impl ByHand {
         let drawn = [self.drawn(programs, 3, ROWS, 1), self.drawn(programs, 5, ROWS, 2)];
         let all = std::iter::once(example).chain(drawn).zip(1..);
         let all = all.flat_map(|it| [RuleSet::All, RuleSet::None].map(|rules| (it.clone(), rules)));
-        for ((calls, seed), rules) in by_commit::some(all, 4) {
+        for ((calls, seed), rules) in usual::some(all, 4) {
             let wrong = self.leaves(programs, rules, &calls, seed).err();
             let (name, ranks) = (self.entry.name, calls[0].ranks.len());
             assert_eq!(wrong, None, "{name} {rules:?}, {ranks} ranks");
@@ -287,7 +287,7 @@ impl ByHand {
         let Some(jit) = crate::nvrtc::jit() else { return };
         let both = [Arch::Sm80, Arch::Sm90a]
             .map(|arch| [RuleSet::All, RuleSet::None].map(|it| (arch, it)));
-        for (arch, rules) in by_commit::some(both.into_iter().flatten(), 6) {
+        for (arch, rules) in usual::some(both.into_iter().flatten(), 6) {
             let config = Config { arch, rules, ..config.clone() };
             let Emitted { cuda, .. } = self.entry.emit(&config).expect("it is emitted");
             let source = CudaSource { name: "own.cu", text: &cuda, headers: device::HEADERS };

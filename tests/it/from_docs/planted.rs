@@ -8,7 +8,7 @@ use ep_runtime::host::mutant::Mutant;
 
 use super::by_hand::ByHand;
 use super::{forwarder, scaled_combine};
-use crate::by_commit;
+use crate::usual;
 
 /// Schedules and calls that may pass before a bug shows.
 const SEEDS: u64 = 4;
@@ -29,7 +29,7 @@ fn found(own: &ByHand, programs: &Arc<Programs>) -> Option<(u64, String)> {
 }
 
 #[test]
-fn every_planted_bug_is_found() {
+fn every_planted_bug_is_found_at_length() {
     let Some(programs) = crate::host::programs() else { return };
     let mutants = Mutant::parse(include_str!("planted.txt")).expect("the list is well formed");
     let subjects = small();
@@ -41,6 +41,6 @@ fn every_planted_bug_is_found() {
         found(own, &programs.planted(mutant)).is_none()
     };
     let survivors: Vec<&str> =
-        by_commit::some(&mutants, 4).filter(survives).map(|it| it.name.as_str()).collect();
+        usual::some(&mutants, 4).filter(survives).map(|it| it.name.as_str()).collect();
     assert!(survivors.is_empty(), "{} of {}: {survivors:?}", survivors.len(), mutants.len());
 }

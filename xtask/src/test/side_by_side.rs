@@ -7,39 +7,34 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Instant;
 
+use super::Run;
+use super::took::Took;
 use crate::cargo::Tally;
 use crate::{Failure, Outcome, say};
 
 /// How many parts run at once: where one waits for its longest test, the other one keeps the cores busy.
 const AT_ONCE: usize = 2;
 
-/// What the parts share.
-struct Run {
+/// What the threads share that run the parts.
+struct Parts<'a> {
     waiting: VecDeque<String>,
-    tally: Tally,
+    run: &'a mut Run,
     failed: Vec<String>,
 }
 
 /// Runs the parts, and adds up what they say. Once one has failed, no other one starts.
-pub(super) fn run(
-    parts: VecDeque<String>,
-    words: &[&str],
-    noted: &Path,
-    tally: &mut Tally,
-) -> Outcome {
-    let shared = Mutex::new(Run { waiting: parts, tally: *tally, failed: Vec::new() });
+pub(super) fn run(parts: VecDeque<String>, words: &[&str], noted: &Path, run: &mut Run) -> Outcome {
+    let shared = Mutex::new(Parts { waiting: parts, run, failed: Vec::new() });
     let work = || {
         while let Some(name) = next(&shared) {
-            let started = Instant::now();
-            let (text, found) = output(&name, words, noted);
-            let mut run = lock(&shared);
-            let seconds = started.elapsed().as_secs_f64();
-            say(&format!("\n== {name}\n{}\n== {name}: {seconds:.1} s", text.trim_end()));
-            run.tally.add(found);
-            if found.failed > 0 {
-                run.failed.push(name);
+            let Said { text, tally, took } = output(&name, words, noted);
+            let mut parts = lock(&shared);
+            say(&format!("\n== {name}\n{}\n== {name}: {took}", text.trim_end()));
+            parts.run.tally.add(tally);
+            parts.run.took.push((name.clone(), took));
+            if tally.failed > 0 {
+                parts.failed.push(name);
             }
         }
     };
@@ -48,38 +43,43 @@ pub(super) fn run(
             scope.spawn(work);
         }
     });
-    let run = lock(&shared);
-    *tally = run.tally;
-    match run.failed.is_empty() {
+    let failed = &lock(&shared).failed;
+    match failed.is_empty() {
         true => Ok(()),
-        false => Err(Failure::Task(format!("{} failed: see above", run.failed.join(", ")))),
+        false => Err(Failure::Task(format!("{} failed: see above", failed.join(", ")))),
     }
 }
 
-fn lock(shared: &Mutex<Run>) -> MutexGuard<'_, Run> {
+fn lock<'s, 'a>(shared: &'s Mutex<Parts<'a>>) -> MutexGuard<'s, Parts<'a>> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn next(shared: &Mutex<Run>) -> Option<String> {
-    let mut run = lock(shared);
-    if run.failed.is_empty() { run.waiting.pop_front() } else { None }
+fn next(shared: &Mutex<Parts<'_>>) -> Option<String> {
+    let mut parts = lock(shared);
+    if parts.failed.is_empty() { parts.waiting.pop_front() } else { None }
 }
 
-/// What a part prints, and its tally.
-fn output(name: &str, words: &[&str], noted: &Path) -> (String, Tally) {
+/// What a part prints, and what its last lines say.
+struct Said {
+    text: String,
+    tally: Tally,
+    took: Took,
+}
+
+fn output(name: &str, words: &[&str], noted: &Path) -> Said {
     let mut text = String::new();
     let status = printed(name, words, noted, &mut text);
-    let found = text.lines().rev().find_map(Tally::read);
-    let mut found = found.unwrap_or_default();
+    let mut tally = text.lines().rev().find_map(Tally::read).unwrap_or_default();
+    let took = text.lines().rev().find_map(Took::read).unwrap_or_default();
     match status {
         Ok(true) => {}
-        Ok(false) => found.failed = found.failed.max(1),
+        Ok(false) => tally.failed = tally.failed.max(1),
         Err(error) => {
             text.push_str(&format!("xtask: this part does not run: {error}\n"));
-            found.failed = found.failed.max(1);
+            tally.failed = tally.failed.max(1);
         }
     }
-    (text, found)
+    Said { text, tally, took }
 }
 
 /// Runs a part to its end: whether it ends well. Both streams go into one pipe, in their order.

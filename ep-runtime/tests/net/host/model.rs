@@ -122,7 +122,7 @@ fn shape() -> Exchange {
 }
 
 #[test]
-fn rows_come_over_as_they_were_in_every_schedule() {
+fn rows_come_over_as_they_were_in_every_schedule_at_length() {
     for modelled in [Modelled::new(), Modelled::with_cards()] {
         let has_cards = modelled.has_cards;
         for seed in 1..=20 {
@@ -222,6 +222,6 @@ fn planted_bugs_of_queues_are_found() {
 }
 
 #[test]
-fn planted_bugs_of_queue_pairs_are_found() {
+fn planted_bugs_of_queue_pairs_are_found_at_length() {
     all_are_found(CARD_BUGS, Modelled::with_cards);
 }

@@ -5,7 +5,7 @@ use ep_runtime::host::mutant::Mutant;
 use ep_runtime::net::ModelOptions;
 
 use super::Form;
-use crate::by_commit;
+use crate::usual;
 
 impl Form {
     pub(in crate::forms) fn arm(mut self, axis: &str, arm: &str) -> Form {
@@ -43,7 +43,7 @@ impl Form {
         if self.bug.is_some() {
             return all.collect();
         }
-        all.next().into_iter().chain(by_commit::some(all, 2)).collect()
+        all.next().into_iter().chain(usual::some(all, 2)).collect()
     }
 
     /// Over a network that behaves so.
