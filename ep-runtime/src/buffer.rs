@@ -1,10 +1,10 @@
 //! The typed calls: dispatch, cached dispatch and combine over the standard pipelines.
 //!
-//! A [`Buffer`] is made once for a shape: its kernels are compiled and loaded, its window mapped,
-//! its tables and outputs allocated. A call then takes a free handle and output, stores the
-//! arguments and launches; it allocates and formats nothing. All local ranks are called through one
-//! buffer, from any threads; calls of one rank run one after another, in the order in which they were
-//! made, on whatever streams.
+//! A [`Buffer`] is made once for a shape: its kernels are compiled and loaded, its window is mapped, and
+//! its tables and outputs are allocated. A call then takes a free handle and output, stores the arguments
+//! and launches; it neither allocates nor formats anything. All local ranks are called through one buffer,
+//! from any threads. Calls of one rank run one after another, in the order in which they were made, on
+//! whatever streams.
 
 mod agreement;
 mod bind;
@@ -60,8 +60,8 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// Emits, compiles and loads the kernels, maps the window and allocates everything. All
-    /// processes of the group make the same buffers in the same order.
+    /// Emits, compiles and loads the kernels, maps the window and allocates all memory. All processes of
+    /// the group must make the same buffers in the same order.
     pub fn new(
         group: &Group,
         mut options: BufferOptions,
@@ -88,7 +88,7 @@ impl Buffer {
         Ok(Buffer { shared: Arc::new(shared) })
     }
 
-    /// What the buffer was made for.
+    /// The options that the buffer was made with.
     pub fn options(&self) -> &BufferOptions {
         &self.shared.options
     }
@@ -99,7 +99,7 @@ impl Buffer {
         options.capacity(ranks) >= options.tokens.saturating_mul(ranks)
     }
 
-    /// The pipelines of [`Buffer::dispatch`], in order.
+    /// The pipelines that [`Buffer::dispatch`] launches, in order.
     pub fn dispatch_pipelines(&self) -> &'static [StandardPipeline] {
         use StandardPipeline as Standard;
         match &self.shared.kernels {
@@ -111,7 +111,7 @@ impl Buffer {
         }
     }
 
-    /// The pipeline of a combine.
+    /// The pipeline that [`Buffer::combine`] launches.
     pub fn combine_pipeline(&self) -> StandardPipeline {
         self.options().combine_pipeline(self.shared.group.ranks())
     }
@@ -121,7 +121,7 @@ impl Buffer {
         self.shared.kernels.one_launch().is_some()
     }
 
-    /// Memory that it takes on each rank.
+    /// Memory that the buffer takes on each rank.
     pub fn memory(&self) -> MemoryUsage {
         self.shared.memory
     }
@@ -131,23 +131,21 @@ impl Buffer {
         self.shared.kernels.of(pipeline).map(CallKernel::plan)
     }
 
-    /// SMs that a pipeline takes in such a call; 0 if the buffer does not have it.
+    /// SMs that a pipeline takes in a call with these options; 0 if the buffer does not have the pipeline.
     pub fn sms(&self, pipeline: StandardPipeline, call: &CallOptions) -> u32 {
         self.shared.kernels.of(pipeline).map_or(0, |kernel| kernel.sms(call))
     }
 
-    /// Those of them that send to other ranks, of a direct dispatch; all of them if each serves its own
-    /// rank as well.
+    /// SMs of a direct dispatch that send to other ranks; all SMs if each serves its own rank as well.
     pub fn remote_sms(&self, call: &CallOptions) -> u32 {
         self.shared.remote_sms(call)
     }
 
-    /// Counts, exchanges counts and moves rows. Returns when everything is in the stream; the
-    /// counts and rows are there when [`Handle::counts`] has returned and the stream has come so
-    /// far.
+    /// Counts tokens, exchanges counts and moves rows. Returns when all work is in the stream. The counts
+    /// are available when [`Handle::counts`] returns, and the rows when the stream has reached this point.
     ///
-    /// With less than worst-case capacity it waits for the counts first, and every rank returns
-    /// [`CallError::OutputTooSmall`] if any output is too small. A capture cannot hold that wait.
+    /// With less than worst-case capacity this call waits for the counts first. If any output is too small,
+    /// every rank returns [`CallError::OutputTooSmall`]. A capture cannot contain that wait.
     pub fn dispatch(
         &self,
         rank: usize,
@@ -208,8 +206,9 @@ impl Buffer {
         Ok(())
     }
 
-    /// The second half of [`Buffer::dispatch`]: the rows, for a handle of the first half. Where
-    /// kernels do not run by themselves, every rank exchanges counts before any rank comes here.
+    /// The second half of [`Buffer::dispatch`]: moves the rows, for a handle of the first half. If kernels
+    /// do not run by themselves (on the host backend), every rank must exchange counts before any rank
+    /// makes this call.
     pub fn dispatch_counted(
         &self,
         handle: &Handle,
@@ -258,7 +257,7 @@ impl Buffer {
         Err(CallError::Capture { what })
     }
 
-    /// The first half of [`Buffer::dispatch`]: the tables of a new handle, and no rows.
+    /// The first half of [`Buffer::dispatch`]: fills the tables of a new handle, and moves no rows.
     pub fn exchange_counts(
         &self,
         rank: usize,
@@ -298,7 +297,7 @@ impl Buffer {
         Handle::take(shared, rank, input, call)
     }
 
-    /// Moves rows along the tables of an earlier dispatch: the same tokens to the same places.
+    /// Moves rows by the tables of an earlier dispatch: other rows of the same tokens to the same places.
     pub fn cached_dispatch(
         &self,
         handle: &Handle,
@@ -337,8 +336,8 @@ impl Buffer {
         group.end(turn, call)
     }
 
-    /// Sets every byte of all outputs of a rank behind its last call, so that what a dispatch does
-    /// not write shows. No other rank may be sending to it.
+    /// Sets every byte of all outputs of a rank after its last call, so that bytes which a dispatch does
+    /// not write become visible. No other rank may be sending to it.
     pub fn poison(&self, rank: usize, byte: u8) -> Result<(), CallError> {
         let shared = &self.shared;
         let own = shared.rank(rank)?;
@@ -347,12 +346,12 @@ impl Buffer {
         own.outputs.iter().try_for_each(|output| output.fill(byte))
     }
 
-    /// A combine input in the window, for experts that do not write in place.
+    /// Takes a combine input in the window, for experts that do not write in place.
     pub fn offer(&self, rank: usize) -> Result<Offered, CallError> {
         Offered::take(&self.shared, rank)
     }
 
-    /// Brings rows back to their tokens and adds them up, and `biases` to the sums.
+    /// Returns rows to their tokens and sums them, together with `biases`.
     pub fn combine(
         &self,
         handle: &Handle,

@@ -1,7 +1,7 @@
-//! Calls of a declared pipeline: what the types stand on that `pipeline!` makes of its declaration.
+//! Calls of a declared pipeline: the base of the types that `pipeline!` generates from a declaration.
 //!
-//! `Foo::prepare` resolves every name once. A call then checks its tensors, stores addresses and
-//! launches: it allocates and formats nothing, and whatever it refuses, it refuses before the launch.
+//! `Foo::prepare` resolves every name once. A call then checks its tensors, stores addresses and launches.
+//! A call neither allocates nor formats anything, and refuses wrong arguments before the launch.
 
 mod bound;
 mod fit;
@@ -31,8 +31,8 @@ use crate::memory::Window;
 use crate::tensor::{Given, TensorMemory};
 use spec::CallSpec;
 
-/// A declared pipeline, compiled and loaded on all local ranks, with the memory of its calls. Clones
-/// share one.
+/// A declared pipeline, compiled and loaded on all local ranks, with the memory of its calls. Clones share
+/// one kernel.
 #[derive(Clone)]
 pub struct CallKernel {
     inner: Arc<Inner>,
@@ -81,12 +81,12 @@ fn free(
 }
 
 impl CallKernel {
-    /// The group whose ranks call it.
+    /// The group whose ranks call the kernel.
     pub fn group(&self) -> &Group {
         &self.inner.group
     }
 
-    /// What was compiled.
+    /// The plan that was compiled.
     pub fn plan(&self) -> &ep_codegen::plan::Plan {
         self.inner.prepared.plan()
     }
@@ -106,13 +106,13 @@ impl CallKernel {
         self.inner.prepared.usual_sms()
     }
 
-    /// SMs that a call takes, a block each.
+    /// SMs that a call takes, with one block on each.
     pub fn sms(&self, call: &CallOptions) -> u32 {
         self.inner.prepared.sms(call)
     }
 
-    /// Launches on one rank, and gives the tables that the call leaves. `given` has a place for each
-    /// tensor of the declaration; where it has the tables, these are written, and no other ones.
+    /// Launches on one rank and returns the tables that the call fills. `given` has a place for each tensor
+    /// of the declaration. If it contains the tables, the call writes those and no others.
     pub fn launch(
         &self,
         rank: usize,

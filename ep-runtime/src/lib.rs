@@ -1,32 +1,32 @@
-//! Dispatch and combine for mixtures of experts: the rows of each token to the ranks that own its
-//! experts, and their sums back, by kernels that are declared in Rust and compiled at run time for one
-//! shape.
+//! Dispatch and combine for mixtures of experts. Dispatch sends the rows of each token to the ranks that
+//! own its experts; combine returns their sums. The kernels are declared in Rust and compiled at run time
+//! for one shape.
 //!
-//! A [`Group`](group::Group) is made of the ranks of a [`Backend`](backend::Backend): GPUs of this
-//! process or of one process each ([`GpuBackend`](gpu::GpuBackend)), or emulated ones
-//! (`host::HostBackend`). A [`Buffer`](buffer::Buffer) has the kernels and the memory for one shape,
-//! which [`BufferOptions`](buffer::BufferOptions) describe. Its calls take a
+//! A [`Group`](group::Group) consists of the ranks of a [`Backend`](backend::Backend): GPUs of this process
+//! or of one process each ([`GpuBackend`](gpu::GpuBackend)), or emulated ranks (`host::HostBackend`). A
+//! [`Buffer`](buffer::Buffer) has the kernels and the memory for one shape, which
+//! [`BufferOptions`](buffer::BufferOptions) describes. Its calls take a
 //! [`DispatchInput`](buffer::DispatchInput) or a [`CombineInput`](buffer::CombineInput) and
-//! [`CallOptions`](buffer::CallOptions), and leave a [`Handle`](buffer::Handle) and the rows that have
-//! come, [`Received`](buffer::Received). A [`Graph`](graph::Graph) replays calls. What fails is a
-//! [`CallError`](error::CallError).
+//! [`CallOptions`](buffer::CallOptions). A dispatch returns a [`Handle`](buffer::Handle) and the rows that
+//! arrived, [`Received`](buffer::Received). A [`Graph`](graph::Graph) replays calls. Errors are
+//! [`CallError`](error::CallError)s.
 //!
-//! The guide is `docs/calls.md` in the repository; the program that it explains is
-//! `examples/layer.rs`. A pipeline of your own is declared with [`pipeline!`]: `docs/dsl.md`.
+//! The guide is `docs/calls.md` in the repository, and it explains the program `examples/layer.rs`. Declare
+//! a pipeline of your own with [`pipeline!`]: see `docs/dsl.md`.
 //!
 //! | to | modules |
 //! |---|---|
 //! | call | [`group`], [`buffer`], [`graph`], [`error`]; [`per_rank`] for few tokens |
-//! | choose a machine | [`gpu`], `host`, `join` for processes, [`backend`] for what they have in common |
+//! | choose a machine | [`gpu`], `host`, `join` for processes, [`backend`] for what all backends share |
 //! | hold tensors and windows | [`tensor`], [`memory`], [`args`], [`bf16`] |
-//! | leave the machine | `net` |
+//! | connect several machines | `net` |
 //! | compile | [`jit`], [`device`], [`doctor`]; [`perturb`] to look for races |
 //! | choose SMs | [`tune`] |
-//! | call a pipeline of your own | the types that [`pipeline!`] makes, on [`calls`] |
-//! | launch one by names | [`group::GroupKernel`], [`args::Bindings`], [`plan`] |
+//! | call a pipeline of your own | the types that [`pipeline!`] generates, based on [`calls`] |
+//! | launch a pipeline by names | [`group::GroupKernel`], [`args::Bindings`], [`plan`] |
 //! | launch a kernel of your own | [`handwritten`] |
 //! | read a timeout | [`timeouts`] |
-//! | see what is declared | [`pipelines`] |
+//! | see the declarations | [`pipelines`] |
 
 pub mod args;
 pub mod backend;
@@ -72,8 +72,8 @@ mod streams;
 pub use emit::{EmitError, Emitted};
 pub use ep_codegen::plan;
 pub use ep_codegen::schedule::RuleSet;
-/// What a declaration is and means, and how its texts are spelled: for the tools above this crate, which
-/// change with it. No other program should name them.
+/// What a declaration is and means, and how its texts are spelled. These modules are for the tools above
+/// this crate and change with it; other programs should not use them.
 #[doc(hidden)]
 pub use ep_codegen::{ir, meaning, spelling};
 pub use ep_dsl::pipeline;
@@ -83,7 +83,7 @@ pub use streams::{OwnedEvent, OwnedStream};
 // The expansion of `pipeline!` names this crate; so do the pipelines inside it.
 extern crate self as ep_runtime;
 
-/// What the expansion of `pipeline!` names. Not for other use.
+/// Items that the expansion of `pipeline!` names. Not for other use.
 #[doc(hidden)]
 pub mod __private {
     pub use crate::calls::{

@@ -1,4 +1,4 @@
-//! What a declared pipeline is to the rest of the crate: its IR, its texts and its tables.
+//! The interface of a declared pipeline to the rest of the crate: its IR, its texts and its tables.
 
 use std::fmt::Debug;
 
@@ -39,7 +39,7 @@ pub struct AnyPipeline {
     pub ir: fn() -> ir::Pipeline,
     /// The CUDA body of each choice of arms; empty for a pipeline that is not emitted yet.
     pub texts: fn() -> &'static [Text],
-    /// The pipelines whose handles it reads.
+    /// The pipelines whose handles this pipeline reads.
     pub handles: fn() -> Vec<AnyPipeline>,
 }
 
@@ -66,8 +66,8 @@ impl AnyPipeline {
 pub struct Text {
     /// The chosen arm of each axis, in order of the axes.
     pub arms: &'static [&'static str],
-    /// The body, and what it takes from the prologue.
+    /// The body, and the constants and headers that it needs from the prologue.
     pub body: Body,
-    /// The same with every role composed statement by statement.
+    /// The body with every role composed statement by statement.
     pub plain: Body,
 }

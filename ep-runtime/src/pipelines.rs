@@ -1,7 +1,7 @@
 //! The standard pipelines, declared as any user would declare them.
 //!
 //! Each file declares one pipeline, or a few that belong together. The types of a pipeline's calls are in a
-//! module of its name: [`layout::Shape`], [`nvl_dispatch::Inputs`].
+//! module with its name: [`layout::Shape`], [`nvl_dispatch::Inputs`].
 
 pub mod decode_combine;
 pub mod decode_dispatch;

@@ -1,11 +1,9 @@
-//! How many SMs a call takes, and how a direct dispatch splits them between rows that
-//! leave the rank and rows that stay: a closed form of four rates, which a machine is asked for
-//! once.
+//! How many SMs a call takes, and how a direct dispatch splits them between rows that leave the rank and
+//! rows that stay. Both follow in closed form from four rates of the machine, which are measured once.
 //!
-//! Rows for other ranks want as many SMs as fill the link. Rows that stay are copied
-//! meanwhile, by others: as many as are done when the link is. With fewer SMs than both
-//! together want, all of them serve every rank, their own too: stores within the device overlap with
-//! those that leave it.
+//! Rows for other ranks get as many SMs as saturate the link. Meanwhile, other SMs copy the rows that stay:
+//! as many as finish when the link does. If there are fewer SMs than both need together, every SM serves
+//! every rank, including its own: stores within the device then overlap with those that leave it.
 
 mod pushes;
 
@@ -24,11 +22,11 @@ pub use pushes::{Destination, PUSH_TEXT, Pushes, push_rate, wire_time};
 pub struct Rates {
     /// What one SM copies within its device.
     pub copy: u32,
-    /// What one SM stores to other ranks, far from filling the link.
+    /// What one SM stores to other ranks while the link is far from saturated.
     pub push: u32,
-    /// What one SM stores to all ranks, its own too, as much to each.
+    /// What one SM stores to all ranks including its own, the same amount to each.
     pub both: u32,
-    /// What a rank sends to all others together, at best.
+    /// What a rank sends to all others together, at most.
     pub link: u32,
 }
 
@@ -39,7 +37,7 @@ pub enum RatesSource {
     Measured,
     /// Measured before on this machine.
     Cached,
-    /// Those of [`Rates::H200`]: here nothing can be measured.
+    /// The constants of [`Rates::H200`], because nothing can be measured here.
     Assumed,
 }
 
@@ -71,11 +69,11 @@ const PUSHES_OF_ROWS: f64 = 0.85;
 const COPIES_OF_ROWS: f64 = 0.75;
 
 impl Rates {
-    /// Four H200 on NVSwitch: what a buffer assumes by default.
+    /// Rates of four H200 on NVSwitch, which a buffer assumes by default.
     pub const H200: Rates = Rates { copy: 49_000, push: 43_900, both: 49_300, link: 347_000 };
 
-    /// The rates of the group's machine: from the cache if all processes of the group have them
-    /// there, measured otherwise. All processes of the group call it.
+    /// The rates of the group's machine: from the cache if all processes of the group have them there,
+    /// measured otherwise. All processes of the group must make this call.
     pub fn of(group: &Group, cache: &Cache) -> Result<(Rates, RatesSource), CallError> {
         let backend = group.backend();
         let key = Rates::key(group);
@@ -149,7 +147,7 @@ impl Rates {
         f64::from(self.push) * PUSHES_OF_ROWS
     }
 
-    /// The least time in which a rank can send this many bytes.
+    /// The shortest time in which a rank can send this many bytes.
     pub fn wire(&self, bytes: u64) -> Duration {
         Duration::from_secs_f64(bytes as f64 / (f64::from(self.link.max(1)) * 1e6))
     }
@@ -177,8 +175,8 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// `tokens` tokens of `row_bytes` bytes, each to `topk` different ones of `experts` experts by
-    /// chance, which are spread evenly over `ranks` ranks.
+    /// `tokens` tokens of `row_bytes` bytes. Each goes to `topk` different, random ones of `experts`
+    /// experts, which are spread evenly over `ranks` ranks.
     pub fn even(ranks: i64, experts: i64, topk: i64, tokens: i64, row_bytes: i64) -> Traffic {
         let ranks = ranks.max(1);
         let all = mean_groups(ranks, experts, topk) * tokens as f64 * row_bytes as f64;
@@ -190,16 +188,16 @@ impl Traffic {
 /// How many SMs a call takes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Tuning {
-    /// All of them.
+    /// All SMs of the call.
     pub sms: u32,
-    /// Those that send to other ranks. If these are all, they serve their own rank as well.
+    /// SMs that send to other ranks. If all of them do, they serve their own rank as well.
     pub remote: u32,
-    /// How long the slower side takes, without what a call costs besides its rows.
+    /// Time of the slower side, without the fixed cost of a call.
     pub seconds: f64,
 }
 
 impl Tuning {
-    /// The fewest SMs with which the link is the limit.
+    /// The fewest SMs that saturate the link.
     pub fn choose(rates: &Rates, traffic: &Traffic) -> Tuning {
         let (remote, own) = wanted(rates, traffic);
         Tuning::of(rates, traffic, remote, own)
@@ -252,7 +250,7 @@ const ONE_LAUNCH: f64 = 6.5e-6;
 const ONE_LAUNCH_TOKEN: f64 = 14e-9;
 
 /// Whether a dispatch of up to `tokens` tokens takes less time as one kernel, which counts and sends, than
-/// as two. A kernel that does both gives every SM rows for all ranks.
+/// as two. The single kernel gives every SM rows for all ranks.
 pub fn is_faster_in_one_launch(rates: &Rates, traffic: &Traffic, tokens: u64) -> bool {
     let sms = Tuning::choose(rates, traffic).sms;
     let one = ONE_LAUNCH + ONE_LAUNCH_TOKEN * tokens as f64;
@@ -266,10 +264,11 @@ const PUSHED_BACK: f64 = 6.7e-6;
 const PULLED_BACK: f64 = 10.4e-6;
 const PUSHED_BACK_RATE: f64 = 0.6;
 
-/// SMs of such a combine, if no other number is given: with 16 of them, 128 tokens take 20.3 us.
+/// Default SMs of a combine that pushes rows; with 16 SMs, 128 tokens take 20.3 us.
 pub const PUSHED_BACK_SMS: u32 = 24;
 
-/// Whether a combine takes less time if rows are stored where their tokens are than if they are fetched.
+/// Whether a combine takes less time if it pushes rows to the ranks of their tokens than if those ranks
+/// pull them.
 pub fn is_faster_pushed_back(rates: &Rates, traffic: &Traffic) -> bool {
     let rows = traffic.remote / (f64::from(rates.link) * LINK_BETWEEN_COPIES * 1e6);
     PUSHED_BACK + rows / PUSHED_BACK_RATE < PULLED_BACK + rows
@@ -285,8 +284,8 @@ fn wanted(rates: &Rates, traffic: &Traffic) -> (u32, u32) {
     (remote, count(traffic.own / limit * link / rates.copy_rows()))
 }
 
-/// How many of `groups` equal groups hold one of `topk` different experts, on average over all
-/// choices of them. The first `experts % groups` groups hold one expert more.
+/// How many of `groups` equal groups contain one of `topk` different experts, on average over all choices
+/// of experts. The first `experts % groups` groups contain one more expert.
 pub fn mean_groups(groups: i64, experts: i64, topk: i64) -> f64 {
     let larger = experts % groups;
     let hit = |own: i64| {

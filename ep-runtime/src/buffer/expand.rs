@@ -1,5 +1,5 @@
-//! The rows that a rank has received, one expert's after another's, as a grouped product reads them:
-//! the typed call of the pipelines `ExpertLayout`, `ExpertPrefix` and `Expand`.
+//! The rows that a rank has received, sorted by expert, as a grouped GEMM reads them: the typed call of the
+//! pipelines `ExpertLayout`, `ExpertPrefix` and `Expand`.
 
 use std::sync::Arc;
 
@@ -14,36 +14,36 @@ use crate::pipelines::{Expand, ExpertLayout, ExpertPrefix};
 use crate::pipelines::{expand, expert_layout, expert_prefix};
 use crate::tensor::DeviceTensor;
 
-/// What expanded rows are made for.
+/// Options of an [`Expander`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExpandOptions {
-    /// Rows that fit into the memory of the caller, with those between the experts.
+    /// Rows that fit into the caller's memory, including padding rows between experts.
     pub rows: usize,
-    /// The rows of every expert begin at a multiple of this.
+    /// The rows of every expert begin at a multiple of this number.
     pub alignment: i32,
-    /// Slices of the received rows that are dealt out to the warps.
+    /// Number of slices into which the received rows are divided among warps.
     pub stripes: usize,
 }
 
 impl ExpandOptions {
-    /// Room for `rows` rows, without any between the experts.
+    /// Room for `rows` rows, without padding between experts.
     pub fn new(rows: usize) -> ExpandOptions {
         ExpandOptions { rows, alignment: 1, stripes: 64 }
     }
 }
 
-/// Memory of the caller for expanded rows; rows between the experts stay as they are.
+/// The caller's memory for expanded rows. Padding rows between experts stay unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ExpandedOutput {
     /// Device address of the payload's values, `[rows, hidden]`.
     pub x: u64,
-    /// Their scales, by rows or by columns; absent for BF16.
+    /// Scales, by row or by column; absent for BF16.
     pub scale: Rows,
-    /// Device address of `i32[rows]`: the received row that each is a copy of, -1 between the experts.
+    /// Device address of `i32[rows]`: the received row that each expanded row copies, -1 for padding rows.
     pub source: u64,
 }
 
-/// Expands the outputs of one buffer. Clones share one.
+/// Expands the outputs of one buffer. Clones share one expander.
 #[derive(Clone)]
 pub struct Expander {
     inner: Arc<Inner>,
@@ -66,7 +66,7 @@ struct Tables {
 }
 
 impl Expander {
-    /// Compiles and loads the kernels. All processes of the group do it together.
+    /// Compiles and loads the kernels. All processes of the group must make this call together.
     pub fn new(buffer: &Buffer, options: ExpandOptions) -> Result<Expander, CallError> {
         let shared = &buffer.shared;
         if options.alignment < 1 {
@@ -92,8 +92,8 @@ impl Expander {
         Ok(Expander { inner: Arc::new(inner) })
     }
 
-    /// Copies each row of a fresh dispatch's output to the place that it has for each of its experts.
-    /// If there is no room for all of them, the group is stopped with [`CallError::OutputTooSmall`].
+    /// Copies each row of a fresh dispatch's output once for each of its experts. If the caller's memory is
+    /// too small, the group is stopped with [`CallError::OutputTooSmall`].
     pub fn expand(
         &self,
         handle: &Handle,
@@ -130,14 +130,14 @@ impl Expander {
         shared.group.launch(rank, call, &bound, || Box::new(kept()))
     }
 
-    /// Device address of `i32[local experts + 1]`: where the rows of each expert begin, and where the
-    /// last one's end; until the next call of the rank.
+    /// Device address of `i32[local experts + 1]`: the first row of each expert, and the end of the last
+    /// one's rows. Valid until the next call of the rank.
     pub fn expert_first(&self, rank: usize) -> Result<u64, CallError> {
         Ok(self.tables(rank)?.prefix.expert_first.address())
     }
 
-    /// Device address of `i32[local experts]`: how many rows each expert has; until the next call of
-    /// the rank.
+    /// Device address of `i32[local experts]`: the number of rows of each expert. Valid until the next call
+    /// of the rank.
     pub fn rows_per_expert(&self, rank: usize) -> Result<u64, CallError> {
         Ok(self.tables(rank)?.layout.rows_per_expert.address())
     }

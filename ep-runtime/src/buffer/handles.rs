@@ -1,6 +1,5 @@
-//! What a call leaves: handles with their tables, outputs, and inputs of combines.
-//!
-//! All of it was allocated with the buffer.
+//! Results of calls: handles with their tables, outputs, and inputs of combines. All of them were allocated
+//! with the buffer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,7 +22,7 @@ use crate::tensor::DeviceTensor;
 /// Totals that are looked at together, on the stack: a call allocates nothing.
 const CHUNK: usize = 64;
 
-/// The tables of one dispatch on one rank: what its combine and cached dispatches read.
+/// The tables of one dispatch on one rank, which its combine and its cached dispatches read.
 pub struct Handle {
     lease: Lease,
     /// Which of its blocks of counts the kernel writes.
@@ -148,7 +147,7 @@ impl Handle {
         self.lease.rank
     }
 
-    /// Tokens of the dispatch on this rank; the most there may be, if the device has their number.
+    /// Tokens of the dispatch on this rank. If the device has their number, this is the upper limit.
     pub fn tokens(&self) -> usize {
         self.tokens
     }
@@ -163,8 +162,8 @@ impl Handle {
         (self.tokens_from != 0).then(|| DeviceTensor::borrowed(self.tokens_from, [1]))
     }
 
-    /// How many rows arrive. Waits for the exchange of counts, not for the rows. After captured calls:
-    /// what the last replay that was waited for has left.
+    /// How many rows arrive. Waits for the exchange of counts, not for the rows. For captured calls,
+    /// returns the counts of the last replay that was waited for.
     pub fn counts(&self) -> Result<Counts, CallError> {
         match self.is_captured {
             true => self.require_replay()?,
@@ -173,8 +172,9 @@ impl Handle {
         self.memory()?.counts.read(self.block)
     }
 
-    /// The tables of `layout`, for a pipeline of the user. Those of stripes are absent if the dispatch was
-    /// one launch, until a cached dispatch has made them, and if rows went between nodes.
+    /// The tables of `layout`, for a pipeline of the user. The tables of stripes are absent if rows went
+    /// between nodes. They are also absent after a dispatch in one launch, until a cached dispatch has made
+    /// them.
     pub fn layout(&self) -> Result<layout::Handle, CallError> {
         let (memory, tables) = (kept(&self.lease), &self.memory()?.tables);
         let of = &tables.layout;
@@ -192,8 +192,8 @@ impl Handle {
         })
     }
 
-    /// The tables of `nvl-dispatch`, for a pipeline of the user. Those of the way back are absent if rows
-    /// went between nodes.
+    /// The tables of `nvl-dispatch`, for a pipeline of the user. The tables for the combine are absent if
+    /// rows went between nodes.
     pub fn dispatch(&self) -> Result<nvl_dispatch::Handle, CallError> {
         let (memory, of) = (kept(&self.lease), &self.memory()?.tables.dispatch);
         Ok(nvl_dispatch::Handle {
@@ -234,7 +234,8 @@ impl Handle {
         Ok(())
     }
 
-    /// How many rows arrive, if that is known already; none of a captured call, whose replays differ.
+    /// How many rows arrive, if the number is already known. `None` for a captured call, because its
+    /// replays differ.
     pub fn arriving(&self) -> Result<Option<usize>, CallError> {
         let counts = &self.memory()?.counts;
         if self.is_captured || !counts.has_come(self.block)? {
@@ -293,7 +294,7 @@ impl Received {
         Ok(Received { is_cached: true, ..Received::take(shared, rank)? })
     }
 
-    /// Whether it is that of a cached dispatch, which has rows and scales alone.
+    /// Whether this is the output of a cached dispatch, which has only rows and scales.
     pub fn is_cached(&self) -> bool {
         self.is_cached
     }
@@ -327,14 +328,15 @@ impl Received {
         Ok(self.memory()?.rows().1)
     }
 
-    /// Device address of `i64[capacity, topk]`: local experts of each row, -1 for others. Fails for a cached
-    /// dispatch.
+    /// Device address of `i64[capacity, topk]`: local experts of each row, -1 for others. An error for a
+    /// cached dispatch.
     pub fn topk_idx(&self) -> Result<u64, CallError> {
         self.require_experts()?;
         Ok(self.memory()?.outputs.recv_topk_idx.as_ref().map_or(0, DeviceTensor::address))
     }
 
-    /// Device address of `f32[capacity, topk]`; 0 for a buffer that moves no weights. Fails for a cached dispatch.
+    /// Device address of `f32[capacity, topk]`; 0 for a buffer that moves no weights. An error for a cached
+    /// dispatch.
     pub fn topk_weights(&self) -> Result<u64, CallError> {
         self.require_experts()?;
         Ok(self.memory()?.outputs.recv_topk_weights.as_ref().map_or(0, DeviceTensor::address))
@@ -345,7 +347,7 @@ impl Received {
     }
 }
 
-/// A combine input in the window: the experts of one rank leave their rows here.
+/// A combine input in the window. The experts of one rank write their rows here.
 pub struct Offered {
     lease: Lease,
 }
@@ -359,7 +361,7 @@ impl Offered {
         &self.lease
     }
 
-    /// bf16 rows, in the order in which the dispatch received theirs.
+    /// bf16 rows, in the order in which the dispatch received its rows.
     pub fn x(&self) -> Result<Rows, CallError> {
         Ok(self.memory()?.x.as_rows())
     }
@@ -377,10 +379,10 @@ impl Offered {
 /// Where a combine reads its rows.
 #[derive(Clone, Copy)]
 pub enum CombineInput<'a> {
-    /// From a combine input.
+    /// Reads a combine input.
     Offered(&'a Offered),
-    /// From the output of a BF16 dispatch, where the experts worked in place; weights, if the
-    /// buffer moves them, come from a combine input.
+    /// Reads the output of a BF16 dispatch, where the experts worked in place. If the buffer moves weights,
+    /// they come from a combine input.
     InPlace(&'a Received, Option<&'a Offered>),
 }
 

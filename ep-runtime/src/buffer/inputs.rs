@@ -1,4 +1,4 @@
-//! What a caller gives to a call, as the tensors of the pipelines that it launches.
+//! The caller's inputs of a call, as the tensors of the pipelines that it launches.
 
 use super::BufferOptions;
 use super::payload::PayloadRows;
@@ -6,18 +6,18 @@ use crate::args::Rows;
 use crate::error::CallError;
 use crate::tensor::DeviceTensor;
 
-/// What a dispatch sends.
+/// Input of a dispatch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DispatchInput {
     /// Tokens of this rank.
     pub tokens: usize,
-    /// Device address of an `i32` that holds how many tokens there are, if the host does not know it,
-    /// as when a graph replays the call; `tokens` is then the most there may be. The word stays as it
-    /// is until all calls of the handle have run. 0: there are `tokens`.
+    /// Device address of an `i32` with the number of tokens, if the host does not know it, as when a graph
+    /// replays the call. `tokens` is then the upper limit. The word must not change until all calls of the
+    /// handle have run. 0: the number is `tokens`.
     pub tokens_from: u64,
     /// Token rows.
     pub x: Rows,
-    /// Their scales; absent for BF16.
+    /// Scales of the rows; absent for BF16.
     pub scale: Rows,
     /// Device address of `i64[tokens, topk]`; a cached dispatch needs none.
     pub topk_idx: u64,
@@ -25,7 +25,7 @@ pub struct DispatchInput {
     pub topk_weights: u64,
 }
 
-/// Where a combine leaves its sums.
+/// Where a combine writes its sums.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CombineOutput {
     /// Device address of `bf16[tokens, hidden]`.

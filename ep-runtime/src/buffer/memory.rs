@@ -1,4 +1,4 @@
-//! How much memory a buffer takes, known before anything is allocated.
+//! How much memory a buffer takes, computed before anything is allocated.
 
 use std::fmt;
 
@@ -21,7 +21,7 @@ pub struct MemoryUsage {
     pub combine_inputs: u64,
     /// Tables of handles.
     pub tables: u64,
-    /// Host memory for counts, and for the rows of a network.
+    /// Host memory for counts, and for rows that pass through a network.
     pub host: u64,
 }
 

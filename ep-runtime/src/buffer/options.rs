@@ -1,4 +1,4 @@
-//! What a buffer is made for.
+//! Options of a buffer.
 
 mod check;
 mod choices;
@@ -13,7 +13,7 @@ use super::placement::Placement;
 use super::standard::StandardPipeline;
 use crate::tune::{Rates, Traffic, is_faster_in_one_launch, is_faster_pushed_back};
 
-/// What a token row consists of.
+/// Format of a token row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Payload {
     /// bf16 values.
@@ -28,7 +28,7 @@ impl Payload {
     /// Every payload.
     pub const ALL: [Payload; 3] = [Payload::Bf16, Payload::Fp8, Payload::Fp8Packed];
 
-    /// The name that `--set payload=` takes.
+    /// The name for `--set payload=`.
     pub fn name(self) -> &'static str {
         match self {
             Payload::Bf16 => "bf16",
@@ -37,12 +37,12 @@ impl Payload {
         }
     }
 
-    /// The payload called `name`.
+    /// The payload with this name.
     pub fn from_name(name: &str) -> Option<Payload> {
         Payload::ALL.into_iter().find(|payload| payload.name() == name)
     }
 
-    /// Bytes of one value of the row.
+    /// Bytes of one value of a row.
     pub fn value_bytes(self) -> u64 {
         match self {
             Payload::Bf16 => 2,
@@ -50,7 +50,7 @@ impl Payload {
         }
     }
 
-    /// Bytes of one scale; 0: there are none.
+    /// Bytes of one scale; 0 if the payload has none.
     pub fn scale_bytes(self) -> u64 {
         match self {
             Payload::Bf16 => 0,
@@ -59,7 +59,7 @@ impl Payload {
         }
     }
 
-    /// Scales of a row; the last block may be short.
+    /// Number of scales in a row; the last block may be short.
     pub fn scales(self, hidden: usize) -> usize {
         match self {
             Payload::Bf16 => 0,
@@ -68,12 +68,12 @@ impl Payload {
     }
 }
 
-/// How rows reach their receiver, and how they come back.
+/// How rows reach their receiver, and how they return.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Via {
     /// The sender stores rows in the receiver's output; combine reads them from there.
     Direct,
-    /// Rows pass through rings, there and back.
+    /// Rows pass through rings, in both directions.
     Ring,
 }
 
@@ -81,7 +81,7 @@ impl Via {
     /// Every way.
     pub const ALL: [Via; 2] = [Via::Direct, Via::Ring];
 
-    /// The name that `--set via=` takes for a dispatch.
+    /// The name for `--set via=` of a dispatch.
     pub fn name(self) -> &'static str {
         match self {
             Via::Direct => "direct",
@@ -89,63 +89,64 @@ impl Via {
         }
     }
 
-    /// The way called `name`.
+    /// The way with this name.
     pub fn from_name(name: &str) -> Option<Via> {
         Via::ALL.into_iter().find(|via| via.name() == name)
     }
 }
 
-/// What a buffer is made for.
+/// Options of a buffer: its shape, and how its calls work.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BufferOptions {
     /// Values of a row.
     pub hidden: usize,
-    /// Experts per token.
+    /// Number of experts per token.
     pub topk: usize,
-    /// Experts of the group.
+    /// Number of experts in the group.
     pub experts: usize,
-    /// Most tokens of any rank in a call.
+    /// Upper limit of tokens of any rank in a call.
     pub tokens: usize,
-    /// Nodes of the group, of equally many ranks; a buffer takes those of its group.
+    /// Number of nodes of the group, each with the same number of ranks.
+    /// [`Buffer::new`](super::Buffer::new) takes it from the group.
     pub nodes: usize,
-    /// What carries rows between nodes; a buffer takes what its group has.
+    /// What carries rows between nodes. [`Buffer::new`](super::Buffer::new) takes it from the group.
     pub carrier: Option<Transport>,
-    /// What a row consists of.
+    /// Format of a row.
     pub payload: Payload,
-    /// How rows travel; between nodes, they pass through rings.
+    /// How rows travel. Between nodes they always pass through rings.
     pub via: Via,
     /// Rows that an output holds; `None`: the worst case, all tokens of all ranks.
     pub capacity: Option<usize>,
-    /// Outputs and combine inputs that may be in use at once, each.
+    /// Number of outputs, and of combine inputs, that may be in use at once.
     pub live: usize,
-    /// Handles that may be in use at once, which are small: a layer that goes back through its rows
-    /// later keeps one. `None`: as many as `live`.
+    /// Number of handles that may be in use at once. Handles are small, and a layer that runs its backward
+    /// pass later keeps one. `None`: as many as `live`.
     pub handles: Option<usize>,
-    /// Whether dispatch moves top-k weights, and combine adds them up.
+    /// Whether dispatch moves top-k weights and combine sums them.
     pub weights: bool,
-    /// Biases that combine adds.
+    /// Number of biases that combine adds.
     pub biases: usize,
-    /// Whether cached dispatches are prepared.
+    /// Whether cached dispatches are compiled.
     pub cached: bool,
-    /// Whether one kernel counts and sends, which few tokens want. `None`: if it is faster at the rates of
-    /// the machine.
+    /// Whether one kernel counts and sends, which suits few tokens. `None`: if the rates of the machine say
+    /// that it is faster.
     pub one_launch: Option<bool>,
-    /// Whether a combine stores rows where their tokens are, in place of fetching them, which few tokens
-    /// want. Slots for the tokens of all ranks, in two sets, take memory. `None`: if it is faster at the
-    /// rates of the machine.
+    /// Whether a combine pushes rows to the ranks of their tokens, which otherwise pull them. A push suits
+    /// few tokens and takes memory for two sets of slots, each for the tokens of all ranks. `None`: if the
+    /// rates of the machine say that it is faster.
     pub push_combine: Option<bool>,
-    /// Counts per expert are rounded up to this.
+    /// Counts per expert are rounded up to a multiple of this number.
     pub alignment: i32,
-    /// Where experts live; `None`: as even as possible.
+    /// The rank of each expert; `None`: as even as possible.
     pub placement: Option<Placement>,
     /// Tunes that differ from their default.
     pub tunes: BufferTunes,
-    /// What a direct dispatch splits its SMs by, unless a call says how.
+    /// Rates by which a direct dispatch splits its SMs, unless the call sets the split.
     pub rates: Rates,
 }
 
 impl BufferOptions {
-    /// A BF16 buffer of worst-case capacity for one call at a time.
+    /// Options for a BF16 buffer of worst-case capacity and one call at a time.
     pub fn new(tokens: usize, hidden: usize, topk: usize, experts: usize) -> BufferOptions {
         BufferOptions {
             hidden,
@@ -177,7 +178,7 @@ impl BufferOptions {
         self.capacity.map_or(worst, |capacity| capacity.min(worst))
     }
 
-    /// Whether dispatches of such a buffer count and send in one launch.
+    /// Whether dispatches of a buffer with these options count and send in one launch.
     pub fn uses_one_launch(&self, ranks: usize) -> bool {
         let fits = self.one_launch_fits(ranks).is_ok();
         let is_faster =
@@ -185,14 +186,14 @@ impl BufferOptions {
         fits && self.one_launch.unwrap_or_else(is_faster)
     }
 
-    /// Whether combines of such a buffer store rows where their tokens are.
+    /// Whether combines of a buffer with these options push rows to the ranks of their tokens.
     pub fn pushes_back(&self, ranks: usize) -> bool {
         let row = (self.hidden as u64).saturating_mul(Payload::Bf16.value_bytes());
         let is_faster = || is_faster_pushed_back(&self.rates, &self.traffic_of(ranks, row));
         self.push_fits().is_ok() && self.push_combine.unwrap_or_else(is_faster)
     }
 
-    /// The pipeline of its combines.
+    /// The pipeline of combines with these options.
     pub fn combine_pipeline(&self, ranks: usize) -> StandardPipeline {
         match self.pushes_back(ranks) {
             true => StandardPipeline::DecodeCombine,
@@ -206,12 +207,13 @@ impl BufferOptions {
         self.nodes > 1
     }
 
-    /// Handles that may be in use at once.
+    /// Number of handles that may be in use at once.
     pub fn handles(&self) -> usize {
         self.handles.unwrap_or(self.live)
     }
 
-    /// Values from one row of an output to the next: whole lines of 128 bytes where peers reach it.
+    /// Values from the start of one output row to the next. If peers access the output, this is whole lines
+    /// of 128 bytes.
     pub fn row_stride(&self) -> u64 {
         if self.is_far() {
             return self.hidden as u64;
@@ -220,12 +222,12 @@ impl BufferOptions {
         line_aligned((self.hidden as u64).saturating_mul(value_bytes)) / value_bytes
     }
 
-    /// bf16 values from one row of a combine input to the next.
+    /// bf16 values from the start of one row of a combine input to the next.
     pub fn combine_stride(&self) -> u64 {
         line_aligned((self.hidden as u64).saturating_mul(2)) / 2
     }
 
-    /// f32 values from one row of a combine input's weights to the next.
+    /// f32 values from the start of one row of a combine input's weights to the next.
     pub fn weights_stride(&self) -> u64 {
         if self.is_far() {
             return self.topk as u64;
@@ -233,12 +235,12 @@ impl BufferOptions {
         line_aligned((self.topk as u64).saturating_mul(4)) / 4
     }
 
-    /// Most experts of any rank, which is what counts per expert are laid out for.
+    /// Largest number of experts of any rank; counts per expert are laid out for it.
     pub fn local_experts(&self, ranks: usize) -> usize {
         self.experts.div_ceil(ranks.max(1))
     }
 
-    /// What a rank moves in a dispatch of as many tokens as the buffer takes, routed evenly.
+    /// What a rank moves in a dispatch of `tokens` tokens per rank, routed evenly.
     pub fn traffic(&self, ranks: usize) -> Traffic {
         let row = (self.hidden as u64).saturating_mul(self.payload.value_bytes());
         let scales = self.payload.scales(self.hidden) as u64 * self.payload.scale_bytes();
@@ -254,7 +256,7 @@ impl BufferOptions {
         Traffic::even(ranks, experts, topk, tokens, row)
     }
 
-    /// Where experts live.
+    /// The rank of each expert.
     pub fn placement(&self, ranks: usize) -> Placement {
         self.placement.clone().unwrap_or_else(|| Placement::even(self.experts, ranks))
     }

@@ -9,14 +9,14 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// The default: as even as possible, the first ranks get one more.
+    /// The default: as even as possible, where the first ranks get one more.
     pub fn even(experts: usize, ranks: usize) -> Placement {
         let (each, more) = (experts / ranks.max(1), experts % ranks.max(1));
         let begin = (0..=ranks).map(|rank| (rank * each + rank.min(more)) as i32).collect();
         Placement { begin }
     }
 
-    /// Any other, from the table that kernels read; it begins at 0 and does not fall.
+    /// A placement from the table that kernels read. The table begins at 0 and never decreases.
     pub fn new(begin: Vec<i32>) -> Option<Placement> {
         let ascends = begin.windows(2).all(|pair| pair[0] <= pair[1]);
         (begin.len() > 1 && begin[0] == 0 && ascends).then_some(Placement { begin })
@@ -32,7 +32,7 @@ impl Placement {
         i64::from(self.begin[rank])..i64::from(self.begin[rank + 1])
     }
 
-    /// Number of the expert among those of `rank`, if it lives there.
+    /// The index of the expert among those of `rank`, if it lives there.
     pub fn local(&self, expert: i64, rank: usize) -> Option<i64> {
         let experts = self.experts(rank);
         experts.contains(&expert).then(|| expert - experts.start)

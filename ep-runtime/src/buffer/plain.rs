@@ -1,5 +1,4 @@
-//! Rows of an output in plain memory of the caller, for users whose rows have to lie elsewhere than in
-//! the window.
+//! Copies an output's rows into plain memory of the caller, for rows that have to be outside the window.
 
 use super::handles::Received;
 use super::{CallOptions, Shared};
@@ -7,12 +6,12 @@ use crate::args::Rows;
 use crate::backend::RowCopy;
 use crate::error::CallError;
 
-/// Memory of the caller for the rows of an output; what has no address is not copied.
+/// The caller's memory for the rows of an output. Parts without an address are not copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PlainOutput {
     /// Rows of the payload's values.
     pub x: Rows,
-    /// Their scales, by row.
+    /// Scales of the rows, by row.
     pub scale: Rows,
     /// Device address of `i64[rows, topk]`.
     pub topk_idx: u64,
@@ -61,9 +60,9 @@ impl Part {
 }
 
 impl Received {
-    /// Copies the first `rows` rows, and what belongs to them, into memory of the caller; the output
-    /// may then be dropped. How many rows have arrived say [`super::Handle::counts`]; a graph copies
-    /// as many as there may be.
+    /// Copies the first `rows` rows with their scales, indices and weights into the caller's memory. The
+    /// output may then be dropped. [`super::Handle::counts`] says how many rows have arrived; a graph
+    /// copies the largest possible number.
     pub fn copy_to(
         &self,
         rows: usize,

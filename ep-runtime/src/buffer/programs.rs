@@ -74,7 +74,7 @@ impl Programs {
 }
 
 impl MemoryUsage {
-    /// What a buffer would take on each of `ranks` ranks, before anything is allocated.
+    /// Memory that a buffer would take on each of `ranks` ranks, before anything is allocated.
     pub fn of(
         options: &BufferOptions,
         ranks: usize,

@@ -1,4 +1,4 @@
-//! The pipelines that a buffer launches, and where it gets their kernels from.
+//! The pipelines that a buffer launches, and the source of their kernels.
 
 use ep_codegen::plan::Config;
 use ep_codegen::schedule::RuleSet;
@@ -13,17 +13,17 @@ use crate::pipelines;
 pub enum StandardPipeline {
     /// Counts where tokens go, and exchanges the counts.
     Layout,
-    /// Moves rows and leaves the tables that combine and cached dispatches read.
+    /// Moves rows and fills the tables that combine and cached dispatches read.
     NvlDispatch,
-    /// Moves rows by tables that an earlier dispatch left.
+    /// Moves rows by the tables of an earlier dispatch.
     NvlDispatchCached,
-    /// Brings rows back and adds them up.
+    /// Returns rows and sums them.
     NvlCombine,
-    /// Counts and moves rows in one launch, and leaves the tables that combine reads.
+    /// Counts and moves rows in one launch, and fills the tables that combine reads.
     DecodeDispatch,
-    /// Makes the tables that cached dispatches read of those.
+    /// Derives the tables that cached dispatches read from those of a dispatch in one launch.
     DecodeStripes,
-    /// Stores rows where their tokens are, and adds them up there.
+    /// Pushes rows to the ranks of their tokens, and sums them there.
     DecodeCombine,
     /// Counts where tokens go, per rank and per node.
     NodeLayout,
@@ -31,9 +31,9 @@ pub enum StandardPipeline {
     NodeNotify,
     /// Moves rows between nodes, in two hops.
     NodeDispatch,
-    /// The same by tables that an earlier dispatch left.
+    /// Moves rows between nodes by the tables of an earlier dispatch.
     NodeDispatchCached,
-    /// Brings rows back in two hops, and adds them up at each.
+    /// Returns rows in two hops, and sums them at each.
     NodeCombine,
 }
 
@@ -73,7 +73,7 @@ impl StandardPipeline {
     }
 }
 
-/// Where a buffer gets its kernels from: the compiled-in declarations, or files made by `emit`.
+/// Source of a buffer's kernels: the compiled-in declarations, or files made by `emit`.
 pub trait Emit {
     /// The plan and text of `pipeline`.
     fn emit(&self, pipeline: StandardPipeline, config: &Config) -> Result<Emitted, CallError>;
@@ -84,7 +84,7 @@ pub trait Emit {
 pub struct BuiltIn;
 
 impl BuiltIn {
-    /// The declaration behind a standard pipeline.
+    /// The declaration of a standard pipeline.
     pub fn entry(pipeline: StandardPipeline) -> AnyPipeline {
         match pipeline {
             StandardPipeline::Layout => AnyPipeline::of::<pipelines::Layout>(),
@@ -105,7 +105,8 @@ impl BuiltIn {
     }
 }
 
-/// The same with every role composed statement by statement: slower, and a second text to compare with.
+/// The standard pipelines with every role composed statement by statement. These kernels are slower;
+/// compare others with them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct BuiltInPlain;
 

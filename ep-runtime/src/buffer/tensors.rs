@@ -1,5 +1,5 @@
-//! Tensors of a buffer's calls: those of a caller, compared with what the buffer was made for, and views
-//! of what calls leave, which keep their place of the buffer.
+//! Tensors of a buffer's calls: tensors of a caller, compared with the buffer's shape, and views of
+//! results, which keep their slot of the buffer.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::error::{CallError, TensorFault};
 use crate::tensor::{Bf16, DeviceTensor, Element, TensorMemory};
 
 impl Buffer {
-    /// Rows of BF16 and where they go, for a dispatch. The number of tokens is that of the rows.
+    /// Input of a dispatch: BF16 rows and their experts. The number of tokens is the number of rows.
     pub fn input(
         &self,
         x: &DeviceTensor<Bf16, 2>,
@@ -40,7 +40,7 @@ impl Buffer {
         })
     }
 
-    /// A place for the sums of `tokens` tokens, for a combine.
+    /// Output of a combine for the sums of `tokens` tokens.
     pub fn output(
         &self,
         tokens: usize,
@@ -83,7 +83,8 @@ fn fits<E: Element>(
 }
 
 impl Received {
-    /// The rows: `Bf16`, or `E4m3` for the other payloads. How many have come say the counts.
+    /// The rows: `Bf16`, or `E4m3` for the other payloads. [`Handle::counts`](super::Handle::counts) says
+    /// how many have arrived.
     pub fn rows<E: Element>(&self) -> Result<DeviceTensor<E, 2>, CallError> {
         let options = &self.lease().shared.options;
         let is_bf16 = options.payload == Payload::Bf16;
@@ -96,13 +97,13 @@ impl Received {
         Ok(view(self.lease(), self.x()?, options.hidden))
     }
 
-    /// For each row its experts as this rank numbers them, -1 for those of other ranks.
+    /// The experts of each row as local numbers, -1 for experts of other ranks.
     pub fn experts(&self) -> Result<DeviceTensor<i64, 2>, CallError> {
         let topk = self.lease().shared.options.topk;
         Ok(view(self.lease(), Rows::new(self.topk_idx()?, topk as i64), topk))
     }
 
-    /// For each row the weights of all its experts.
+    /// The weights of all experts of each row.
     pub fn weights(&self) -> Result<DeviceTensor<f32, 2>, CallError> {
         let topk = self.lease().shared.options.topk;
         Ok(view(self.lease(), Rows::new(self.topk_weights()?, topk as i64), topk))
@@ -110,7 +111,7 @@ impl Received {
 }
 
 impl Offered {
-    /// The rows, in the order in which the dispatch received theirs.
+    /// The rows, in the order in which the dispatch received its rows.
     pub fn rows(&self) -> Result<DeviceTensor<Bf16, 2>, CallError> {
         Ok(view(self.lease(), self.x()?, self.lease().shared.options.hidden))
     }

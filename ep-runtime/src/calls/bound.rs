@@ -1,4 +1,5 @@
-//! A call between its checks and its launch: a caller of several kernels refuses before any is launched.
+//! A call between its checks and its launch, so that a caller of several kernels can check all calls before
+//! it launches any.
 
 use std::sync::{Arc, MutexGuard};
 
@@ -11,8 +12,8 @@ use crate::group::Group;
 use crate::launch::Prepared;
 use crate::tensor::{Given, TensorMemory};
 
-/// A call with all of its numbers: nothing of it can be refused any more. Other calls of the kernel on the
-/// rank wait until it is dropped.
+/// A call with all of its numbers, which can no longer be refused. Other calls of the kernel on the rank
+/// wait until it is dropped.
 pub struct BoundCall<'k> {
     prepared: &'k Prepared,
     pub(super) values: MutexGuard<'k, Vec<u64>>,
@@ -20,8 +21,8 @@ pub struct BoundCall<'k> {
 }
 
 impl CallKernel {
-    /// Checks a call of one rank, in a group that its caller has checked. `given` has a place for each
-    /// tensor of the declaration; where it has the tables, the call writes these, and no other ones.
+    /// Checks a call of one rank, in a group that the caller has checked. `given` has a place for each
+    /// tensor of the declaration. If it contains the tables, the call writes those and no others.
     pub fn bind(
         &self,
         rank: usize,

@@ -1,4 +1,4 @@
-//! One tensor of a call: what it has to be, and why it is refused.
+//! The requirements for one tensor of a call, and the reasons to refuse it.
 
 use ep_codegen::ir::{Elem, text};
 

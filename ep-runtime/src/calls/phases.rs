@@ -1,4 +1,5 @@
-//! Calls whose phases are launched apart: between them other work runs, and no SM is held.
+//! Calls whose phases are launched separately. Other work runs between them, and the call occupies no SM
+//! then.
 
 use std::sync::Arc;
 
@@ -6,8 +7,8 @@ use super::{CallKernel, CallOptions, LeftTables};
 use crate::error::CallError;
 use crate::tensor::{Given, TensorMemory};
 
-/// A call whose first phase is launched, with all that the others need: the memory of its tensors stays
-/// as long as this.
+/// A call whose first phase has been launched, with everything that the others need. The memory of its
+/// tensors lives as long as this value.
 pub struct PhasedCall {
     kernel: CallKernel,
     rank: usize,
@@ -34,7 +35,7 @@ impl CallKernel {
 }
 
 impl PhasedCall {
-    /// Launches a phase: the one that comes next, or it is refused.
+    /// Launches a phase. Only the next phase is accepted.
     pub fn go_on(&self, phase: usize, call: &CallOptions) -> Result<(), CallError> {
         let inner = self.kernel.inner.as_ref();
         inner.group.check(self.rank)?;
@@ -43,7 +44,7 @@ impl PhasedCall {
         self.kernel.put(self.rank, call, phase..phase + 1, &self.values, memory)
     }
 
-    /// The kernel, and the tables that the call leaves.
+    /// The kernel, and the tables that the call fills.
     pub fn left(&self) -> (&CallKernel, &LeftTables) {
         (&self.kernel, &self.left)
     }

@@ -1,4 +1,4 @@
-//! The memory that calls leave results in: tables of handles, and outputs that a kernel made itself.
+//! The memory for results of calls: tables of handles, and outputs that a kernel allocated itself.
 
 use std::cell::OnceCell;
 use std::sync::Arc;
@@ -10,13 +10,13 @@ use crate::error::CallError;
 use crate::memory::{DeviceMemory, HostMemory};
 use crate::tensor::{DeviceTensor, Element, TensorMemory, dense};
 
-/// What a call leaves: its tables.
+/// The tables that a call fills.
 pub struct LeftTables {
     pub(super) tables: Option<Arc<TensorMemory>>,
     pub(super) sizes: Sizes,
 }
 
-/// Memory for the tensors of a call, as large as the shape says.
+/// Memory for the tensors of a call, with the sizes of the shape.
 pub struct OutputMemory<'a> {
     kernel: &'a CallKernel,
     rank: usize,
@@ -25,7 +25,7 @@ pub struct OutputMemory<'a> {
 }
 
 impl CallKernel {
-    /// The table at a place of the declaration, as a call has left it; absent if the chosen arms record
+    /// The table at a place of the declaration, as a call has filled it; absent if the chosen arms record
     /// no such table.
     pub fn table<E: Element, const RANK: usize>(
         &self,
@@ -45,7 +45,7 @@ impl CallKernel {
         DeviceTensor::within(memory, block.address() + spec.at, extents, dense(&extents))
     }
 
-    /// Tables for calls that bring theirs, as large as the shape says.
+    /// Tables for calls that take them as arguments, with the sizes of the shape.
     pub fn tables(&self, rank: usize) -> Result<LeftTables, CallError> {
         let inner = self.inner.as_ref();
         let own = &inner.ranks[inner.group.local_index(rank)?];

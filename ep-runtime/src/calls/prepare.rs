@@ -1,4 +1,5 @@
-//! Preparing a kernel: the configuration that a caller's shape and options mean, and all memory.
+//! Prepares a kernel: derives the configuration from a caller's shape and options, and allocates all
+//! memory.
 
 use std::fmt::Debug;
 
@@ -16,30 +17,30 @@ use crate::tune::{Rates, Traffic};
 /// A tensor of a declaration, or a part or copy of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TensorName {
-    /// Its name there.
+    /// Its name in the declaration.
     pub name: &'static str,
-    /// Which part of a composite one: 0 is the row, 1 its first scale.
+    /// Which part of a composite tensor: 0 is the row, 1 its first scale.
     pub part: usize,
-    /// Which of several.
+    /// Which of several copies.
     pub copy: i64,
 }
 
-/// What a caller chooses of a declaration.
+/// A caller's choices for a declaration.
 #[derive(Debug, Clone, Copy)]
 pub struct PrepareOptions<'a> {
     /// All places of a call, in order.
     pub tensors: &'static [TensorName],
-    /// Numbers of the shape but for `ranks`, which the group has.
+    /// Numbers of the shape except `ranks`, which the group provides.
     pub dims: &'a [(&'static str, usize)],
-    /// The most that each size may be.
+    /// The maximum of each size.
     pub sizes: &'a [(&'static str, usize)],
     /// An arm for each axis.
     pub arms: &'a [(&'static str, &'static str)],
     /// Tunes that differ from their default.
     pub tunes: &'a [(&'static str, Option<i64>)],
-    /// How many of each optional or `up to` tensor calls bring.
+    /// How many copies of each optional or `up to` tensor calls pass.
     pub copies: &'a [(&'static str, usize)],
-    /// Handles, and outputs in the window, that may be in use at once.
+    /// Number of handles, and of outputs in the window, that may be in use at once.
     pub live: usize,
 }
 
@@ -95,8 +96,8 @@ impl PrepareOptions<'_> {
 }
 
 impl CallKernel {
-    /// Emits, compiles and loads the pipeline, and allocates all that its calls take. All processes of
-    /// the group prepare the same pipelines in the same order.
+    /// Emits, compiles and loads the pipeline, and allocates everything that its calls need. All processes
+    /// of the group must prepare the same pipelines in the same order.
     pub fn prepare(
         group: &Group,
         entry: AnyPipeline,

@@ -1,6 +1,6 @@
-//! Emitted pipelines that become kernels together, one window for all: their control memory stands in
-//! front, and what lies in the window for their calls behind it. What one of them leaves there another
-//! one reads in place.
+//! Emitted pipelines that become kernels together, with one window for all of them. Their control memory
+//! comes first, then the tensors of their calls that are in the window. One kernel reads in place what
+//! another one wrote.
 
 use std::sync::{Arc, Mutex};
 

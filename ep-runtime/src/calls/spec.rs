@@ -1,8 +1,8 @@
-//! What a call has to give, and which words of `struct Args` it becomes.
+//! The arguments that a call must provide, and the words of `struct Args` that they become.
 //!
-//! The numbers of a call stand in one list: four for each place of the declaration (address, row
-//! stride, column stride, place in the window), two for each size (how many, and where the device finds
-//! how many), one for each tensor of several copies, one for each arg, and where the network is.
+//! One list holds the numbers of a call: four for each place of the declaration (address, row stride,
+//! column stride, place in the window), two for each size (how many, and where the device finds the
+//! number), one for each tensor of several copies, one for each arg, and the address of the network.
 
 mod words;
 

@@ -1,4 +1,4 @@
-//! What a typed call refuses before anything is launched, and which bytes it launches with otherwise.
+//! Tests what a typed call refuses before it launches anything, and with which bytes it launches otherwise.
 
 use super::spec::WORDS;
 use super::{BoundCall, CallOptions, CallProgram, Held, Loader, Room};

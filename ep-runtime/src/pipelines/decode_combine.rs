@@ -1,15 +1,14 @@
-//! `decode-combine`: few rows back to their tokens and added up, in one launch.
+//! `decode-combine`: returns few rows to their tokens and sums them, in one launch.
 
 use crate::pipeline;
 pub use decode_combine::*;
 
 pipeline! {
-    /// Adds up the rows that the experts made of a token, in order of rank, and any bias, for calls of few
-    /// tokens.
+    /// Sums the rows that the experts made of a token, in order of rank, and any bias, for few tokens.
     ///
-    /// Rows are stored where their tokens are, so that nobody announces or fetches any. A slot for each token
-    /// and rank takes memory; `nvl-combine` needs none and is for more tokens. It belongs to a
-    /// `decode-dispatch`.
+    /// Rows are pushed to the ranks of their tokens, so nobody announces or fetches any. A slot for each
+    /// token and rank takes memory; `nvl-combine` needs no slots and is for more tokens. Use
+    /// `decode-combine` after a `decode-dispatch`.
     pub pipeline DecodeCombine {
         shape {
             ranks: 1..=64, hidden: 16..=32768 step 16, topk: 1..=32,

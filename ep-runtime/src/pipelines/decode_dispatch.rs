@@ -1,4 +1,4 @@
-//! `decode-dispatch`: few rows to the ranks of their experts, counts and all, in one launch.
+//! `decode-dispatch`: sends few rows to the ranks of their experts, including their counts, in one launch.
 
 use crate::pipeline;
 pub use decode_dispatch::*;
@@ -6,8 +6,9 @@ pub use decode_dispatch::*;
 pipeline! {
     /// Sends each token's row to every rank that owns one of its experts, for calls of few tokens.
     ///
-    /// Nothing has to run before it: it counts what goes where, tells every rank, and places its rows
-    /// behind those of the ranks before it. It leaves what `nvl-dispatch` and `layout` leave.
+    /// No other kernel has to run before it. The kernel counts its rows for each rank, publishes the counts
+    /// to every rank, and places its rows behind those of the ranks before it. It fills the same tables as
+    /// `nvl-dispatch` and `layout`.
     pub pipeline DecodeDispatch {
         shape {
             ranks: 1..=64, hidden: 16..=32768 step 16, topk: 1..=32, experts: 1..=4096,

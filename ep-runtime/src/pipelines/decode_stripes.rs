@@ -1,4 +1,4 @@
-//! `decode-stripes`: what a cached dispatch reads, made of what `decode-dispatch` has left.
+//! `decode-stripes`: derives the tables that a cached dispatch reads from those of `decode-dispatch`.
 
 use crate::pipeline;
 pub use decode_stripes::*;
@@ -6,8 +6,8 @@ pub use decode_stripes::*;
 pipeline! {
     /// Counts the tokens that each stripe sends to each rank, as `layout` counts them.
     ///
-    /// A dispatch in one launch has no stripes. Only a cached dispatch of the same tokens wants them, so
-    /// that its first call makes them.
+    /// A dispatch in one launch has no stripes. Only a cached dispatch of the same tokens needs them, and
+    /// its first call makes them.
     pub pipeline DecodeStripes {
         shape { ranks: 1..=64, stripes: 1..=1024 }
         size tokens;

@@ -1,5 +1,5 @@
-//! `expert-layout`, `expert-prefix`, `expand`: the rows that a rank has received, one after the other
-//! for each of its experts, as a grouped product reads them.
+//! `expert-layout`, `expert-prefix`, `expand`: sort the rows that a rank has received by expert, as a
+//! grouped GEMM reads them.
 
 use crate::pipeline;
 pub use expand::*;
@@ -7,8 +7,8 @@ pub use expand::*;
 pipeline! {
     /// Counts the received rows of each expert of this rank.
     ///
-    /// `expert_idx` is what a dispatch gives as `recv_topk_idx`: experts as this rank numbers them, -1
-    /// for those of other ranks. A row that names an expert twice counts once.
+    /// `expert_idx` is the `recv_topk_idx` of a dispatch: local numbers of experts, -1 for experts of other
+    /// ranks. A row that names an expert twice counts once.
     pub pipeline ExpertLayout {
         shape {
             ranks: 1..=64, topk: 1..=32, experts: 1..=4096, stripes: 1..=1024,
@@ -31,11 +31,11 @@ pipeline! {
 }
 
 pipeline! {
-    /// Turns the counts into places.
+    /// Turns the counts into positions.
     ///
-    /// The rows of `expert` begin at `expert_first[expert]`, a multiple of `alignment`, and
-    /// `expert_first[local_experts]` is where the last one's end. `stripe_first[expert, stripe]` is
-    /// the first row of the stripe among those of the expert.
+    /// The rows of `expert` begin at `expert_first[expert]`, a multiple of `alignment`, and the last
+    /// expert's rows end at `expert_first[local_experts]`. `stripe_first[expert, stripe]` is the first row
+    /// of the stripe among those of the expert.
     pub pipeline ExpertPrefix {
         shape {
             ranks: 1..=64, experts: 1..=4096, stripes: 1..=1024,
@@ -57,11 +57,11 @@ pipeline! {
 }
 
 pipeline! {
-    /// Copies each received row to the place that it has for each of its experts.
+    /// Copies each received row once for each of its local experts.
     ///
-    /// The rows of an expert are in the order in which they lie in `x`: by source rank, then token.
-    /// `expanded_src` says which row of `x` each one is; between the last row of an expert and the
-    /// next multiple of the alignment it is -1, and `expanded_x` stays as it is.
+    /// The rows of an expert are in the same order as in `x`: by source rank, then token. `expanded_src` is
+    /// the row of `x` that each one copies. Between the last row of an expert and the next multiple of the
+    /// alignment it is -1, and `expanded_x` is unchanged.
     pub pipeline Expand {
         shape {
             ranks: 1..=64, hidden: 16..=32768 step 16, topk: 1..=32, experts: 1..=4096,

@@ -1,17 +1,16 @@
-//! `layout`: where tokens go, and where their rows will lie.
+//! `layout`: computes where tokens go, and the positions of their rows.
 
 use crate::pipeline;
 pub use layout::*;
 
 pipeline! {
-    /// Counts the tokens that go to each rank and each expert, exchanges the counts of all ranks and turns
-    /// them into positions.
+    /// Counts the tokens for each rank and each expert, exchanges the counts and computes positions.
     ///
-    /// A stripe is a slice of the tokens; what it sends to each rank is counted apart, so that
-    /// every stripe of a dispatch knows where its rows go without asking another one.
+    /// A stripe is a slice of the tokens. The rows that it sends to each rank are counted separately, so
+    /// every stripe of a dispatch knows the positions of its rows without asking another stripe.
     /// `rank_prefix[source, dest]` is the first row of `source` in the output of `dest`, and
-    /// `rank_prefix[ranks, dest]` the number of rows there; `stripe_prefix[peer, stripe]` is the
-    /// first row of the stripe among those that this rank sends to `peer`.
+    /// `rank_prefix[ranks, dest]` the number of rows there. `stripe_prefix[peer, stripe]` is the first row
+    /// of the stripe among those that this rank sends to `peer`.
     pub pipeline Layout {
         shape {
             ranks: 1..=64, topk: 1..=32, experts: 1..=4096, stripes: 1..=1024,

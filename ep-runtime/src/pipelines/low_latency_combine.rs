@@ -1,12 +1,12 @@
-//! `low-latency-combine`: every row per expert goes back to a slot that its expert and token name,
-//! and is added up there.
+//! `low-latency-combine`: returns each expert's row to the slot of its expert and token, and sums the rows
+//! there.
 
 use super::low_latency_dispatch::LowLatencyDispatch;
 use crate::pipeline;
 pub use low_latency_combine::*;
 
 pipeline! {
-    /// Adds up the weighted rows that the experts made of a token.
+    /// Sums the weighted rows that the experts made of a token.
     pub pipeline LowLatencyCombine {
         shape {
             ranks: 1..=64, nodes: 1..=64, hidden: 16..=32768 step 16, topk: 1..=32,

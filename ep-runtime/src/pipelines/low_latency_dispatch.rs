@@ -1,5 +1,5 @@
-//! `low-latency-dispatch`: a row per expert, straight into a slot that nobody else writes; no counts go
-//! ahead of the rows.
+//! `low-latency-dispatch`: sends a row for each expert directly into a slot that nobody else writes. No
+//! counts are sent before the rows.
 
 use crate::pipeline;
 pub use low_latency_dispatch::*;
@@ -7,8 +7,8 @@ pub use low_latency_dispatch::*;
 pipeline! {
     /// Sends each token's row to the ranks of its experts and packs the rows per expert.
     ///
-    /// The two phases may be launched apart, so that other work runs while the rows travel; together they
-    /// are one kernel.
+    /// The two phases may be launched separately, so that other work runs while the rows travel. Together
+    /// they are one kernel.
     pub pipeline LowLatencyDispatch {
         shape {
             ranks: 1..=64, nodes: 1..=64, hidden: 16..=32768 step 16, topk: 1..=32,

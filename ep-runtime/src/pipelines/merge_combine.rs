@@ -1,14 +1,15 @@
-//! `merge-combine`: what the experts of a rank made of a row, added up and sent back once, in one launch.
+//! `merge-combine`: sums the rows that the experts of a rank made of a token and sends one sum back, in one
+//! launch.
 
 use super::packed_dispatch::PackedDispatch;
 use crate::pipeline;
 pub use merge_combine::*;
 
 pipeline! {
-    /// Adds up what the experts of each rank made of a token, each times its weight, and then what comes back of the
-    /// token from the ranks, in order of choice and of rank, for calls of few tokens.
+    /// Sums the weighted rows of each rank's experts there, then the sums of the ranks, for few tokens.
     ///
-    /// It is `decode-combine` for rows that a `packed-dispatch` has packed: each sum is made where it is sent.
+    /// Sums are in order of choice, then in order of rank. This is `decode-combine` for rows that a
+    /// `packed-dispatch` has packed: the sender computes each rank's sum.
     pub pipeline MergeCombine {
         shape {
             ranks: 1..=64, hidden: 16..=32768 step 16, topk: 1..=32, experts: 1..=4096,

@@ -1,5 +1,5 @@
-//! `node-combine`: the way back of two hops. The rows of a node are added up on its rail before they
-//! cross the network, and the sums of the nodes are added up at the token's rank.
+//! `node-combine`: returns rows in two hops. The rows of a node are summed on its rail before they cross
+//! the network, and the sums of the nodes are summed at the token's rank.
 
 use super::node_dispatch::NodeDispatch;
 use super::node_layout::NodeNotify;
@@ -7,7 +7,7 @@ use crate::pipeline;
 pub use node_combine::*;
 
 pipeline! {
-    /// Adds up the rows that the experts made of a token, first per node, then over the nodes.
+    /// Sums the rows that the experts made of a token, first per node, then over the nodes.
     pub pipeline NodeCombine {
         shape {
             nodes: 2..=64, local_ranks: 1..=8, hidden: 16..=32768 step 16, topk: 1..=32,

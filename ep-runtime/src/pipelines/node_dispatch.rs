@@ -1,6 +1,6 @@
-//! `node-dispatch`: rows to the ranks of their experts in two hops. A row crosses the network once per
-//! node, to the rank with the sender's index in that node (the rail), which passes it on over NVLink to
-//! every rank of the node that needs it.
+//! `node-dispatch`: sends rows to the ranks of their experts in two hops. A row crosses the network once
+//! per node, to the rank with the sender's index in that node (the rail). That rank forwards the row over
+//! NVLink to every rank of the node that needs it.
 
 use super::node_layout::{NodeLayout, NodeNotify};
 use crate::pipeline;

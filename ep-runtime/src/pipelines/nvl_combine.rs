@@ -1,13 +1,13 @@
-//! `nvl-combine`: rows back to their tokens, added up, over NVLink.
+//! `nvl-combine`: returns rows to their tokens and sums them, over NVLink.
 
 use crate::pipeline;
 pub use nvl_combine::*;
 
 pipeline! {
-    /// Adds up the rows that the experts made of a token, in order of rank, and any bias.
+    /// Sums the rows that the experts made of a token, in order of rank, and any bias.
     ///
-    /// `via Pull` reads the rows where the experts left them and belongs to a dispatch `via
-    /// Direct`; `via Ring` belongs to a dispatch `via Ring`.
+    /// `via Pull` reads the rows where the experts wrote them and belongs to a dispatch `via Direct`. `via
+    /// Ring` belongs to a dispatch `via Ring`.
     pub pipeline NvlCombine {
         shape { ranks: 1..=64, hidden: 16..=32768 step 16, topk: 1..=32 }
         variant via { Pull, Ring }

@@ -1,4 +1,4 @@
-//! `nvl-dispatch`: rows to the ranks of their experts, over NVLink.
+//! `nvl-dispatch`: sends rows to the ranks of their experts, over NVLink.
 
 use crate::pipeline;
 pub use nvl_dispatch::*;
@@ -6,8 +6,8 @@ pub use nvl_dispatch::*;
 pipeline! {
     /// Sends each token's row to every rank that owns one of its experts.
     ///
-    /// `via Direct` stores rows in the receiver's output, which lies in the window; `via Ring`
-    /// needs no output in the window. A cached call takes its positions from a fresh one.
+    /// `via Direct` stores rows in the receiver's output, which is in the window. `via Ring` needs no
+    /// output in the window. A cached call takes its positions from a fresh one.
     pub pipeline NvlDispatch {
         shape { ranks: 1..=64, hidden: 16..=32768 step 16, topk: 1..=32, experts: 1..=4096 }
         variant payload {

@@ -4,11 +4,11 @@ use crate::pipeline;
 pub use packed_dispatch::*;
 
 pipeline! {
-    /// Sends each token's row to every rank that owns one of its experts, which packs it for each of these, for calls of
-    /// few tokens. Rows are cast as they leave.
+    /// Sends each token's row once to every rank of its experts, which packs it per expert, for few tokens.
     ///
-    /// The rows of an expert are in the order of their ranks and tokens. It leaves what `low-latency-dispatch` leaves, in
-    /// one launch as `decode-dispatch` does; `merge-combine` and `spread-combine` bring the rows back.
+    /// Senders cast the rows. The rows of an expert are in order of rank and token. This pipeline fills the
+    /// same tensors as `low-latency-dispatch`, in one launch as `decode-dispatch` does. `merge-combine` and
+    /// `spread-combine` return the rows.
     pub pipeline PackedDispatch {
         shape {
             ranks: 1..=64, hidden: 16..=32768 step 16, topk: 1..=32, experts: 1..=4096,

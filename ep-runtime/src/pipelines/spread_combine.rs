@@ -1,14 +1,16 @@
-//! `spread-combine`: what the experts of a rank made of a row, back to its token as it is, in one launch.
+//! `spread-combine`: returns each row that the experts of a rank made to its token unchanged, in one
+//! launch.
 
 use super::packed_dispatch::PackedDispatch;
 use crate::pipeline;
 pub use spread_combine::*;
 
 pipeline! {
-    /// Adds up what the experts made of a token, each times its weight, in order of choice, for calls of few tokens.
+    /// Sums the weighted rows that the experts made of a token, in order of choice, for few tokens.
     ///
-    /// It belongs to a `packed-dispatch`. Only the token's rank needs the weights; with those at the experts, `merge-combine`
-    /// sends a row for each rank where this sends one for each expert.
+    /// Use it after a `packed-dispatch`. Only the token's rank needs the weights. If the ranks of the
+    /// experts have the weights, `merge-combine` sends one row per rank where this pipeline sends one per
+    /// expert.
     pub pipeline SpreadCombine {
         shape {
             ranks: 1..=64, hidden: 16..=32768 step 16, topk: 1..=32, experts: 1..=4096,

@@ -1,5 +1,5 @@
-//! What a machine gives a plain push of bytes: to every other rank what the wire does, to the rank
-//! itself what a copy does.
+//! Measures plain pushes of bytes: to every other rank, as the link carries them, and to the rank itself,
+//! as a copy.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,12 +34,12 @@ pub enum Destination {
     Others,
     /// The rank itself.
     Own,
-    /// Every rank, itself too.
+    /// Every rank, including the rank itself.
     All,
 }
 
 impl Destination {
-    /// How many ranks that is, for each of `ranks`.
+    /// Number of destinations, in a group of `ranks` ranks.
     pub fn peers(self, ranks: usize) -> u64 {
         match self {
             Destination::Others => ranks as u64 - 1,
@@ -49,8 +49,8 @@ impl Destination {
     }
 }
 
-/// The shortest time in which all ranks push `bytes` each to the others together, with the number
-/// of blocks that took it. None on devices without bulk copies, for a group of one, and between nodes.
+/// The shortest time in which all ranks push `bytes` each to the others together, with the number of blocks
+/// that took it. `None` on devices without bulk copies, for a group of one rank, and between nodes.
 pub fn wire_time(group: &Group, bytes: u64) -> Result<Option<(Duration, u32)>, CallError> {
     let backend = group.backend();
     if bytes == 0 || !can_be_timed(group, Destination::Others) {
@@ -72,7 +72,7 @@ pub fn wire_time(group: &Group, bytes: u64) -> Result<Option<(Duration, u32)>, C
     Ok(best.map(|(time, blocks)| (time.mul_f64(share), blocks)))
 }
 
-/// Bytes a second that each rank pushes with this many blocks. None where [`wire_time`] has none.
+/// Bytes per second that each rank pushes with this many blocks. `None` in the cases of [`wire_time`].
 pub fn push_rate(
     group: &Group,
     destination: Destination,
@@ -94,7 +94,7 @@ fn can_be_timed(group: &Group, destination: Destination) -> bool {
     reaches_all && has_peers && backend.arch().has_tma() && backend.runs_alone()
 }
 
-/// A plain push by every rank, made ready.
+/// A prepared plain push by every rank.
 pub struct Pushes {
     group: Group,
     destination: Destination,
@@ -107,7 +107,7 @@ pub struct Pushes {
 }
 
 impl Pushes {
-    /// For `bytes` from each rank to all its peers together, and what rounding adds.
+    /// Prepares a push of `bytes` from each rank to all its peers together; rounding may add some.
     pub fn new(group: &Group, destination: Destination, bytes: u64) -> Result<Pushes, CallError> {
         if destination != Destination::Own && group.nodes() > 1 {
             let nodes = group.nodes();
@@ -156,12 +156,12 @@ impl Pushes {
         self.bytes
     }
 
-    /// Where a local rank gets what `source` sends it.
+    /// Address at a local rank where the bytes of `source` arrive.
     pub fn region(&self, rank: usize, source: usize) -> Result<u64, CallError> {
         Ok(self.window.own(rank)? + source as u64 * self.bytes)
     }
 
-    /// What a rank sends to each of its peers.
+    /// The bytes that a rank sends to each of its peers.
     pub fn sent_by(&self, rank: usize) -> Vec<u8> {
         sent_by(rank, self.bytes)
     }

@@ -8,26 +8,25 @@ use crate::pipelines::{
     decode_combine, decode_dispatch, node_combine, node_dispatch, nvl_combine, nvl_dispatch,
 };
 
-/// Tunes that differ from their default. Those of kernels, or of arms, that a buffer does not have are
-/// without effect.
+/// Tunes that differ from their default. Tunes of kernels or arms that a buffer does not have are ignored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct BufferTunes {
-    /// Of dispatches, fresh and cached, that are no single launch.
+    /// Tunes of dispatches, fresh and cached, that take several launches.
     pub nvl_dispatch: nvl_dispatch::TuneOptions,
-    /// Of combines that fetch rows, or take them from rings. Its stripes are those of the dispatch.
+    /// Tunes of combines that pull rows or take them from rings. Stripes are those of the dispatch.
     pub nvl_combine: nvl_combine::TuneOptions,
-    /// Of dispatches in one launch.
+    /// Tunes of dispatches in one launch.
     pub decode_dispatch: decode_dispatch::TuneOptions,
-    /// Of combines that store rows where their tokens are.
+    /// Tunes of combines that push rows to the ranks of their tokens.
     pub decode_combine: decode_combine::TuneOptions,
-    /// Of dispatches between nodes, fresh and cached.
+    /// Tunes of dispatches between nodes, fresh and cached.
     pub node_dispatch: node_dispatch::TuneOptions,
-    /// Of combines between nodes. Its stripes are those of the dispatch.
+    /// Tunes of combines between nodes. Stripes are those of the dispatch.
     pub node_combine: node_combine::TuneOptions,
 }
 
 impl BufferTunes {
-    /// The tune `name` of a pipeline, for programs that read names: both as on the command line.
+    /// The tune `name` of a pipeline, for programs that read names from the command line.
     pub fn by_name(&mut self, pipeline: &str, name: &str) -> Result<&mut Option<i64>, CallError> {
         let wrong = |what: String| CallError::Mismatch { what };
         let (tune, names) = match pipeline {
