@@ -1,8 +1,8 @@
-//! The bytes of `struct Args`: what the one parameter of a kernel holds.
+//! The bytes of `struct Args`, the one parameter of a kernel.
 //!
-//! Names are resolved once, when a kernel is prepared: an [`ArgsMap`] says for every member which
-//! value of a call it takes and what is added to it. What no call changes is stored then, too, in the
-//! [`ArgsBlock`] of each rank; a call only adds and stores what differs.
+//! Names are resolved once, when a kernel is prepared: an [`ArgsMap`] says for every member which value of
+//! a call it takes and what is added to it. Values that no call changes are stored in the [`ArgsBlock`] of
+//! each rank at that time. A call only adds and stores the values that differ.
 
 mod bindings;
 

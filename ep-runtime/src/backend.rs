@@ -1,7 +1,7 @@
-//! What the run time needs of a machine: memory, windows, launches and time.
+//! The interface to a machine: memory, windows, launches and time.
 //!
-//! One backend drives some or all ranks of a group: on GPUs each rank is a device (or shares one),
-//! on the host all ranks live in the emulator. Everything above this trait is written once.
+//! One backend drives some or all ranks of a group. On GPUs each rank is a device (or shares one); on the
+//! host all ranks live in the emulator. Everything above this trait is written once.
 
 use std::fmt;
 use std::ops::Range;
@@ -18,7 +18,7 @@ impl Stream {
     /// The rank's own stream.
     pub const OWN: Stream = Stream(0);
 
-    /// The driver's default stream, on which programs run that name none. Nobody destroys it.
+    /// The driver's default stream, which programs use that name no stream. It is never destroyed.
     pub const DEFAULT: Stream = Stream(1);
 
     /// A stream of the caller, by its driver handle (`CUstream`); 0 means the rank's own.
@@ -67,10 +67,10 @@ impl Captured {
     }
 }
 
-/// What a graph keeps alive: it is dropped when the graph can run no more.
+/// An object that a graph keeps alive. It is dropped when the graph can no longer run.
 pub type Kept = Box<dyn Send>;
 
-/// Whether something can still come from outside after so long a wait.
+/// Whether something can still arrive from outside after a wait of this length.
 pub type MayCome = Arc<dyn Fn(Duration) -> bool + Send + Sync>;
 
 /// An event of the caller, by its driver handle.
@@ -87,13 +87,13 @@ impl Signal {
         Signal(handle)
     }
 
-    /// The event behind it, for as long as it is looked at.
+    /// The event of this signal, borrowed for as long as it is used.
     pub fn event(self) -> Event {
         Event(self.0)
     }
 }
 
-/// What [`Backend::compile`] makes of an emitted kernel: a CUBIN, or what a host backend loads.
+/// The result of [`Backend::compile`]: a CUBIN, or what a host backend loads.
 pub type Image = Arc<[u8]>;
 
 /// Host memory that kernels of one rank read and write: timeout records, counts.
@@ -108,33 +108,33 @@ pub struct HostBlock {
 }
 
 impl HostBlock {
-    /// Where kernels find it.
+    /// The address for kernels.
     pub fn address(&self) -> u64 {
         self.device
     }
 }
 
-/// A symmetric window: as many bytes on every rank, each reachable from all.
+/// A symmetric window: the same number of bytes on every rank, accessible from all.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mapping {
-    /// Number by which the backend knows it.
+    /// Number that identifies the window in the backend.
     pub id: u64,
     /// Size on every rank.
     pub bytes: u64,
-    /// For each local rank, in order: the address of every rank's window as that rank sees it; 0 where it
-    /// does not reach it.
+    /// For each local rank, in order: the address of every rank's window as that rank sees it, or 0 if it
+    /// cannot access that window.
     pub bases: Vec<Vec<u64>>,
 }
 
-/// How a network card reaches device memory.
+/// How a network card accesses device memory.
 #[cfg(target_os = "linux")]
 #[derive(Debug)]
 pub enum CardAccess {
-    /// By a dma-buf of exactly the memory.
+    /// By a dma-buf of exactly this memory.
     DmaBuf(std::os::fd::OwnedFd),
-    /// By its address, which a module of the kernel looks up.
+    /// By its address, which a kernel module looks up.
     PeerMemory,
-    /// Not at all, or without promising the order that kernels rely on.
+    /// Not at all, or without the ordering that kernels rely on.
     None,
 }
 
@@ -154,13 +154,13 @@ pub struct KernelLaunch<'a> {
     pub code: Code,
     /// Blocks of the grid.
     pub blocks: u32,
-    /// Whether its blocks wait for one another, or several of them for other ranks, so that all of them
-    /// have to be resident at once.
+    /// Whether all of its blocks have to be resident at once, because they wait for one another, or because
+    /// several of them wait for other ranks.
     pub waits: bool,
-    /// Whether it first waits for the end of the kernel before it in its stream, as `ep::enter` does, so
-    /// that it may be brought to the SMs ahead of that.
+    /// Whether the kernel first waits for the end of its predecessor in the stream, as `ep::enter` does, so
+    /// that it may be launched before that end.
     pub enters: bool,
-    /// How many phases of a call it runs: other ranks may launch them one by one.
+    /// Number of phases of a call in this launch; other ranks may launch the phases one by one.
     pub phases: u32,
     /// The kernel's one argument, `struct Args`.
     pub args: &'a [u8],
@@ -169,55 +169,56 @@ pub struct KernelLaunch<'a> {
 /// Rows that are copied within the memory of one rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RowCopy {
-    /// Address of the first row there.
+    /// Address of the first destination row.
     pub to: u64,
-    /// Bytes from one row to the next there, at least those of a row.
+    /// Bytes from one destination row to the next, at least the size of a row.
     pub to_stride: u64,
-    /// Address of the first row here.
+    /// Address of the first source row.
     pub from: u64,
-    /// Bytes from one row to the next here, at least those of a row.
+    /// Bytes from one source row to the next, at least the size of a row.
     pub from_stride: u64,
     /// Bytes of a row.
     pub row_bytes: u64,
-    /// How many.
+    /// Number of rows.
     pub rows: u64,
 }
 
 impl RowCopy {
-    /// Where each row goes, and where it comes from.
+    /// The destination and the source of each row.
     pub fn places(&self) -> impl Iterator<Item = (u64, u64)> {
         let RowCopy { to, to_stride, from, from_stride, rows, .. } = *self;
         (0..rows).map(move |row| (to + row * to_stride, from + row * from_stride))
     }
 }
 
-/// A kernel of the caller that runs beside those of a group, on another stream.
+/// A kernel of the caller that runs beside the group's kernels, on another stream.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KernelBeside {
     /// Its rank.
     pub rank: usize,
-    /// What it does, in order.
+    /// Its steps, in order.
     pub steps: Vec<StepBeside>,
-    /// What it reads: words of the group's kernels by address and bytes, and the memory of which they tell it.
+    /// What it reads: words of the group's kernels by address and bytes, and the memory that those words
+    /// publish.
     pub told: Vec<ToldMemory>,
 }
 
 /// A step of a kernel of the caller.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StepBeside {
-    /// What it writes: address and bytes.
+    /// Memory that the step writes: address and bytes.
     pub written: Vec<(u64, u64)>,
-    /// The words that it raises when all of that is written.
+    /// The words that the step raises once everything is written.
     pub raised: Vec<u64>,
 }
 
-/// Words by address and bytes, and the memory that is there once they have been raised.
+/// Words by address and bytes, and the memory that is ready once they have been raised.
 pub type ToldMemory = ((u64, u64), Vec<(u64, u64)>);
 
 /// A machine that runs emitted kernels for some ranks of a group.
 ///
-/// Ranks are numbered over the whole group; every method that takes one wants a local rank.
-/// Implementations never panic on wrong numbers: they return [`BackendError::Wrong`].
+/// Ranks are numbered over the whole group. Methods that take a rank expect a local one. Implementations
+/// never panic on wrong numbers: they return [`BackendError::Wrong`].
 pub trait Backend: Send + Sync {
     /// The machine in a few words, such as `4 x NVIDIA H200`.
     fn name(&self) -> String;
@@ -228,16 +229,16 @@ pub trait Backend: Send + Sync {
     /// The ranks that this process drives.
     fn local(&self) -> Range<usize>;
 
-    /// The ranks whose windows those reach, of this process or of others on the same machine.
+    /// The ranks whose windows the local ranks access, in this process or in others on the same machine.
     fn node(&self) -> Range<usize> {
         self.local()
     }
 
-    /// Waits until every process of the group has come to the step `label`, and gives what each of
-    /// them brought; just `value` when all ranks are local.
+    /// Waits until every process of the group has reached the step `label`, and returns the value of each;
+    /// just `value` if all ranks are local.
     fn gather(&self, label: &str, value: u64) -> Result<Vec<u64>, BackendError>;
 
-    /// Says what this process does next, for the errors of processes that wait for it.
+    /// Announces what this process does next, for the errors of processes that wait for it.
     fn say(&self, doing: &str) {
         let _ = doing;
     }
@@ -248,32 +249,33 @@ pub trait Backend: Send + Sync {
         false
     }
 
-    /// Lets kernels wait for what comes from outside of a backend that runs them itself, as long as
-    /// `may_come` says that something can; its argument is how long nothing has moved.
+    /// Lets kernels wait for outside events on a backend that runs the kernels itself, as long as
+    /// `may_come` says that something can arrive. Its argument is how long nothing has moved.
     fn wait_for(&self, may_come: MayCome) -> Result<(), BackendError> {
         drop(may_come);
         Ok(())
     }
 
-    /// Lets kernels wait in vain for so long and go on, on a backend that would take that for a deadlock.
+    /// Lets waits of kernels expire after this time and kernels go on, on a backend that would report a
+    /// deadlock instead.
     fn let_waits_run_out(&self, after: Duration) {
         let _ = after;
     }
 
-    /// What kernels are compiled for.
+    /// The target architecture of kernels.
     fn arch(&self) -> Arch;
 
-    /// SMs that the rank may fill; ranks of one device share them evenly.
+    /// SMs that the rank may fill. Ranks on one device share its SMs evenly.
     fn sms(&self, rank: usize) -> u32;
 
-    /// The GPU of a local rank, by its number on this machine; none where ranks have no GPU.
+    /// The GPU of a local rank, by its number on this machine; `None` if ranks have no GPU.
     fn device(&self, rank: usize) -> Option<i32> {
         let _ = rank;
         None
     }
 
-    /// Whether kernels run while the host does something else. If not, they run inside
-    /// [`Backend::sync`] and [`Backend::poll`], and one thread has to launch for all ranks.
+    /// Whether kernels run while the host does something else. If not, they run inside [`Backend::sync`]
+    /// and [`Backend::poll`], and one thread has to launch for all ranks.
     fn runs_alone(&self) -> bool;
 
     /// Compiles emitted text.
@@ -297,10 +299,10 @@ pub trait Backend: Send + Sync {
     /// Frees what [`Backend::alloc`] returned. May wait for the device.
     fn free(&self, rank: usize, address: u64) -> Result<(), BackendError>;
 
-    /// Copies to the device behind what is in the rank's own stream; `from` may be reused at once.
+    /// Copies to the device, after the work in the rank's own stream. `from` may be reused at once.
     fn write(&self, rank: usize, to: u64, from: &[u8]) -> Result<(), BackendError>;
 
-    /// Copies from the device behind what is in the rank's own stream, and waits for it.
+    /// Copies from the device, after the work in the rank's own stream, and waits for the copy.
     fn read(&self, rank: usize, from: u64, to: &mut [u8]) -> Result<(), BackendError>;
 
     /// Sets bytes in stream order.
@@ -316,20 +318,20 @@ pub trait Backend: Send + Sync {
     /// Copies rows, in stream order.
     fn copy_rows(&self, rank: usize, stream: Stream, copy: &RowCopy) -> Result<(), BackendError>;
 
-    /// Says what a piece of memory holds, to a backend that reports on what kernels touch.
-    /// `waived`: policies of its checker that the accesses there need not keep.
+    /// Names a piece of memory for a backend that reports accesses of kernels. `waived`: policies of its
+    /// checker that accesses to this memory need not follow.
     fn name_memory(&self, rank: usize, at: u64, bytes: u64, name: &str, waived: &[&str]) {
         let _ = (rank, at, bytes, name, waived);
     }
 
-    /// Says which kernels run beside those of the group until the next call of this, to a backend that
-    /// checks what is ordered.
+    /// Sets the kernels that run beside those of the group until the next call of this method, for a
+    /// backend that checks the order of accesses.
     fn run_beside(&self, kernels: &[KernelBeside]) {
         let _ = kernels;
     }
 
-    /// Says what a loaded kernel was planned as, by the number that its records carry, to a backend
-    /// that reports on what kernels do.
+    /// Sets the plan of a loaded kernel, under the number that its records carry, for a backend that
+    /// reports on kernels.
     fn name_pipeline(&self, number: u32, plan: &Arc<Plan>) {
         let _ = (number, plan);
     }
@@ -340,21 +342,21 @@ pub trait Backend: Send + Sync {
     /// Frees what [`Backend::alloc_host`] returned.
     fn free_host(&self, rank: usize, block: HostBlock) -> Result<(), BackendError>;
 
-    /// Reads words of a host block as they are now; `at` is a byte offset. Waits for nothing.
+    /// Reads words of a host block as they are now; `at` is a byte offset. Does not wait.
     fn read_host(&self, block: &HostBlock, at: u64, to: &mut [u32]) -> Result<(), BackendError>;
 
-    /// Writes words of a host block; `at` is a byte offset. Waits for nothing.
+    /// Writes words of a host block; `at` is a byte offset. Does not wait.
     fn write_host(&self, block: &HostBlock, at: u64, from: &[u32]) -> Result<(), BackendError>;
 
-    /// How a network card reaches `bytes` of device memory from `at` on, both whole pages.
+    /// How a network card accesses `bytes` of device memory starting at `at`, both whole pages.
     #[cfg(target_os = "linux")]
     fn reach_by_card(&self, rank: usize, at: u64, bytes: u64) -> Result<CardAccess, BackendError> {
         let _ = (rank, at, bytes);
         Ok(CardAccess::None)
     }
 
-    /// Lets kernels of a rank write to registers of another device, which this process has mapped at `host`;
-    /// gives where kernels find them.
+    /// Lets kernels of a rank write to registers of another device, which this process has mapped at
+    /// `host`. Returns their address for kernels.
     fn map_registers(&self, rank: usize, host: u64, bytes: u64) -> Result<u64, BackendError> {
         let _ = (rank, host, bytes);
         let what = format!("kernels on {} cannot ring the doorbell of a network card", self.name());
@@ -367,18 +369,18 @@ pub trait Backend: Send + Sync {
         Ok(())
     }
 
-    /// Maps a window of at least `bytes` on every rank, all zero. Every process of the group calls
-    /// it with the same number and returns once all windows are zero and reachable.
+    /// Maps a window of at least `bytes` on every rank, all zero. Every process of the group makes this
+    /// call with the same number. The call returns once all windows are zero and accessible.
     fn map_window(&self, bytes: u64) -> Result<Mapping, BackendError>;
 
-    /// Unmaps a window; no kernel that knows it may be in flight on any rank.
+    /// Unmaps a window. No kernel that knows it may be in flight on any rank.
     fn unmap_window(&self, mapping: &Mapping) -> Result<(), BackendError>;
 
-    /// How many blocks of a kernel can be resident at once on what the rank has of its device, and what
-    /// they are.
+    /// How many blocks of a kernel can be resident at once on the rank's share of its device, with a
+    /// description of that share.
     fn resident(&self, rank: usize, code: Code) -> Result<(u32, Block), BackendError>;
 
-    /// Fails if blocks that wait for one another are more than can be resident at once.
+    /// Fails if more blocks wait for one another than can be resident at once.
     fn check_blocks(
         &self,
         rank: usize,
@@ -405,7 +407,7 @@ pub trait Backend: Send + Sync {
         self.enqueue(rank, stream, launch)
     }
 
-    /// Puts a kernel into a stream, whose blocks fit.
+    /// Puts a kernel whose blocks fit into a stream.
     fn enqueue(
         &self,
         rank: usize,
@@ -413,35 +415,35 @@ pub trait Backend: Send + Sync {
         launch: &KernelLaunch,
     ) -> Result<(), BackendError>;
 
-    /// The capture that records what is put into `stream`, whoever began it; none: it runs.
+    /// The capture that records work put into `stream`, no matter who began it; `None`: work runs.
     fn capture(&self, rank: usize, stream: Stream) -> Result<Option<Capture>, BackendError>;
 
-    /// Begins to record what is put into `stream`, until [`Backend::end_capture`] on the same thread.
-    /// Meanwhile the stream cannot be waited for, and no event of it by other streams.
+    /// Begins to record work put into `stream`, until [`Backend::end_capture`] on the same thread.
+    /// Meanwhile the host cannot wait for the stream, and other streams cannot wait for its events.
     fn begin_capture(&self, rank: usize, stream: Stream) -> Result<(), BackendError>;
 
-    /// Ends what [`Backend::begin_capture`] began.
+    /// Ends the capture that [`Backend::begin_capture`] began.
     fn end_capture(&self, rank: usize, stream: Stream) -> Result<Captured, BackendError>;
 
-    /// Keeps something for as long as what `stream` is capturing can run; the backend may drop it on
-    /// any thread.
+    /// Keeps an object for as long as the work that `stream` is capturing can run. The backend may drop it
+    /// on any thread.
     fn keep(&self, rank: usize, stream: Stream, kept: Kept) -> Result<(), BackendError>;
 
     /// Launches captured work, in stream order.
     fn replay(&self, rank: usize, stream: Stream, captured: &Captured) -> Result<(), BackendError>;
 
-    /// Destroys captured work; what is in flight runs on.
+    /// Destroys captured work. Work in flight still completes.
     fn destroy_captured(&self, rank: usize, captured: Captured) -> Result<(), BackendError>;
 
     /// Waits until a stream is empty.
     fn sync(&self, rank: usize, stream: Stream) -> Result<(), BackendError>;
 
-    /// Called in a loop by a host that waits for a word in a host block: lets the backend work, and
-    /// reports a device that has failed meanwhile.
+    /// Called in a loop by a host that waits for a word in a host block: lets the backend work, and reports
+    /// a device that has failed meanwhile.
     fn poll(&self, rank: usize) -> Result<(), BackendError>;
 
-    /// Creates one more stream of a rank, unordered with its own. Where a rank has but one queue, it
-    /// is that one.
+    /// Creates one more stream of a rank, unordered with its own. If a rank has only one queue, returns
+    /// that one.
     fn create_stream(&self, rank: usize) -> Result<Stream, BackendError> {
         let _ = rank;
         Ok(Stream::OWN)
@@ -453,13 +455,14 @@ pub trait Backend: Send + Sync {
         Ok(())
     }
 
-    /// A number that the stream has for itself as long as the process lives, where streams have any.
+    /// A number that no other stream gets as long as the process lives, if streams have such numbers.
     fn stream_number(&self, rank: usize, stream: Stream) -> Option<u64> {
         let _ = (rank, stream);
         None
     }
 
-    /// Creates an event that orders streams and tells no time, which costs less than one that does.
+    /// Creates an event that orders streams and records no time. Such an event costs less than one with a
+    /// time.
     fn create_mark(&self, rank: usize) -> Result<Event, BackendError> {
         self.create_event(rank)
     }
@@ -470,17 +473,17 @@ pub trait Backend: Send + Sync {
     /// Destroys an event.
     fn destroy_event(&self, rank: usize, event: Event) -> Result<(), BackendError>;
 
-    /// Puts an event behind all that is in the stream.
+    /// Puts an event after all work in the stream.
     fn record(&self, rank: usize, stream: Stream, event: &Event) -> Result<(), BackendError>;
 
-    /// Makes what follows in `stream` wait for `event`.
+    /// Makes later work in `stream` wait for `event`.
     fn wait_event(&self, rank: usize, stream: Stream, event: &Event) -> Result<(), BackendError>;
 
     /// Time between two events of one rank that have both passed.
     fn elapsed(&self, rank: usize, from: &Event, to: &Event) -> Result<Duration, BackendError>;
 
-    /// Makes what follows in `stream` wait until the word at byte `at` of `block` is at least
-    /// `value`: work of several ranks, queued behind it, starts at one moment.
+    /// Makes later work in `stream` wait until the word at byte `at` of `block` is at least `value`. Queued
+    /// work of several ranks can then start at one moment.
     fn hold(
         &self,
         rank: usize,
@@ -492,7 +495,7 @@ pub trait Backend: Send + Sync {
 }
 
 impl dyn Backend + '_ {
-    /// Fails while a rank's own stream is being captured: who waited for it would end the capture.
+    /// Fails while a rank's own stream is being captured, because waiting for it would end the capture.
     pub(crate) fn require_no_capture(&self, rank: usize) -> Result<(), BackendError> {
         match self.capture(rank, Stream::OWN)? {
             None => Ok(()),
@@ -506,15 +509,15 @@ impl dyn Backend + '_ {
     }
 }
 
-/// Why a backend could not do what it was asked.
+/// Why a backend could not carry out a call.
 #[derive(Clone, PartialEq, Eq)]
 pub enum BackendError {
-    /// A library, device or ability is missing; the text says which, and what to do.
+    /// A library, device or feature is missing. The text says which, and what to do.
     Missing {
         /// What is missing, as a sentence.
         what: String,
     },
-    /// A call of the driver failed.
+    /// A driver call failed.
     Failed {
         /// The call, such as `cuMemCreate`.
         call: &'static str,
@@ -532,7 +535,7 @@ pub enum BackendError {
         /// What the compiler said.
         log: String,
     },
-    /// More blocks than can be resident at once, so that they would wait for one another for ever.
+    /// More blocks than can be resident at once, so they would wait for one another forever.
     TooManyBlocks {
         /// Blocks asked for.
         need: u32,
@@ -541,7 +544,7 @@ pub enum BackendError {
         /// The shape of a block.
         block: Block,
     },
-    /// A kernel did what the emulator of the host does not let pass.
+    /// A kernel did something that the emulator of the host does not allow.
     Kernel {
         /// What it is, in a word or two.
         kind: &'static str,
@@ -550,7 +553,7 @@ pub enum BackendError {
         /// Seed of the schedule that replays it.
         seed: u64,
     },
-    /// The processes of the group did not come together, or came apart.
+    /// The processes of the group did not join, or one left.
     Group {
         /// What happened, as a sentence.
         what: String,

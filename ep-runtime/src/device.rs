@@ -1,4 +1,4 @@
-//! The device library as it travels inside this crate: what emitted kernels include.
+//! The device library, embedded in this crate: the headers that emitted kernels include.
 //!
 //! NVRTC gets these texts as headers in memory, so an installed program needs no folder of sources.
 
@@ -16,7 +16,7 @@ macro_rules! headers {
     };
 }
 
-/// Every header as `(name, text)`; the name is what stands in `#include <...>`.
+/// Every header as `(name, text)`; the name is the one in `#include <...>`.
 pub const HEADERS: &[(&str, &str)] = headers![
     "as_words",
     "cast",
@@ -55,7 +55,7 @@ pub const HEADERS: &[(&str, &str)] = headers![
     "words",
 ];
 
-/// The digest of all names and texts: two programs with the same one emit for the same library.
+/// The digest of all names and texts. Programs with the same digest emit for the same library.
 pub fn digest() -> Key {
     static DIGEST: LazyLock<Key> =
         LazyLock::new(|| Key::of(HEADERS.iter().flat_map(|(name, text)| [*name, *text])));

@@ -1,6 +1,6 @@
-//! What this machine has of what EPForge needs, and what to do about the rest.
+//! What EPForge needs and this machine has, and what to do about missing parts.
 //!
-//! Every part may be missing: a report is made on any machine.
+//! Every part may be missing: a report works on any machine.
 
 mod cards;
 mod gpus;
@@ -24,13 +24,13 @@ use crate::jit::{Cache, Nvrtc, Search, Version};
 pub struct Report {
     /// The CUDA driver.
     pub driver: Driver,
-    /// The run-time compiler; the error says why there is none and what to do.
+    /// The run-time compiler; the error says why it is missing and what to do.
     pub nvrtc: Result<NvrtcFound, String>,
-    /// What lies in a `.cuda` folder and is not used, because others could have put it there.
+    /// Files in a `.cuda` folder that are not used, because others could have put them there.
     pub distrusted: Vec<String>,
-    /// A C++ compiler, which the host backend needs; the error says why there is none.
+    /// A C++ compiler, which the host backend needs; the error says why it is missing.
     pub compiler: Result<HostCompiler, String>,
-    /// Where compiled kernels are kept; the error says why they are not kept.
+    /// The folder of compiled kernels; the error says why they are not kept.
     pub cache: Result<PathBuf, String>,
     /// The GPUs, in the order of the driver.
     pub gpus: Vec<Gpu>,
@@ -38,7 +38,7 @@ pub struct Report {
     pub peers: Vec<Vec<Peer>>,
     /// Network devices for RDMA.
     pub nics: Vec<Nic>,
-    /// The library for networks between machines; the error says why there is none and what to do.
+    /// The library for networks between machines; the error says why it is missing and what to do.
     pub libfabric: Result<LibfabricFound, String>,
     /// The cards that kernels can write to; the error says what is missing and what to do.
     pub cards: Result<CardsFound, String>,
@@ -49,7 +49,7 @@ pub struct Report {
 pub enum Driver {
     /// There is no libcuda.
     Missing,
-    /// There is one and it does not work.
+    /// libcuda is there and does not work.
     Failed {
         /// The function that failed.
         function: &'static str,
@@ -58,7 +58,7 @@ pub enum Driver {
         /// The driver's name for that code.
         meaning: String,
     },
-    /// There is one and it works.
+    /// libcuda works.
     Found {
         /// The newest CUDA it supports.
         cuda: Version,
@@ -79,9 +79,9 @@ pub struct NvrtcFound {
 /// A C++ compiler that runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostCompiler {
-    /// How to call it.
+    /// The command that runs it.
     pub command: String,
-    /// The first line of what it says about itself.
+    /// The first line of its version output.
     pub version: String,
 }
 
@@ -92,13 +92,13 @@ pub struct Gpu {
     pub name: String,
     /// Its compute capability.
     pub capability: (u32, u32),
-    /// What kernels for it are compiled for; none if EPForge has no such target.
+    /// Target architecture of kernels for the GPU; `None` if EPForge has no such target.
     pub arch: Option<Arch>,
-    /// Its sms.
+    /// Number of SMs.
     pub sms: u32,
-    /// Its memory.
+    /// Bytes of memory.
     pub bytes: u64,
-    /// Whether a network device may be given its memory as a dma-buf.
+    /// Whether a network device may access its memory as a dma-buf.
     pub dma_buf: bool,
 }
 
@@ -107,7 +107,7 @@ pub struct Gpu {
 pub struct Peer {
     /// Kernels may read and write the other's memory.
     pub access: bool,
-    /// Atomics on it are carried out by the link.
+    /// The link executes atomics on it.
     pub atomics: bool,
 }
 
@@ -118,14 +118,14 @@ pub struct Nic {
     pub name: String,
     /// InfiniBand or Ethernet.
     pub link: String,
-    /// Such as `ACTIVE`.
+    /// The state, such as `ACTIVE`.
     pub state: String,
-    /// Such as `400 Gb/sec (4X NDR)`.
+    /// The rate, such as `400 Gb/sec (4X NDR)`.
     pub rate: String,
 }
 
-/// The driver, the GPUs and how they reach each other, as one text: what was measured holds as long
-/// as it stays the same.
+/// The driver, the GPUs and how they reach each other, as one text. Measurements stay valid as long as this
+/// text stays the same.
 pub fn machine() -> String {
     let gpus::Found { driver, gpus, peers } = gpus::look();
     let names: Vec<&str> = gpus.iter().map(|gpu| gpu.name.as_str()).collect();
@@ -133,7 +133,7 @@ pub fn machine() -> String {
 }
 
 impl Report {
-    /// Looks at this machine. `cache` is the cache folder if the user names one.
+    /// Examines this machine. `cache` is the cache folder if the user names one.
     pub fn collect(cache: Option<&Path>) -> Report {
         let gpus::Found { driver, gpus, peers } = gpus::look();
         let nvrtc = Nvrtc::find().map_err(|error| error.to_string());
@@ -154,7 +154,7 @@ impl Report {
         }
     }
 
-    /// What is missing or does not fit, a sentence each, with what to do; empty if all is well.
+    /// One sentence for each part that is missing or does not fit, with what to do; empty if all is well.
     pub fn advice(&self) -> Vec<String> {
         let mut advice = Vec::new();
         match &self.driver {

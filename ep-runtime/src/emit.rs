@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 use crate::pipeline::{AnyPipeline, Text};
 
 impl AnyPipeline {
-    /// The plan of one configuration, and the CUDA it gives.
+    /// The plan of one configuration, and its CUDA.
     pub fn emit(&self, config: &Config) -> Result<Emitted, EmitError> {
         let ir = (self.ir)();
         let plan = plan(&ir, config).map_err(EmitError::Plan)?;
@@ -23,12 +23,12 @@ impl AnyPipeline {
     }
 }
 
-/// A specialised kernel: what NVRTC gets, what `emit` prints and what `generated/` holds.
+/// A specialized kernel: the text that NVRTC gets, `emit` prints and `generated/` holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Emitted {
     /// The CUDA source.
     pub cuda: String,
-    /// What the host needs to know about it.
+    /// The data that the host needs about it.
     pub plan: Plan,
 }
 

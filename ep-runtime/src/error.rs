@@ -1,4 +1,4 @@
-//! What a call can fail with; every error carries the numbers that explain it.
+//! Errors of calls. Every error carries the numbers that explain it.
 
 use std::fmt;
 
@@ -10,12 +10,12 @@ use crate::emit::EmitError;
 use crate::net_error::NetError;
 use crate::timeouts::Timeouts;
 
-/// Why a call did not happen, or did not end well.
+/// Why a call was not made, or failed.
 #[derive(Clone, PartialEq)]
 pub enum CallError {
-    /// The device, driver or compiler.
+    /// An error of the device, driver or compiler.
     Backend(BackendError),
-    /// The shape.
+    /// An error in the shape.
     Plan(PlanError),
     /// A kernel could not be emitted.
     Emit {
@@ -24,7 +24,7 @@ pub enum CallError {
         /// Why.
         reason: String,
     },
-    /// A member of `struct Args` got no value.
+    /// A member of `struct Args` has no value.
     Unbound {
         /// Pipeline.
         pipeline: String,
@@ -40,7 +40,7 @@ pub enum CallError {
         /// Limit of the buffer.
         have: u64,
     },
-    /// The rows that arrive do not fit; every rank returns it before any row moves.
+    /// The rows that arrive do not fit. Every rank returns this error before any row moves.
     OutputTooSmall {
         /// Rank whose output is too small.
         rank: usize,
@@ -67,12 +67,12 @@ pub enum CallError {
         /// Blocks that run every role.
         need: u32,
     },
-    /// What is passed to a call does not fit it, or the buffer.
+    /// An argument does not fit the call, or the buffer.
     Mismatch {
         /// What does not fit, as a sentence.
         what: String,
     },
-    /// A tensor of a call is not what its pipeline declares.
+    /// A tensor of a call differs from its pipeline's declaration.
     Tensor {
         /// Pipeline.
         pipeline: String,
@@ -81,7 +81,7 @@ pub enum CallError {
         /// What is wrong with it.
         fault: TensorFault,
     },
-    /// Two ranks make different buffers; every rank returns it, and none makes one.
+    /// Two ranks make different buffers. Every rank returns this error, and no buffer is made.
     Disagreement {
         /// What differs.
         what: &'static str,
@@ -94,17 +94,17 @@ pub enum CallError {
         /// What it is there.
         other_value: String,
     },
-    /// What a graph cannot hold; the text says what to do instead.
+    /// A graph cannot contain this; the text says what to do instead.
     Capture {
         /// What, as a sentence.
         what: String,
     },
-    /// A wait of a kernel expired; from now on every call of the group returns this.
+    /// A wait of a kernel expired. From now on every call of the group returns this error.
     Timeout(Timeouts),
-    /// The network between the ranks does not work any more; from now on every call returns this.
+    /// The network between the ranks has failed. From now on every call returns this error.
     #[cfg(target_os = "linux")]
     Network(NetError),
-    /// The kernel's words never came, although no kernel reported a wait.
+    /// The words of a kernel never arrived, although no kernel reported a wait.
     Silent {
         /// Rank.
         rank: usize,
@@ -116,25 +116,25 @@ pub enum CallError {
 /// Why a tensor does not fit a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TensorFault {
-    /// It is not there.
+    /// The tensor is absent.
     Absent,
-    /// It is there, but calls of these options take none.
+    /// The tensor is present, but calls with these options take none.
     NotTaken,
-    /// It holds values of another type.
+    /// The tensor has another element type.
     Element {
         /// What it holds.
         have: &'static str,
         /// What it has to.
         want: &'static str,
     },
-    /// It has other extents.
+    /// The tensor has other extents.
     Extents {
         /// Those that it has.
         have: Vec<u64>,
         /// Those that it has to have; none where any will do.
         want: Vec<Option<u64>>,
     },
-    /// Its elements lie otherwise than kernels find them.
+    /// The strides of the tensor are not those that kernels expect.
     Strides {
         /// In elements.
         have: Vec<i64>,
@@ -143,14 +143,14 @@ pub enum TensorFault {
         /// Whether that is the least, not the only right one.
         or_more: bool,
     },
-    /// Its rows are in lists that do not lie as kernels find them.
+    /// The rows of the tensor are in lists that are not laid out as kernels expect.
     Lists {
         /// In elements.
         have: Vec<i64>,
         /// Elements of a list.
         list: i64,
     },
-    /// It begins where no kernel can read or write it.
+    /// The tensor begins at an address that no kernel can read or write.
     Address {
         /// Where.
         address: u64,
@@ -159,7 +159,7 @@ pub enum TensorFault {
         /// What it has to be a multiple of.
         multiple: u64,
     },
-    /// Peers have to reach it, and it lies outside of the kernel's window.
+    /// Peers have to access the tensor, and it is outside the kernel's window.
     OutsideWindow {
         /// Where.
         address: u64,

@@ -1,14 +1,13 @@
-//! Ranks on GPUs, through the CUDA driver: all of a group in one process, or each in its own.
+//! Ranks on GPUs, through the CUDA driver: all of a group in one process, or one per process.
 //!
-//! Every rank has a device and a stream of its own; several ranks may share one device, which is
-//! how correctness runs on a single GPU. Shared devices have three consequences: the blocks of all
-//! ranks have to be resident together, so each rank gets its share of the SMs; kernels
-//! are launched without the cooperative attribute, because the driver may run cooperative grids of
-//! one device one after another, while ours wait for each other; and the streams of all ranks want
-//! work queues of their own, of which there are 8 unless `CUDA_DEVICE_MAX_CONNECTIONS` says more
-//! when the process first uses CUDA.
+//! Every rank has a device and a stream of its own. Several ranks may share one device, so that correctness
+//! tests run on a single GPU. Sharing a device has three consequences. The blocks of all ranks have to be
+//! resident together, so each rank gets its share of the SMs. Kernels are launched without the cooperative
+//! attribute, because the driver may run cooperative grids of one device one after another, while ours wait
+//! for each other. The streams of all ranks need their own work queues; there are 8 unless
+//! `CUDA_DEVICE_MAX_CONNECTIONS` says more when the process first uses CUDA.
 //!
-//! Each call makes the context of its rank current on the calling thread and leaves it so.
+//! Each call makes the context of its rank current on the calling thread and leaves it current.
 
 mod calls;
 mod capture;
@@ -50,7 +49,7 @@ pub fn compile_with(jit: Arc<Jit>) -> Compile {
     compile_noting(jit, |_| ())
 }
 
-/// As [`compile_with`]; calls `note` once per kernel with whether the cache had it.
+/// As [`compile_with`], and calls `note` once per kernel with whether the cache had it.
 pub fn compile_noting(jit: Arc<Jit>, note: impl Fn(bool) + Send + Sync + 'static) -> Compile {
     let noted = Mutex::new(BTreeSet::new());
     Box::new(move |name, cuda, arch| {
@@ -68,23 +67,23 @@ pub fn compile_noting(jit: Arc<Jit>, note: impl Fn(bool) + Send + Sync + 'static
     })
 }
 
-/// Which devices a group runs on.
+/// Options of the ranks of a process on GPUs.
 #[derive(Debug, Clone, Default)]
 pub struct GpuOptions {
     /// Device of each rank of this process, by ordinal; a device may appear more than once.
     pub devices: Vec<i32>,
-    /// Ranks of other nodes before and behind those: they are reached over a network.
+    /// Number of ranks of other nodes that come before these ranks; they are reached over a network.
     pub before: usize,
-    /// As above.
+    /// Number of ranks of other nodes that come after these ranks.
     pub behind: usize,
     /// How windows are shared.
     pub sharing: Sharing,
-    /// Whether launches get the cooperative attribute; `None`: unless devices are shared.
+    /// Whether launches get the cooperative attribute; `None`: only if no device is shared.
     pub cooperative: Option<bool>,
 }
 
 impl GpuOptions {
-    /// `ranks` ranks, spread over the devices of this machine in turn.
+    /// `ranks` ranks, assigned to the devices of this machine in turn.
     pub fn spread(ranks: usize) -> Result<GpuOptions, BackendError> {
         let count = devices()?.len().max(1);
         let devices = (0..ranks).map(|rank| (rank % count) as i32).collect();

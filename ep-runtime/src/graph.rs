@@ -1,6 +1,6 @@
 //! Calls that are captured once and replayed many times.
 //!
-//! How many tokens there are may change from replay to replay: the device reads it from memory.
+//! The number of tokens may change from replay to replay: the device reads it from memory.
 //!
 //! ```no_run
 //! use ep_runtime::backend::Stream;
@@ -30,9 +30,9 @@ use crate::backend::{Captured, Stream};
 use crate::error::CallError;
 use crate::group::Group;
 
-/// Calls of one rank, captured by [`Group::capture`]. It keeps alive all that they use, except for
-/// the memory that the caller brought: handles and outputs of captured calls may be dropped, and
-/// are given to no other call before the graph is dropped.
+/// Calls of one rank, captured by [`Group::capture`]. A graph keeps everything alive that its calls use,
+/// except memory of the caller. You may drop handles and outputs of captured calls; no other call gets them
+/// before the graph is dropped.
 pub struct Graph {
     group: Group,
     rank: usize,
@@ -40,11 +40,11 @@ pub struct Graph {
 }
 
 impl Group {
-    /// Captures the calls that `calls` makes on `stream` for `rank`, and no others: they run when
-    /// the graph is replayed. A call that has to wait for something on the host is refused.
+    /// Captures the calls that `calls` makes on `stream` for `rank`, and no others. The calls run when the
+    /// graph is replayed. A call that has to wait for something on the host is refused.
     ///
-    /// A stream that the caller captures by its own means does as well. Such a graph is launched
-    /// between [`Group::await_calls`] and [`Group::follow`].
+    /// You can also capture a stream yourself. Launch such a graph between [`Group::await_calls`] and
+    /// [`Group::follow`].
     pub fn capture<T>(
         &self,
         rank: usize,
@@ -91,12 +91,12 @@ impl Drop for Open<'_> {
 }
 
 impl Graph {
-    /// The rank whose calls it holds.
+    /// The rank whose calls the graph holds.
     pub fn rank(&self) -> usize {
         self.rank
     }
 
-    /// Puts the calls into `stream`, behind all earlier calls of the rank.
+    /// Puts the calls into `stream`, after all earlier calls of the rank.
     pub fn replay(&self, stream: Stream) -> Result<(), CallError> {
         self.group.check(self.rank)?;
         let turn = self.group.turn(self.rank, stream)?;

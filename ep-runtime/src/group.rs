@@ -1,4 +1,4 @@
-//! A group of ranks, and kernels prepared for all local ones of them.
+//! A group of ranks, and kernels prepared for all of its local ranks.
 
 mod kernel;
 mod neighbors;
@@ -27,13 +27,14 @@ use crate::timeouts::{
 use kernel::state_offset;
 use presence::Presences;
 
-/// What holds for all calls of a group.
+/// Options for all calls of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GroupOptions {
-    /// Longest wait inside a kernel, after which the group is stopped with an error.
+    /// Longest wait inside a kernel. When a wait takes longer, the group is stopped with an error.
     pub timeout: Duration,
-    /// Whether calls of pipelines that can do without a rank, such as the low-latency pair, go on without one
-    /// that has not answered for so long: it is left out of later ones. In groups of one node.
+    /// Whether calls continue without a rank that has not answered for the timeout. Later calls leave that
+    /// rank out. This works for pipelines that can do without a rank, such as the low-latency pair, in
+    /// groups of one node.
     pub leaves_out_absent: bool,
 }
 
@@ -43,7 +44,7 @@ impl Default for GroupOptions {
     }
 }
 
-/// The ranks that move rows among each other. Clones share one group.
+/// The ranks that exchange rows. Clones share one group.
 #[derive(Clone)]
 pub struct Group {
     shared: Arc<Shared>,
@@ -147,8 +148,8 @@ impl Drop for Shared {
 }
 
 impl Group {
-    /// The calls that ranks are in by what their kernels keep, as the first local rank sees it: none once all
-    /// calls have ended.
+    /// The calls that ranks are in, read from the state of their kernels as the first local rank sees it.
+    /// Empty once all calls have ended.
     pub fn calls_in_progress(&self) -> Vec<CallBeside> {
         self.shared.calls_in_progress()
     }
@@ -191,12 +192,12 @@ impl Group {
         Ok(Group { shared })
     }
 
-    /// The machine.
+    /// The backend that the group runs on.
     pub fn backend(&self) -> &Arc<dyn Backend> {
         &self.shared.backend
     }
 
-    /// How many ranks there are, here and in other processes.
+    /// Number of ranks, here and in other processes.
     pub fn ranks(&self) -> usize {
         self.shared.backend.ranks()
     }
@@ -211,7 +212,7 @@ impl Group {
         self.shared.options.timeout
     }
 
-    /// Position of a local rank among the local ones.
+    /// Index of a local rank among the local ones.
     pub fn local_index(&self, rank: usize) -> Result<usize, CallError> {
         let local = self.local();
         if local.contains(&rank) {
@@ -221,8 +222,8 @@ impl Group {
         Err(CallError::Mismatch { what })
     }
 
-    /// Fails if a kernel on `rank` has recorded a wait that ran out, or if the group was stopped
-    /// before. Costs a look at one word per prepared pipeline.
+    /// Fails if a kernel on `rank` has recorded a wait that expired, or if the group was stopped before.
+    /// Reads one word per prepared pipeline.
     pub fn check(&self, rank: usize) -> Result<(), CallError> {
         if let Some(error) = self.shared.poison.get() {
             return Err(error.clone());
@@ -258,8 +259,8 @@ impl Group {
         self.local().try_for_each(|rank| self.check(rank))
     }
 
-    /// Waits until all calls of the rank have run, and its own stream is empty; reports a stopped
-    /// group.
+    /// Waits until all calls of the rank have run and its own stream is empty. Fails if the group was
+    /// stopped.
     pub fn sync(&self, rank: usize) -> Result<(), CallError> {
         let order = &self.shared.orders[self.local_index(rank)?];
         self.explain(rank, order.settle(self.backend().as_ref()))
@@ -275,12 +276,12 @@ impl Group {
         self.shared.orders[self.local_index(rank)?].turn(self.backend().as_ref(), stream)
     }
 
-    /// Makes what the caller puts into `stream` next wait for all calls of the rank so far.
+    /// Makes work that the caller puts into `stream` later wait for all calls of the rank so far.
     pub fn await_calls(&self, rank: usize, stream: Stream) -> Result<(), CallError> {
         self.shared.orders[self.local_index(rank)?].await_calls(self.backend().as_ref(), stream)
     }
 
-    /// Makes later calls of the rank wait for what the caller has put into `stream` so far.
+    /// Makes later calls of the rank wait for the work that the caller has put into `stream` so far.
     pub fn follow(&self, rank: usize, stream: Stream) -> Result<(), CallError> {
         self.turn(rank, stream).map(drop)
     }

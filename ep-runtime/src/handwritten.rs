@@ -1,38 +1,38 @@
-//! Kernels that are written by hand, for a look at the machine: no pipeline declares them.
+//! Hand-written kernels that measure the machine. No pipeline declares them.
 
 use ep_codegen::ir::Elem;
 use ep_codegen::plan::{Arch, Numbers, Param, ParamKind, Plan};
 
 use crate::args::GROUP_BYTES;
 
-/// A kernel written by hand.
+/// A hand-written kernel.
 pub struct HandwrittenKernel {
-    /// Name in reports.
+    /// The name in reports.
     pub name: &'static str,
-    /// Symbol.
+    /// The symbol of the kernel.
     pub entry: &'static str,
-    /// Members of `struct Args` behind the group: first `i32` numbers,
+    /// Members of `struct Args` after the group: first these `i32` numbers.
     pub numbers: &'static [&'static str],
-    /// then pointers,
+    /// Then these pointers.
     pub pointers: &'static [&'static str],
-    /// then `i64` numbers.
+    /// Then these `i64` numbers.
     pub wide_numbers: &'static [&'static str],
     /// Threads of a block.
     pub threads: i64,
     /// Dynamic shared memory of a block.
     pub shared_bytes: i64,
-    /// Bytes of the window beside the control memory.
+    /// Bytes of the window in addition to the control memory.
     pub window_bytes: i64,
-    /// The fewest blocks that it runs on.
+    /// The minimum number of blocks.
     pub blocks_min: i64,
     /// Whether blocks wait for one another or for other ranks.
     pub waits: bool,
-    /// Whether the first thing it does is `ep::enter`.
+    /// Whether the kernel begins with `ep::enter`.
     pub enters: bool,
 }
 
 impl HandwrittenKernel {
-    /// The plan that a compiler would have made.
+    /// The plan of the kernel, as the compiler would make it for a declared pipeline.
     pub fn plan(&self, arch: Arch) -> Plan {
         let arg = |elem: Elem| ParamKind::Arg { elem };
         let pointer = |tensor: &str| ParamKind::Pointer {

@@ -1,11 +1,11 @@
-//! Ranks on the host: the emitted text runs in the emulator, all ranks of a group in this process.
+//! Ranks on the host: the emitted text runs in the emulator, with all ranks of a group in this process.
 //!
-//! A group of such ranks is called like one of GPUs. What differs is when kernels run: a launch only
-//! queues, and [`Backend::sync`] or [`Backend::poll`] of any rank with something in its queue runs
-//! what all ranks have queued. So one thread launches for all ranks before it waits for any of them.
-//! All streams of a rank are one queue, in the order of the calls, but for what is captured.
+//! Calls of such a group look like calls of a group of GPUs, but kernels run at other times. A launch only
+//! queues a kernel. [`Backend::sync`] or [`Backend::poll`] of any rank with queued work runs everything
+//! that all ranks have queued. One thread must therefore launch for all ranks before it waits for any of
+//! them. All streams of a rank are one queue, in the order of the calls, except for captured work.
 //!
-//! The scheduler decides every step by a seed, which replays it: [`HostOptions::spec`].
+//! The scheduler decides every step by a seed ([`HostOptions::spec`]), which replays the run.
 //!
 //! ```no_run
 //! use ep_runtime::buffer::{Buffer, BufferOptions, CallOptions, BuiltIn, DispatchInput};
@@ -54,27 +54,28 @@ use crate::group::{Group, GroupOptions};
 use crate::timeouts::StuckWait;
 use queue::Machine;
 
-/// Longest wait of a kernel on the host. Its clock counts steps of the scheduler, so that a wait
-/// says nothing about time; one that can never end is found by itself, and then expires.
+/// Longest wait of a kernel on the host. The clock counts steps of the scheduler, so a wait says nothing
+/// about time. The emulator detects a wait that can never end, and such a wait expires at once.
 pub const TIMEOUT: Duration = Duration::from_secs(3600);
 
-/// How a group runs on the host.
+/// Options of a group on the host.
 #[derive(Debug, Clone)]
 pub struct HostOptions {
-    /// The ranks that live in this process; all others are reached over a network.
+    /// The ranks that live in this process; the others are reached over a network.
     pub local: Range<usize>,
     /// Ranks, seed, policy, faults and limits of the emulator.
     pub spec: Spec,
     /// How texts are compiled; [`Build::Checked`] also checks the order of all accesses.
     pub build: Build,
-    /// What texts are emitted for: with TMA, or without.
+    /// The target architecture of texts, with TMA or without.
     pub arch: Arch,
-    /// Runs kernels in a process of their own, which may take so long; a crash becomes an error.
+    /// Time limit of a separate process that runs the kernels, so that a crash becomes an error; `None`:
+    /// kernels run in this process.
     pub isolation: Option<Duration>,
 }
 
 impl HostOptions {
-    /// `ranks` ranks with the first seed, as fast as it goes.
+    /// `ranks` ranks with the first seed, in the fastest build.
     pub fn new(ranks: usize) -> HostOptions {
         HostOptions {
             local: 0..ranks,
@@ -94,7 +95,7 @@ pub struct HostBackend {
 }
 
 impl HostBackend {
-    /// Ranks with nothing in their memory.
+    /// Ranks with empty memory.
     pub fn new(
         programs: &Arc<Programs>,
         options: HostOptions,
@@ -124,8 +125,8 @@ impl HostBackend {
         self.machine().world.add_actor(actor);
     }
 
-    /// Lets the counters of all rings stand at `rows`, as they do after so many rows: they wrap at 2^32.
-    /// Says how many there are. No call may have been made.
+    /// Sets the counters of all rings to `rows`, their values after that many rows: they wrap at 2^32.
+    /// Returns the number of counters. No call may have been made.
     pub fn start_rings_at(&self, rows: u32) -> usize {
         let mut machine = self.machine();
         let ring_of = |name: &str, end: &str| name.strip_suffix(end).map(str::to_owned);
@@ -147,18 +148,18 @@ impl HostBackend {
         count
     }
 
-    /// How it runs.
+    /// The options of this backend.
     pub fn options(&self) -> &HostOptions {
         &self.options
     }
 
-    /// What all runs did so far, added up; the schedule is that of the last one.
+    /// Totals over all runs so far; the schedule is that of the last run.
     pub fn stats(&self) -> RunStats {
         self.machine().stats.clone()
     }
 
-    /// The last run that failed. When its waits expired by themselves, as they do after a deadlock,
-    /// calls return what the kernels recorded, and this is what the emulator saw.
+    /// The last run that failed, as the emulator saw it. If waits expired in it, as after a deadlock, the
+    /// calls themselves return what the kernels recorded.
     pub fn failure(&self) -> Option<Failure> {
         self.machine().failure.clone()
     }
@@ -171,8 +172,8 @@ impl HostBackend {
         Some(format!("{kind}: {} (seed {seed})", machine.report(failure)))
     }
 
-    /// What lanes waited for in the last run that failed, as records of timeouts name it; those of a rank
-    /// that a fault has stopped leave none, nor do those for whom it came when others had given up.
+    /// What lanes waited for in the last run that failed, in the form of timeout records. Ranks that a
+    /// fault has stopped have no entry, and neither do waits that ended after other ranks had given up.
     pub fn waits(&self) -> Vec<StuckWait> {
         let machine = self.machine();
         let dead = machine.world.spec().faults.dead_rank.map(|(rank, _)| rank);

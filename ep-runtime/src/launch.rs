@@ -1,7 +1,7 @@
 //! How calls of every kind become launches.
 //!
-//! What can be known before a call is known here: which of its numbers goes where in `struct Args`, and
-//! how many SMs it takes. A call takes its turn, stores its numbers and launches.
+//! Everything that is known before a call is computed here in advance: which of its numbers goes where in
+//! `struct Args`, and how many SMs it takes. A call takes its turn, stores its numbers and launches.
 
 mod options;
 

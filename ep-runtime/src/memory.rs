@@ -21,7 +21,7 @@ pub struct DeviceMemory {
 }
 
 impl DeviceMemory {
-    /// Allocates `bytes` (at least one) with any content.
+    /// Allocates `bytes` (at least one) with arbitrary content.
     pub fn new(
         backend: &Arc<dyn Backend>,
         rank: usize,
@@ -33,7 +33,7 @@ impl DeviceMemory {
         Ok(DeviceMemory { backend: Arc::clone(backend), rank, address, bytes })
     }
 
-    /// Allocates `bytes` that are zero before anything launched later runs.
+    /// Allocates `bytes` that are zero before any later launch runs.
     pub fn zeroed(
         backend: &Arc<dyn Backend>,
         rank: usize,
@@ -75,7 +75,7 @@ impl DeviceMemory {
         self.backend.write(self.rank, self.address + at, from)
     }
 
-    /// Copies from the byte offset `at`, behind what the rank's own stream holds.
+    /// Copies from the byte offset `at`, after the work in the rank's own stream.
     pub fn read(&self, at: u64, to: &mut [u8]) -> Result<(), BackendError> {
         self.inside(at, to.len())?;
         self.backend.read(self.rank, self.address + at, to)
@@ -97,7 +97,7 @@ impl Drop for DeviceMemory {
     }
 }
 
-/// A block of host memory that kernels of one rank can reach.
+/// A block of host memory that kernels of one rank can access.
 pub struct HostMemory {
     backend: Arc<dyn Backend>,
     rank: usize,
@@ -115,7 +115,7 @@ impl HostMemory {
         Ok(HostMemory { backend: Arc::clone(backend), rank, block })
     }
 
-    /// The rank whose kernels reach it.
+    /// The rank whose kernels can access the block.
     pub fn rank(&self) -> usize {
         self.rank
     }
@@ -165,7 +165,7 @@ pub struct Window {
 }
 
 impl Window {
-    /// Maps a zeroed window on all ranks; every process of the group does it together.
+    /// Maps a zeroed window on all ranks. Every process of the group must make this call together.
     pub fn new(backend: &Arc<dyn Backend>, bytes: u64) -> Result<Window, BackendError> {
         let mapping = backend.map_window(align_up(bytes.max(1)))?;
         Ok(Window { backend: Arc::clone(backend), mapping })
@@ -189,7 +189,7 @@ impl Window {
             .ok_or_else(|| BackendError::Wrong { what: format!("rank {rank} is not local") })
     }
 
-    /// The own window of the local rank `rank`.
+    /// The window of the local rank `rank` itself.
     pub fn own(&self, rank: usize) -> Result<u64, BackendError> {
         let base = self.bases(rank)?.get(rank).copied();
         base.ok_or_else(|| BackendError::Wrong { what: format!("rank {rank} has no window") })

@@ -1,13 +1,14 @@
-//! Low-latency calls whose rows travel once for each rank, and not once for each expert.
+//! Low-latency calls in which a row travels once for each rank, not once for each expert.
 //!
-//! A token of eight experts on few ranks has several of them on each: [`PerRank`] sends its row there once, and packs it by
-//! expert where it arrives. With weights that came along, what the experts made of it is added up there, so that one row
-//! comes back from each rank; else all of these come back, and are added up where the weights are.
-//! Calls take and leave what those of `low-latency-dispatch` and `low-latency-combine` do. They run in one go, within a
-//! node, and wait for every rank: phases, networks and ranks that are left out are for the others.
+//! With eight experts per token and few ranks, each rank has several experts of a token. [`PerRank`] sends
+//! the token's row to that rank once, and packs the row by expert on arrival. If the weights came with the
+//! rows, the rank sums its experts' results, and returns one row. Otherwise it returns the row of each
+//! expert, and the token's rank, which has the weights, sums them. Calls take and return the same tensors
+//! as those of `low-latency-dispatch` and `low-latency-combine`. They run in one phase, within one node,
+//! and wait for every rank; for phases, networks and ranks that are left out, use the other two.
 //!
-//! The calls of one rank run one after another: the rows on their way are in memory of the kernels. What a dispatch
-//! leaves is the caller's, so that several may wait for their combines.
+//! The calls of one rank run one after another, because rows in flight use memory of the kernels. The
+//! results of a dispatch belong to the caller, so several dispatches may wait for their combines.
 //!
 //! ```no_run
 //! use ep_runtime::buffer::CallOptions;
@@ -45,25 +46,25 @@ use crate::pipelines::{
 };
 use crate::tensor::{Bf16, DeviceTensor};
 
-/// The numbers of such calls.
+/// The shape of such calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
     /// Values of a row.
     pub hidden: usize,
-    /// Experts of a token, at most.
+    /// Maximum number of experts per token.
     pub topk: usize,
-    /// Experts of all ranks.
+    /// Number of experts of all ranks.
     pub experts: usize,
-    /// The most tokens of a rank in a call.
+    /// Maximum number of tokens of a rank in a call.
     pub max_tokens: usize,
 }
 
-/// What call brings the weights of the experts.
+/// Which call passes the weights of the experts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Weights {
-    /// The dispatch: they travel with the rows, and one sum comes back from each rank.
+    /// The dispatch: weights travel with the rows, and each rank returns one sum.
     AtDispatch,
-    /// The combine: rows come back once for each expert.
+    /// The combine: each expert's row is returned.
     AtCombine,
 }
 
@@ -89,10 +90,11 @@ struct Passing {
     records: Option<DeviceTensor<u8, 1>>,
 }
 
-/// What a dispatch leaves for its combine: where rows have gone, and where they are packed.
+/// The tables that a dispatch fills for its combine: where rows have gone, and where they are packed.
 pub type Tables = packed_dispatch::Handle;
 
-/// A dispatch that has been launched. A combine that brings the weights reads its `topk_idx` again.
+/// A dispatch that has been launched. If the combine passes the weights, it reads the dispatch's `topk_idx`
+/// again.
 #[derive(Debug, Clone)]
 pub struct Dispatched {
     tables: Tables,
@@ -126,7 +128,7 @@ impl PerRank {
         Ok(PerRank { dispatch, back, group: group.clone(), shape, payload, ranks })
     }
 
-    /// Memory for what dispatches of a rank leave its experts.
+    /// Allocates memory for the outputs of a rank's dispatches, which its experts read.
     pub fn outputs(&self, rank: usize) -> Result<Outputs, CallError> {
         let [lists, rows, hidden] = self.packed();
         let codes = || DeviceTensor::zeros(&self.group, rank, [lists, rows, hidden]);
@@ -155,7 +157,7 @@ impl PerRank {
         })
     }
 
-    /// Memory for what they leave their combines.
+    /// Allocates memory for the tables of a rank's dispatches, which their combines read.
     pub fn tables(&self, rank: usize) -> Result<Tables, CallError> {
         self.dispatch.tables(rank)
     }
@@ -169,8 +171,8 @@ impl PerRank {
         self.dispatch.core.plan().window_bytes + back.window_bytes
     }
 
-    /// Sends the row of each token to the ranks of its experts, which pack it for each of these. Weights that come
-    /// with the rows spare the combine a way between ranks.
+    /// Sends the row of each token to the ranks of its experts, which pack it for each expert. If the
+    /// weights come with the rows, the combine needs no extra exchange between ranks.
     pub fn dispatch(
         &self,
         rank: usize,
@@ -214,7 +216,8 @@ impl PerRank {
         Ok(Dispatched { tables, topk_idx, expert_begin })
     }
 
-    /// Adds up what the experts made of the rows of each token. The weights come with the dispatch or here.
+    /// Sums the rows that the experts made of each token. The weights come with the dispatch or with this
+    /// call.
     pub fn combine(
         &self,
         rank: usize,

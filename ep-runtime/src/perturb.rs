@@ -1,12 +1,12 @@
-//! Kernels that are disturbed: delays, drawn from a seed, stand at everything that orders memory, so that a
-//! race that needs one warp to be late has a chance on a GPU.
+//! Perturbed kernels: delays, drawn from a seed, at every operation that orders memory, so that a race
+//! which needs one late warp can occur on a GPU.
 
 use crate::gpu::Compile;
 
 /// What stands in front of a disturbed text: the functions that linger, and how long.
 const DELAYS: &str = include_str!("../templates/device/perturb.cuh");
 
-/// `cuda` behind what disturbs it; each of its lines is as it was, and has the number that it had.
+/// `cuda` with the perturbing text in front. Each line of `cuda` is unchanged and keeps its number.
 pub fn perturbed(name: &str, cuda: &str, seed: u64) -> String {
     let disturbed = DELAYS.lines().filter_map(|line| {
         let (_, name) = line.strip_prefix("EP_DISTURBED")?.split_once('(')?;
@@ -19,7 +19,7 @@ pub fn perturbed(name: &str, cuda: &str, seed: u64) -> String {
     )
 }
 
-/// As `compile`, with every text disturbed.
+/// As `compile`, with every text perturbed.
 pub fn perturbing(compile: Compile, seed: u64) -> Compile {
     Box::new(move |name, cuda, arch| compile(name, &perturbed(name, cuda, seed), arch))
 }

@@ -1,4 +1,4 @@
-//! Streams and events that a group has made: they are destroyed when they are dropped.
+//! Streams and events that a group has created. They are destroyed when they are dropped.
 
 use crate::backend::{Event, Signal, Stream};
 use crate::error::CallError;
@@ -20,7 +20,7 @@ pub struct OwnedEvent {
 }
 
 impl Group {
-    /// One more stream of a local rank. On the host there is one queue a rank, and this is it.
+    /// Creates one more stream of a local rank. On the host a rank has one queue, and this returns it.
     pub fn stream(&self, rank: usize) -> Result<OwnedStream, CallError> {
         let stream = self.backend().create_stream(rank)?;
         Ok(OwnedStream { group: self.clone(), rank, stream })
@@ -34,32 +34,32 @@ impl Group {
 }
 
 impl OwnedStream {
-    /// For calls, as long as this is kept.
+    /// The stream, for calls, as long as this value is kept.
     pub fn stream(&self) -> Stream {
         self.stream
     }
 
-    /// Waits until it is empty.
+    /// Waits until the stream is empty.
     pub fn sync(&self) -> Result<(), CallError> {
         Ok(self.group.backend().sync(self.rank, self.stream)?)
     }
 }
 
 impl OwnedEvent {
-    /// For [`CallOptions`](crate::calls::CallOptions), as long as this is kept.
+    /// The event, for [`CallOptions`](crate::calls::CallOptions), as long as this value is kept.
     pub fn signal(&self) -> Signal {
         let handle = self.event.as_ref().map_or(0, Event::raw);
         // SAFETY: the event is of this rank's device, and its owner keeps it while calls use it.
         unsafe { Signal::from_raw(handle) }
     }
 
-    /// Puts it behind all that is in a stream.
+    /// Puts the event after all work in a stream.
     pub fn record(&self, stream: Stream) -> Result<(), CallError> {
         let event = self.signal().event();
         Ok(self.group.backend().record(self.rank, stream, &event)?)
     }
 
-    /// Makes what follows in a stream wait for it.
+    /// Makes later work in a stream wait for the event.
     pub fn precede(&self, stream: Stream) -> Result<(), CallError> {
         let event = self.signal().event();
         Ok(self.group.backend().wait_event(self.rank, stream, &event)?)

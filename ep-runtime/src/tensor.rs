@@ -1,7 +1,7 @@
-//! Tensors of calls: an address with extents and strides, and the memory behind it if it is ours.
+//! Tensors of calls: an address with extents and strides, and the memory behind it if this crate owns it.
 //!
-//! A tensor is a view, and clones share the memory. What this crate has allocated stays as long as a
-//! tensor of it does; memory from elsewhere, such as torch's, stays as long as its owner says.
+//! A tensor is a view, and clones share the memory. Memory that this crate has allocated lives as long as a
+//! tensor of it does. Memory from elsewhere, such as torch's, lives as long as its owner keeps it.
 
 mod element;
 
@@ -19,7 +19,7 @@ use crate::error::CallError;
 use crate::group::Group;
 use crate::memory::{DeviceMemory, HostMemory, Window};
 
-/// A tensor of `RANK` extents that kernels reach. The one that [`Default`] gives is absent.
+/// A tensor of `RANK` extents that kernels can access. [`Default`] gives an absent tensor.
 pub struct DeviceTensor<E, const RANK: usize> {
     address: u64,
     extents: [u64; RANK],
@@ -80,8 +80,8 @@ impl<E, const RANK: usize> DeviceTensor<E, RANK> {
     ///
     /// # Safety
     ///
-    /// The elements lie in memory of the device of the rank that the tensor is used for, and stay there
-    /// until all calls that use it have run.
+    /// The elements must be in memory of the device of the rank that the tensor is used for, and must stay
+    /// there until all calls that use the tensor have run.
     pub unsafe fn from_raw(
         address: u64,
         extents: [u64; RANK],
@@ -113,7 +113,7 @@ impl<E, const RANK: usize> DeviceTensor<E, RANK> {
         }
     }
 
-    /// Device address of the first element; 0: the tensor is absent, or has no elements.
+    /// Device address of the first element; 0 if the tensor is absent or has no elements.
     pub fn address(&self) -> u64 {
         self.address
     }
@@ -128,7 +128,7 @@ impl<E, const RANK: usize> DeviceTensor<E, RANK> {
         self.strides
     }
 
-    /// Its rows for calls that take them untyped.
+    /// The rows of the tensor, for calls that take untyped rows.
     pub fn as_rows(&self) -> Rows {
         let stride = |axis: usize| self.strides.get(axis).copied().unwrap_or(1);
         let (row_stride, column_stride) = (stride(0), stride(1));
@@ -241,8 +241,8 @@ impl<E: Element, const RANK: usize> DeviceTensor<E, RANK> {
         DeviceTensor::within(&memory, address, extents, dense(&extents))
     }
 
-    /// All elements, the last index fastest. Waits for what is in the rank's own stream, and no other;
-    /// [`Group::sync`] waits for all calls. Memory of the host is read as it is now.
+    /// Reads all elements, the last index fastest. Waits for the work in the rank's own stream and in no
+    /// other; [`Group::sync`] waits for all calls. Host memory is read as it is now.
     pub fn read(&self) -> Result<Vec<E>, CallError> {
         let mut bytes = vec![0; self.span() as usize * E::BYTES];
         if !bytes.is_empty() {
@@ -252,7 +252,7 @@ impl<E: Element, const RANK: usize> DeviceTensor<E, RANK> {
         Ok(self.offsets().map(element).collect())
     }
 
-    /// Overwrites all elements, the last index fastest, behind what is in the rank's own stream.
+    /// Overwrites all elements, the last index fastest, after the work in the rank's own stream.
     pub fn write(&self, values: &[E]) -> Result<(), CallError> {
         if values.len() as u64 != self.count() {
             return Err(wrong_count(&self.extents, values.len()));
@@ -269,7 +269,7 @@ impl<E: Element, const RANK: usize> DeviceTensor<E, RANK> {
         Ok(())
     }
 
-    /// Sets every byte from the first element to the last one, behind what is in the rank's own stream.
+    /// Sets every byte from the first element to the last one, after the work in the rank's own stream.
     pub fn fill(&self, byte: u8) -> Result<(), CallError> {
         let (backend, rank) = self.memory()?.backend();
         let bytes = self.span() * E::BYTES as u64;
@@ -332,7 +332,7 @@ impl<E, const RANK: usize> fmt::Debug for DeviceTensor<E, RANK> {
     }
 }
 
-/// A tensor that is given to a call, whatever its type.
+/// A tensor that is passed to a call, of any type.
 #[derive(Clone, Copy)]
 pub struct Given<'a> {
     pub(crate) address: u64,
@@ -342,10 +342,10 @@ pub struct Given<'a> {
     pub(crate) memory: Option<&'a Arc<TensorMemory>>,
 }
 
-/// Where the tensors of a call go, in the order of the declaration.
+/// The places of a call's tensors, in the order of the declaration.
 pub type Places<'p, 'a> = std::slice::IterMut<'p, Option<Given<'a>>>;
 
-/// What takes some places of a call.
+/// A type that fills some places of a call.
 pub trait Give {
     /// How many.
     const PLACES: usize;
@@ -385,14 +385,14 @@ impl<T: Give, const COPIES: usize> Give for [Option<T>; COPIES] {
     }
 }
 
-/// Where a tensor of this type goes in the list of a call's places.
+/// The place of a tensor of this type in the list of a call's places.
 pub struct Place<T> {
     first: usize,
     of: PhantomData<fn(T)>,
 }
 
 impl<T: Give> Place<T> {
-    /// The place of this number; a tensor of several parts takes those behind it, too.
+    /// The place with this number. A tensor of several parts takes the following places too.
     pub const fn new(first: usize) -> Place<T> {
         Place { first, of: PhantomData }
     }

@@ -22,9 +22,9 @@ use wait::RECORD_WORDS;
 /// All waits that the local ranks recorded when their group was stopped.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Timeouts {
-    /// Waits for peers come first, of them those that ran out of time, in order of rank.
+    /// Waits for peers come first: waits that expired before the others, in order of rank.
     pub waits: Vec<StuckWait>,
-    /// What the ranks that they wait for are doing.
+    /// What the ranks are doing that others wait for.
     pub peers: Vec<PeerReport>,
     /// The calls that ranks of other groups on the same GPUs are in.
     pub beside: Vec<CallBeside>,
@@ -52,9 +52,10 @@ impl Timeouts {
         Ok(waits)
     }
 
-    /// Who waits on whom: pairs of ranks, each once, from waits that ran out of time; on a rank where
-    /// only waits for its own warps did, from those that were cut short. And whoever waits on a rank
-    /// that is the cause of it all, however that wait ended.
+    /// Which rank waits for which, as pairs of ranks without duplicates. Pairs come from waits that
+    /// expired. For a rank where only waits for its own warps expired, they come from waits that were cut
+    /// short. Ranks that wait for the rank which caused the stop are included no matter how their wait
+    /// ended.
     pub fn edges(&self) -> Vec<(usize, usize)> {
         let expired = |rank: usize| self.outer().any(|wait| wait.expired && wait.rank == rank);
         let counted = self.outer().filter(|wait| wait.expired || !expired(wait.rank));

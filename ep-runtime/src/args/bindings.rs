@@ -1,4 +1,4 @@
-//! Arguments by name: what a launch without a typed call is given, and what it refuses.
+//! Arguments by name, for a launch without a typed call, and the checks of such arguments.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,8 @@ pub struct Bindings {
 }
 
 impl Bindings {
-    /// No arguments yet. Optional tensors that are never bound are absent; all else has to be given.
+    /// No arguments yet. Optional tensors that are never bound are absent. All other arguments must be
+    /// given.
     pub fn new() -> Bindings {
         Bindings::default()
     }
@@ -34,8 +35,8 @@ impl Bindings {
         self
     }
 
-    /// A run-time size that the device reads, from an `i32` at `address`; its number is then the
-    /// most that the word may hold.
+    /// A run-time size that the device reads from an `i32` at `address`; its number is then the upper limit
+    /// of that word.
     pub fn counted(&mut self, size: &str, address: u64) -> &mut Bindings {
         self.counts.insert(size.to_string(), address);
         self
@@ -64,14 +65,14 @@ impl Bindings {
         self
     }
 
-    /// Where a window tensor, or the meta records of a direct channel, start in the window.
+    /// Window offset of a window tensor, or of the meta records of a direct channel.
     pub fn region(&mut self, name: &str, window_offset: u64) -> &mut Bindings {
         self.regions.insert(name.to_string(), window_offset);
         self
     }
 
-    /// Fails if a tensor that every call takes is absent, or its rows do not lie as the kernel of `plan`
-    /// finds them. A tensor of no rows needs no address.
+    /// Fails if a required tensor is absent, or if its rows are not laid out as the kernel of `plan`
+    /// expects. A tensor without rows needs no address.
     pub fn check_tensors(&self, plan: &Plan) -> Result<(), CallError> {
         for taken in &plan.taken {
             self.check_taken(plan, taken).map_err(|fault| CallError::Tensor {
@@ -155,7 +156,7 @@ impl Bindings {
         Ok(())
     }
 
-    /// Those that the kernel of `plan` takes, of arguments for several kernels.
+    /// The subset of the arguments that the kernel of `plan` takes.
     #[must_use]
     pub fn taken_by(&self, plan: &Plan) -> Bindings {
         let mut taken = self.clone();
@@ -168,7 +169,7 @@ impl Bindings {
         taken
     }
 
-    /// Fails for a name that the kernel of `plan` takes nothing of.
+    /// Fails if the kernel of `plan` takes no argument of one of these names.
     pub fn check_names(&self, plan: &Plan) -> Result<(), CallError> {
         let Some(name) = self.unknown(plan) else { return Ok(()) };
         let known = plan.params.iter().filter(|param| param.kind != ParamKind::Group);
@@ -209,8 +210,8 @@ impl Bindings {
             .or_else(|| self.regions.keys().find(|name| !region(name)))
     }
 
-    /// The operand of a member; `control_at` is where the plan's control memory starts, from which
-    /// its kernel counts window offsets.
+    /// The operand of a member. `control_at` is the start of the plan's control memory; the kernel counts
+    /// window offsets from there.
     pub fn operand(&self, param: &Param, control_at: u64) -> Option<Operand> {
         let rows = |tensor: &str, part: usize, copy: i64| {
             self.tensors.get(&(tensor.to_string(), part, copy)).copied().unwrap_or_default()

@@ -1,4 +1,4 @@
-//! The network cards that kernels can write to themselves, and what these reach.
+//! The network cards that kernels can write to themselves, and what the cards can access.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use super::{Report, line};
 /// Libraries and cards for `ibgda`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CardsFound {
-    /// Where libibverbs and libmlx5 lie.
+    /// The folder of libibverbs and libmlx5.
     pub folder: PathBuf,
     /// A line for each port of each card; the error says why they cannot be listed.
     pub ports: Result<Vec<String>, String>,

@@ -1,4 +1,4 @@
-//! The networks between machines: libfabric, and what it offers for each.
+//! The networks between machines: libfabric, and its providers.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ pub struct LibfabricFound {
     pub path: PathBuf,
     /// Its version.
     pub version: (u32, u32),
-    /// Each provider with what it can do here, a line for each device; the error says what is missing.
+    /// Each provider with what it can do here, one line per device; the error says what is missing.
     pub providers: Vec<(&'static str, Result<Vec<String>, String>)>,
 }
 

@@ -1,4 +1,4 @@
-//! What a group asks of its GPUs: the calls of [`Backend`], each through the driver.
+//! The calls of [`Backend`] on GPUs, each made through the driver.
 
 use std::ffi::c_void;
 use std::ops::Range;

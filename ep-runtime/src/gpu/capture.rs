@@ -1,4 +1,4 @@
-//! What is captured instead of run: CUDA graphs, and what they keep alive.
+//! Captured work: CUDA graphs, and the objects that they keep alive.
 
 use std::ffi::c_void;
 use std::ptr;

@@ -1,5 +1,5 @@
-//! What a GPU and a network card reach of one another: its memory by the card, registers of the card by its
-//! kernels. **None of this has run beside a card.**
+//! Access between a GPU and a network card: the card accesses the GPU's memory, and the GPU's kernels
+//! access the card's registers. **None of this has run with a card.**
 
 use std::ffi::{c_int, c_void};
 use std::os::fd::{FromRawFd, OwnedFd};

@@ -1,4 +1,4 @@
-//! The CUDA driver: whether it is there, what its errors mean, and the devices it offers.
+//! The CUDA driver: whether it is there, the meaning of its errors, and the devices it offers.
 
 use std::ffi::{CStr, c_int};
 use std::ptr;
@@ -47,15 +47,15 @@ fn words(result: CUresult) -> String {
 /// A device of this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceInfo {
-    /// Number of the device, as `CUDA_VISIBLE_DEVICES` leaves it.
+    /// Ordinal of the device among those that `CUDA_VISIBLE_DEVICES` makes visible.
     pub ordinal: i32,
     /// Marketing name.
     pub name: String,
     /// Compute capability.
     pub capability: (u32, u32),
-    /// SMs.
+    /// Number of SMs.
     pub sms: u32,
-    /// What kernels for it are compiled for; none when EPForge has no target for it.
+    /// Target architecture of kernels for the device; `None` if EPForge has no target for it.
     pub arch: Option<Arch>,
 }
 

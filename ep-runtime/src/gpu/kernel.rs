@@ -1,4 +1,4 @@
-//! A kernel loaded for one rank: everything that its first launch would otherwise have to do.
+//! A kernel loaded for one rank: all work is done in advance that its first launch would otherwise do.
 
 use std::ffi::{CStr, CString, c_int, c_void};
 use std::ptr;

@@ -1,5 +1,5 @@
-//! Ranks in processes of their own: windows go from process to process as file descriptors, or by
-//! CUDA IPC where these are not supported.
+//! Ranks in separate processes: windows pass between processes as file descriptors, or by CUDA IPC if
+//! descriptors are not supported.
 
 use std::ffi::c_int;
 use std::ops::Range;
@@ -18,17 +18,18 @@ impl From<JoinError> for BackendError {
 }
 
 impl GpuBackend {
-    /// The rank of this process on the GPU `ordinal`, in a group whose processes have joined
-    /// `store`. All of them are on one machine and belong to one user.
+    /// The rank of this process on the GPU `ordinal`, in a group whose processes have joined `store`. All
+    /// processes run on one machine and belong to one user.
     ///
-    /// Windows are exchanged as `EPFORGE_EXCHANGE` says (`descriptors` or `ipc`); without it by
-    /// descriptors where every rank supports them. One rank that takes CUDA IPC makes all take it.
+    /// Windows are exchanged as `EPFORGE_EXCHANGE` says (`descriptors` or `ipc`). If it is unset, they are
+    /// exchanged as descriptors if every rank supports them. If one rank needs CUDA IPC, all ranks use it.
     pub fn join(ordinal: i32, store: Store, compile: Compile) -> Result<GpuBackend, BackendError> {
         GpuBackend::join_node(ordinal, &Arc::new(store), 1, compile)
     }
 
-    /// The same of `nodes` nodes, each on a machine of its own or all on one: windows go to the ranks of this
-    /// rank's node alone, and [`Group::over_store`](crate::group::Group::over_store) joins the others.
+    /// As [`GpuBackend::join`], for a group of `nodes` nodes, each on a machine of its own or all on one.
+    /// Windows are shared only among the ranks of this rank's node;
+    /// [`Group::over_store`](crate::group::Group::over_store) connects the others.
     pub fn join_node(
         ordinal: i32,
         store: &Arc<Store>,

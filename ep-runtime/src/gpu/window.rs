@@ -1,4 +1,4 @@
-//! Windows: memory of one device that all the others have mapped, in this process or in others.
+//! Windows: memory of one device that all other devices have mapped, in this process or in others.
 
 use std::ffi::c_int;
 
@@ -17,25 +17,25 @@ pub enum Sharing {
     PeerAccess,
 }
 
-/// How windows go from process to process.
+/// How windows are passed between processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Exchange {
-    /// Virtual memory management, by file descriptors. A window lives for as long as any process has
-    /// it mapped, also when its owner has died.
+    /// Virtual memory management, by file descriptors. A window lives for as long as any process has it
+    /// mapped, even after its owner has died.
     #[default]
     Descriptors,
-    /// CUDA IPC, where descriptors are not supported. The owner may free a window only when all others
-    /// have closed it, so that processes drop their windows in one order and wait for each other; what
-    /// another process has not closed is left allocated. Of a window whose owner has died nothing is
-    /// promised.
+    /// CUDA IPC, for machines that do not support descriptors. The owner may free a window only when all
+    /// others have closed it. Processes therefore drop their windows in one order and wait for each other;
+    /// memory that another process has not closed stays allocated. A window whose owner has died may become
+    /// invalid.
     Ipc,
 }
 
-/// The environment variable that says how windows are exchanged.
+/// The environment variable that selects how windows are exchanged.
 pub const EXCHANGE_VARIABLE: &str = "EPFORGE_EXCHANGE";
 
 impl Exchange {
-    /// The way called `name`.
+    /// The way with this name.
     pub fn from_name(name: &str) -> Option<Exchange> {
         match name {
             "descriptors" => Some(Exchange::Descriptors),

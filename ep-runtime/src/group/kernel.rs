@@ -60,7 +60,7 @@ pub fn control_bytes(plan: &Plan) -> u64 {
     state_offset(plan) + STATE_BYTES
 }
 
-/// Compiles all of `programs` at once; their images stand in the same order.
+/// Compiles all of `programs` at once and returns their images in the same order.
 pub fn compile_all(group: &Group, programs: &[&Emitted]) -> Result<Vec<Image>, CallError> {
     let backend = group.backend();
     let names: BTreeSet<&str> =
@@ -71,8 +71,8 @@ pub fn compile_all(group: &Group, programs: &[&Emitted]) -> Result<Vec<Image>, C
 }
 
 impl GroupKernel {
-    /// Compiles and loads `emitted`; its control memory starts `control_at` bytes into the window,
-    /// on every rank alike, and is zero.
+    /// Compiles and loads `emitted`. Its control memory starts `control_at` bytes into the window on every
+    /// rank, and is zero.
     pub fn prepare(
         group: &Group,
         window: &Arc<Window>,
@@ -83,7 +83,7 @@ impl GroupKernel {
         GroupKernel::load(group, window, control_at, &emitted.plan, &image)
     }
 
-    /// Loads an image that was compiled for `plan`; otherwise as [`GroupKernel::prepare`].
+    /// Loads an image that was compiled for `plan`; otherwise the same as [`GroupKernel::prepare`].
     pub fn load(
         group: &Group,
         window: &Arc<Window>,
@@ -138,7 +138,7 @@ impl GroupKernel {
         Ok(GroupKernel { group, plan, control_at, ranks, window, enlisted })
     }
 
-    /// The plan.
+    /// The plan of the kernel.
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
@@ -154,7 +154,7 @@ impl GroupKernel {
         Ok((at + self.control_at, bytes - self.control_at))
     }
 
-    /// Launches with arguments by name; resolving them costs microseconds.
+    /// Launches with arguments by name. Resolving the names takes microseconds.
     pub fn launch(
         &self,
         rank: usize,
@@ -165,7 +165,7 @@ impl GroupKernel {
         self.launch_by_names(rank, stream, 0..self.plan.kernels.len(), blocks, bindings)
     }
 
-    /// Launches one phase; the phases of a call follow one another, with the same arguments.
+    /// Launches one phase. The phases of a call are launched in order, with the same arguments.
     pub fn launch_phase(
         &self,
         rank: usize,
@@ -321,7 +321,7 @@ pub(crate) fn positive(value: i64) -> u64 {
     u64::try_from(value).unwrap_or(0)
 }
 
-/// Places the control memory of several plans one behind another: their starts, and the end.
+/// Places the control memory of several plans one after another, and returns their starts and the end.
 pub fn place_control<'a>(plans: impl IntoIterator<Item = &'a Plan>) -> (Vec<u64>, u64) {
     let mut end = 0;
     let starts = plans.into_iter().map(|plan| {

@@ -1,10 +1,10 @@
-//! Who takes part in calls: ranks that are left out of them, by a caller or since they do not answer, and that
-//! come back.
+//! Which ranks take part in calls: ranks that a caller leaves out, ranks that are left out because they do
+//! not answer, and ranks that rejoin.
 //!
-//! A rank that is left out counts no calls, and nobody tells it what is free. So when it comes back, all ranks
-//! begin again: between two calls of everyone, each clears its words of the pipelines that can do without a
-//! rank, and the next call is the first one. That holds whatever the rank left half done, if its kernels have
-//! ended.
+//! A rank that is left out counts no calls, and receives no credit. When it rejoins, all ranks therefore
+//! clear their counters: while no rank is inside a call, each clears its words of the pipelines that can do
+//! without a rank, and the next call counts as the first. This works no matter what the rank left
+//! unfinished, if its kernels have ended.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -59,10 +59,10 @@ impl Presences {
 }
 
 impl Group {
-    /// The ranks that calls of the local rank `rank` have found absent and go on without, if
-    /// [`GroupOptions::leaves_out_absent`](super::GroupOptions::leaves_out_absent) says that they do. Waits
-    /// until all its calls have run. What those gave for a rank in the call that found it absent is nothing, or
-    /// part of what it sent.
+    /// The ranks that calls of the local rank `rank` have found absent and go on without. Empty unless
+    /// [`GroupOptions::leaves_out_absent`](super::GroupOptions::leaves_out_absent) is set. Waits until all
+    /// calls of `rank` have run. In the call that found a rank absent, the results for that rank are
+    /// missing or incomplete.
     pub fn absent(&self, rank: usize) -> Result<Vec<usize>, CallError> {
         let Some(presences) = &self.shared.presences else { return Ok(Vec::new()) };
         self.sync(rank)?;
@@ -99,12 +99,13 @@ impl Group {
 
     /// Leaves a rank out of later calls, or takes it back in.
     ///
-    /// Left out, as this process sees it: nobody waits for it, and what is sent to it is gone. All other ranks
-    /// say the same, and it runs nothing itself. A graph goes on with the ranks that it was captured with.
+    /// With `is_out`, this process no longer waits for the rank, and data sent to it is dropped. All other
+    /// ranks must make the same call, and the rank itself must make no calls. A graph continues with the
+    /// ranks that it was captured with.
     ///
-    /// Back in: every process says so, that of the rank too, when the calls that are to do without it have been
-    /// launched on all of its ranks. They are waited for, and all processes for one another. What a call has
-    /// left between its phases is dropped. Ranks that were found absent are back in as well.
+    /// Without `is_out`, every process makes this call, including the process of the rank, after the calls
+    /// without the rank have been launched on all ranks of the process. The call waits for those calls and
+    /// for all processes. Calls between their phases are dropped. Ranks that were found absent also return.
     pub fn leave_out(&self, rank: usize, is_out: bool) -> Result<(), CallError> {
         if rank >= self.ranks().min(64) {
             let ranks = self.ranks();

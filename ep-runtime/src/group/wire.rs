@@ -1,4 +1,4 @@
-//! Groups of several nodes: what joins them, and the networks of their kernels.
+//! Groups of several nodes: the connection between nodes, and the networks of their kernels.
 
 use std::sync::{Arc, Mutex};
 
@@ -42,8 +42,8 @@ impl Net {
 }
 
 impl Group {
-    /// Nodes of the group, of equally many ranks: those of one reach each other's memory, and all others
-    /// over a network.
+    /// Number of nodes of the group, each with the same number of ranks. Ranks of one node access each
+    /// other's memory, and reach all others over a network.
     pub fn nodes(&self) -> usize {
         self.shared.wire.as_ref().map_or(1, |wire| wire.nodes())
     }
@@ -53,7 +53,7 @@ impl Group {
         self.shared.wire.as_ref().map(|wire| wire.carrier())
     }
 
-    /// Waits until every process of the group has come to the step `label`, and gives what each brought.
+    /// Waits until every process of the group has reached the step `label`, and returns the value of each.
     pub fn gather(&self, label: &str, value: u64) -> Result<Vec<u64>, CallError> {
         match &self.shared.wire {
             Some(wire) => wire.gather(label, value),

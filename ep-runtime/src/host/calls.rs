@@ -1,4 +1,4 @@
-//! What a group asks of its ranks on the host: the calls of [`Backend`], each to the emulator.
+//! The calls of [`Backend`] on the host, each passed to the emulator.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
-//! Captures on the host: what is put into a stream meanwhile goes into a list, and a replay queues
-//! all of it again.
+//! Captures on the host: work put into a captured stream goes into a list, and a replay queues all of the
+//! list again.
 //!
-//! It is as strict as a GPU: the host cannot wait for a stream that is captured, and no event crosses the
-//! border of a capture.
+//! Captures are as strict as on a GPU: the host cannot wait for a stream that is being captured, and no
+//! event crosses the border of a capture.
 
 use std::collections::BTreeMap;
 

@@ -44,7 +44,7 @@ pub struct Functions {
 type Shared = Box<dyn Fn(&[Scalar]) -> Scalar + Send + Sync>;
 
 impl Functions {
-    /// By name, as a [`Problem`](ep_codegen::meaning::Problem) takes them.
+    /// The functions by name, as a [`Problem`](ep_codegen::meaning::Problem) takes them.
     pub fn list(&self) -> BTreeMap<String, &Function> {
         let mut list: BTreeMap<String, &Function> = BTreeMap::new();
         for (name, function) in &self.list {
@@ -55,8 +55,8 @@ impl Functions {
 }
 
 impl Programs {
-    /// Compiles the `cuda fn`s of pipelines that are called in a row. A text that is no C++ is an error with
-    /// the compiler's words.
+    /// Compiles the `cuda fn`s of pipelines that are called one after another. A text that is not valid C++
+    /// is an error with the compiler's message.
     pub fn functions(&self, pipelines: &[&Pipeline]) -> Result<Functions, BackendError> {
         let all = distinct(pipelines)?;
         let mut list: BTreeMap<String, Shared> = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! The memory of a world by address: blocks that are freed are used again for the next of their size.
+//! The memory of an emulated machine by address. A freed block is reused for the next block of its size.
 
 use std::collections::BTreeMap;
 

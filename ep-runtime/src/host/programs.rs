@@ -1,4 +1,4 @@
-//! Emitted texts as programs of this machine: each is compiled once, however many groups run it.
+//! Emitted texts as programs of this machine. Each is compiled once, no matter how many groups run it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::backend::BackendError;
 use crate::device::HEADERS;
 use crate::jit::{Cache, CacheError, CacheWarning, Entry, Fetched, Key};
 
-/// A C++ compiler, and what it has made so far.
+/// A C++ compiler, and the programs that it has compiled so far.
 pub struct Programs {
     compiler: Compiler,
     kept: Arc<Kept>,
@@ -91,12 +91,12 @@ impl Shelf for Passing {
 }
 
 impl Programs {
-    /// With the compiler of this machine; what it makes is kept beside the compiled GPU kernels.
+    /// Finds the compiler of this machine. Its programs are cached next to compiled GPU kernels.
     pub fn find() -> Result<Arc<Programs>, BackendError> {
         Programs::keeping(Cache::at(None))
     }
 
-    /// As [`Programs::find`]; what the compiler makes is kept in `folder`.
+    /// As [`Programs::find`], with the cache in `folder`.
     pub fn find_with(folder: &Path) -> Result<Arc<Programs>, BackendError> {
         Programs::keeping(Cache::at(Some(folder)))
     }
@@ -110,28 +110,28 @@ impl Programs {
         Ok(Arc::new(Programs { compiler, kept, change: Change::None, made: Mutex::default() }))
     }
 
-    /// What the cache could not do since it was last asked for it; every program is good all the same.
+    /// Failures of the cache since the last call of this function. The programs themselves are good.
     pub fn warnings(&self) -> Vec<CacheWarning> {
         std::mem::take(&mut self.kept.warnings())
     }
 
-    /// The same compiler, and a bug in every program whose text it is about.
+    /// The same compiler, with a bug planted in every program whose text the bug applies to.
     pub fn planted(&self, mutant: &Mutant) -> Arc<Programs> {
         self.with(Change::Mutant(mutant.clone()))
     }
 
-    /// The same compiler, and mutations in every program.
+    /// The same compiler, with mutations in every program.
     pub fn woven(&self, weaver: &Arc<Weaver>) -> Arc<Programs> {
         self.with(Change::Woven(Arc::clone(weaver)))
     }
 
-    /// The same compiler, and marks in every program.
+    /// The same compiler, with coverage marks in every program.
     pub fn marked(&self, coverage: &Arc<Coverage>) -> Arc<Programs> {
         self.with(Change::Marked(Arc::clone(coverage)))
     }
 
-    /// The same compiler for texts that nobody compiles again: what it makes of them is gone with the
-    /// last who holds this.
+    /// The same compiler for texts that are compiled only once: its programs are deleted with the last
+    /// holder of the returned value.
     pub fn passing(&self) -> Arc<Programs> {
         let shelf = Arc::new(Passing(Arc::clone(&self.kept)));
         self.made_by(self.compiler.with_shelf(shelf), self.change.clone())
@@ -146,13 +146,13 @@ impl Programs {
         Arc::new(Programs { compiler, kept, change, made: Mutex::default() })
     }
 
-    /// Reads an emitted text as it would be compiled. Whether it has mutations.
+    /// Reads an emitted text as it would be compiled, and returns whether it has mutations.
     pub fn read(&self, entry: &str, cuda: &str) -> Result<bool, BackendError> {
         let woven = self.source(entry, cuda)?;
         Ok(woven.headers.len() > HEADERS.len())
     }
 
-    /// The numbers of the mutations or marks that kernels of this process have come to.
+    /// The numbers of the mutations or marks that kernels of this process have reached.
     pub fn reached(&self) -> BTreeSet<u32> {
         self.made().values().flat_map(|program| program.reached()).collect()
     }

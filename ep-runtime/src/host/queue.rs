@@ -1,5 +1,5 @@
-//! What the ranks have queued, and how it runs: host work when it comes to the front, kernels of all
-//! ranks together.
+//! The queued work of all ranks and how it runs: host work when it reaches the front, kernels of all ranks
+//! together.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! What the pointers of a launch point to, by the plan of its pipeline: names and rows for reports.
+//! Describes the memory behind the pointers of a launch by the plan of its pipeline: names and rows for
+//! reports.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

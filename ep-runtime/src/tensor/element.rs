@@ -1,5 +1,5 @@
-//! Element types of tensors, as Rust types: a table that is read with another type than it was
-//! declared with does not compile.
+//! Element types of tensors, as Rust types: reading a table with another type than the declared one does
+//! not compile.
 
 use std::fmt::Debug;
 
@@ -90,7 +90,7 @@ codes! {
     Bits(u64): I64, "64 bits of a `bits[n]`.";
 }
 
-/// The parts of a variant's arm, which no single type stands for.
+/// The parts of a variant's arm, which have no single type.
 #[derive(Debug, Clone, Copy)]
 pub enum Composite {}
 

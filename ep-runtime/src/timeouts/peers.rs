@@ -1,8 +1,8 @@
-//! Where the ranks are when a wait has run out: which of them is gone, which has not come to the call,
-//! and which makes its calls in another order.
+//! Where the ranks are when a wait has expired: which of them is gone, which has not made the call, and
+//! which makes its calls in another order.
 //!
-//! Every kernel counts the calls that it has begun and ended in its rank's window, where the other
-//! ranks can read it, also those of a rank whose process has died.
+//! Every kernel counts the calls that it has begun and ended in its rank's window. Other ranks can read
+//! these counters, even those of a rank whose process has died.
 
 use std::fmt;
 
@@ -63,7 +63,7 @@ impl Calls {
     }
 }
 
-/// Where a rank of another group on the same GPUs is.
+/// The call that a rank of another group on the same GPUs is in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CallBeside {
     /// Its number in that group.
@@ -85,30 +85,30 @@ impl fmt::Display for CallBeside {
     }
 }
 
-/// What keeps a rank that others wait for; what is nearer to a cause comes first.
+/// Why a rank does not answer. States nearer to a cause come first.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PeerState {
     /// Its process has ended, or has left the group.
     Gone,
-    /// It is in a call to which the waiting rank has not come, and has not come to its call.
+    /// The rank is in a call that the waiting rank has not made, and has not made the waiting rank's call.
     OtherOrder {
         /// Pipeline.
         pipeline: String,
         /// Number of the call.
         call: u32,
     },
-    /// It has not come to the call, and is in no other one.
+    /// The rank has not made the call, and is in no other one.
     NotCome,
-    /// It is still in an earlier call.
+    /// The rank is still in an earlier call.
     Behind {
         /// Pipeline.
         pipeline: String,
         /// Number of the call.
         call: u32,
     },
-    /// It is in the same call and does not go on.
+    /// The rank is in the same call and makes no progress.
     Inside,
-    /// It has ended the call.
+    /// The rank has ended the call.
     Ended,
 }
 
@@ -119,18 +119,18 @@ impl PeerState {
     }
 }
 
-/// Where a rank is that another one waits for.
+/// State of a rank that another one waits for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeerReport {
-    /// Rank that waits.
+    /// The rank that waits.
     pub rank: usize,
-    /// Pipeline of the call that it waits in.
+    /// The pipeline of the call that it waits in.
     pub pipeline: String,
     /// Number of that call.
     pub call: u32,
-    /// Rank that it waits for.
+    /// The rank that it waits for.
     pub peer: usize,
-    /// What keeps that one.
+    /// Why that rank does not answer.
     pub state: PeerState,
 }
 

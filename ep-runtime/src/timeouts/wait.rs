@@ -1,4 +1,4 @@
-//! One wait that did not end: the record that its warp left, in words.
+//! One wait that did not end, in words, from the record of its warp.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use ep_codegen::plan::{Plan, camel};
 /// Records that one pipeline may write on one rank before later ones are dropped.
 pub const RECORD_CAPACITY: u32 = 64;
 
-/// Bytes from one record to the next: a cache line each.
+/// Bytes from one record to the next: one cache line each.
 pub const RECORD_BYTES: u64 = 64;
 
 /// The words of `ep::Record` (`templates/device/ep/sync.cuh`) in order, 4 bytes each. A test holds
@@ -59,7 +59,7 @@ pub struct StuckWait {
     pub channel: String,
     /// What it waited for, in words.
     pub waiting_for: String,
-    /// Whether this wait ran out of time, or was cut short by the stop of another one.
+    /// Whether this wait expired itself, or was cut short when another wait stopped the group.
     pub expired: bool,
     /// Stripe, if the wait is for one.
     pub stripe: Option<i32>,
@@ -75,7 +75,7 @@ pub struct StuckWait {
     pub block: u32,
     /// Warp of the block.
     pub warp: u32,
-    /// The statements that wait here, each with one that could end the wait.
+    /// The statements that wait here, each with a statement that could end the wait.
     pub pairs: Vec<Pair>,
 }
 
@@ -97,7 +97,7 @@ pub(crate) struct WaitNumbers {
 }
 
 impl StuckWait {
-    /// Whether the record says that rows did not fit, rather than that something did not come.
+    /// Whether the record reports rows that did not fit, and not something that did not arrive.
     pub fn is_overflow(&self) -> bool {
         self.waiting_for == WAITING[CAPACITY_KIND as usize].1
     }
