@@ -514,43 +514,43 @@ impl dyn Backend + '_ {
 pub enum BackendError {
     /// A library, device or feature is missing. The text says which, and what to do.
     Missing {
-        /// What is missing, as a sentence.
+        /// The missing part, as a sentence.
         what: String,
     },
     /// A driver call failed.
     Failed {
-        /// The call, such as `cuMemCreate`.
+        /// The name of the call, such as `cuMemCreate`.
         call: &'static str,
-        /// The rank it was made for, if it was for one.
+        /// The rank of the call, if it has one.
         rank: Option<usize>,
-        /// The driver's code.
+        /// The driver's error code.
         code: u32,
-        /// The driver's name and words for it.
+        /// The driver's name and text for the code.
         text: String,
     },
     /// A kernel did not compile.
     Compile {
-        /// Kernel.
+        /// The kernel.
         name: String,
-        /// What the compiler said.
+        /// The compiler's log.
         log: String,
     },
     /// More blocks than can be resident at once, so they would wait for one another forever.
     TooManyBlocks {
-        /// Blocks asked for.
+        /// Number of blocks requested.
         need: u32,
-        /// Blocks that fit on what this rank has of its device.
+        /// Number of blocks that fit on this rank's share of its device.
         have: u32,
         /// The shape of a block.
         block: Block,
     },
     /// A kernel did something that the emulator of the host does not allow.
     Kernel {
-        /// What it is, in a word or two.
+        /// The kind of error, in a word or two.
         kind: &'static str,
         /// What happened and where; may have several lines.
         report: String,
-        /// Seed of the schedule that replays it.
+        /// Seed of the schedule that replays the error.
         seed: u64,
     },
     /// The processes of the group did not join, or one left.
@@ -560,12 +560,12 @@ pub enum BackendError {
     },
     /// A number that no correct caller passes: a rank that is not local, a range outside a block.
     Wrong {
-        /// What is wrong with it, as a sentence.
+        /// The error, as a sentence.
         what: String,
     },
 }
 
-/// What `main` prints of it: the sentence.
+/// Prints the sentence, because `main` prints errors in this form.
 impl fmt::Debug for BackendError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

@@ -19,84 +19,84 @@ pub enum CallError {
     Plan(PlanError),
     /// A kernel could not be emitted.
     Emit {
-        /// Pipeline.
+        /// The pipeline.
         pipeline: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// A member of `struct Args` has no value.
     Unbound {
-        /// Pipeline.
+        /// The pipeline.
         pipeline: String,
-        /// Member.
+        /// The name of the member.
         name: String,
     },
     /// A number of a call is outside what the buffer or the kernel was made for.
     TooLarge {
-        /// What, as a noun phrase.
+        /// The excess quantity, as a noun phrase.
         what: &'static str,
-        /// Value of the call.
+        /// The value of the call.
         need: u64,
-        /// Limit of the buffer.
+        /// The limit of the buffer.
         have: u64,
     },
     /// The rows that arrive do not fit. Every rank returns this error before any row moves.
     OutputTooSmall {
-        /// Rank whose output is too small.
+        /// The rank whose output is too small.
         rank: usize,
-        /// Rows that would arrive there.
+        /// Number of rows that would arrive there.
         need: u64,
-        /// Rows that fit.
+        /// Number of rows that fit.
         have: u64,
     },
     /// All handles or outputs of a rank are in use.
     AllInUse {
-        /// What ran out.
+        /// The kind of object that ran out.
         what: &'static str,
-        /// Rank.
+        /// The rank.
         rank: usize,
-        /// How many there are.
+        /// The number of such objects.
         live: usize,
     },
     /// Fewer blocks than the kernel's roles need.
     TooFewBlocks {
-        /// Pipeline.
+        /// The pipeline.
         pipeline: String,
-        /// Blocks of the call.
+        /// Number of blocks of the call.
         have: u32,
-        /// Blocks that run every role.
+        /// Number of blocks that its roles need.
         need: u32,
     },
     /// An argument does not fit the call, or the buffer.
     Mismatch {
-        /// What does not fit, as a sentence.
+        /// The mismatch, as a sentence.
         what: String,
     },
     /// A tensor of a call differs from its pipeline's declaration.
     Tensor {
-        /// Pipeline.
+        /// The pipeline.
         pipeline: String,
-        /// Tensor.
+        /// The tensor.
         tensor: String,
-        /// What is wrong with it.
+        /// The fault of the tensor.
         fault: TensorFault,
     },
     /// Two ranks make different buffers. Every rank returns this error, and no buffer is made.
     Disagreement {
-        /// What differs.
+        /// The option that differs.
         what: &'static str,
         /// This rank.
         rank: usize,
-        /// What it is here.
+        /// The option's value on this rank.
         value: String,
-        /// A rank where it is different.
+        /// A rank with another value.
         other: usize,
-        /// What it is there.
+        /// The option's value on that rank.
         other_value: String,
     },
     /// A graph cannot contain this; the text says what to do instead.
     Capture {
-        /// What, as a sentence.
+        /// The refused action, as a sentence.
         what: String,
     },
     /// A wait of a kernel expired. From now on every call of the group returns this error.
@@ -106,9 +106,9 @@ pub enum CallError {
     Network(NetError),
     /// The words of a kernel never arrived, although no kernel reported a wait.
     Silent {
-        /// Rank.
+        /// The rank.
         rank: usize,
-        /// What did not come.
+        /// The words that did not arrive.
         what: &'static str,
     },
 }
@@ -122,46 +122,46 @@ pub enum TensorFault {
     NotTaken,
     /// The tensor has another element type.
     Element {
-        /// What it holds.
+        /// The element type of the tensor.
         have: &'static str,
-        /// What it has to.
+        /// The required element type.
         want: &'static str,
     },
     /// The tensor has other extents.
     Extents {
-        /// Those that it has.
+        /// The extents of the tensor.
         have: Vec<u64>,
-        /// Those that it has to have; none where any will do.
+        /// The required extents; `None` for an extent that may have any value.
         want: Vec<Option<u64>>,
     },
     /// The strides of the tensor are not those that kernels expect.
     Strides {
-        /// In elements.
+        /// The stride of the tensor, in elements.
         have: Vec<i64>,
-        /// Elements from one row to the next.
+        /// The required number of elements from one row to the next.
         row: i64,
-        /// Whether that is the least, not the only right one.
+        /// Whether larger strides are valid too.
         or_more: bool,
     },
     /// The rows of the tensor are in lists that are not laid out as kernels expect.
     Lists {
-        /// In elements.
+        /// The stride of the tensor, in elements.
         have: Vec<i64>,
-        /// Elements of a list.
+        /// Number of elements in a list.
         list: i64,
     },
     /// The tensor begins at an address that no kernel can read or write.
     Address {
-        /// Where.
+        /// The address.
         address: u64,
-        /// Bytes from one row to the next, where that has to be a multiple too.
+        /// Bytes from one row to the next, if these have to be a multiple too.
         apart: Option<u64>,
-        /// What it has to be a multiple of.
+        /// The number that the address has to be a multiple of.
         multiple: u64,
     },
     /// Peers have to access the tensor, and it is outside the kernel's window.
     OutsideWindow {
-        /// Where.
+        /// The address.
         address: u64,
     },
 }
@@ -237,7 +237,7 @@ impl From<EmitError> for CallError {
     }
 }
 
-/// What `main` prints of it: the sentence.
+/// Prints the sentence, because `main` prints errors in this form.
 impl fmt::Debug for CallError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

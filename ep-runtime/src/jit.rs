@@ -1,4 +1,4 @@
-//! From CUDA text to machine code at run time: NVRTC, a disk cache, and what the CUBIN needs.
+//! From CUDA text to machine code at run time: NVRTC, a disk cache, and the resources that a CUBIN needs.
 //!
 //! ```no_run
 //! use ep_runtime::jit::{Arch, Cache, Jit, Nvrtc, CudaSource};
@@ -40,25 +40,25 @@ pub use nvrtc::{Nvrtc, Output};
 
 use crate::parallel;
 
-/// A text to compile. NVRTC sees these texts alone: relative includes find no file.
+/// A text to compile. NVRTC sees only these texts: relative includes find no file.
 #[derive(Clone, Copy, Debug)]
 pub struct CudaSource<'a> {
-    /// What error messages call it, such as `nvl-dispatch.cu`.
+    /// The name in error messages, such as `nvl-dispatch.cu`.
     pub name: &'a str,
     /// The CUDA source.
     pub text: &'a str,
-    /// What it may include, as `(name, text)`; the name is what stands in `#include <...>`.
+    /// The headers that the text may include, as `(name, text)`; the name is the one in `#include <...>`.
     pub headers: &'a [(&'a str, &'a str)],
 }
 
 /// One compile of a list.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
-    /// What to compile.
+    /// The source to compile.
     pub source: CudaSource<'a>,
-    /// For which GPUs.
+    /// The target architecture.
     pub arch: Arch,
-    /// Options beyond those of every compile.
+    /// Options in addition to those of every compile.
     pub options: &'a [&'a str],
 }
 
@@ -67,34 +67,34 @@ pub struct Request<'a> {
 pub struct Compiled {
     /// The machine code.
     pub cubin: Vec<u8>,
-    /// All that NVRTC and its assembler said.
+    /// The whole log of NVRTC and its assembler.
     pub log: String,
-    /// What the kernels need.
+    /// The resources that the kernels need.
     pub resources: Resources,
     /// The remarks of the log.
     pub remarks: Remarks,
-    /// Whether this process read it from the disk cache; false if it compiled it.
+    /// Whether this process read the kernel from the disk cache; false if it compiled the kernel.
     pub cached: bool,
-    /// What the cache knows it by.
+    /// The key in the cache.
     pub key: Key,
-    /// What the cache could not do.
+    /// Failures of the cache.
     pub warnings: Vec<CacheWarning>,
 }
 
 impl Compiled {
-    /// What no emitted kernel may have: spills, undefined symbols, lost performance. One sentence
+    /// Defects that no emitted kernel may have: spills, undefined symbols, lost performance. One sentence
     /// each; empty for a good kernel.
     pub fn defects(&self) -> Vec<String> {
         self.undefined().chain(self.slowdowns()).collect()
     }
 
-    /// Those that no kernel runs with.
+    /// The defects that keep a kernel from running.
     pub fn undefined(&self) -> impl Iterator<Item = String> {
         let symbols = self.resources.undefined.iter();
         symbols.map(|symbol| format!("`{symbol}` is called and not defined"))
     }
 
-    /// Those that make a kernel slow, and not wrong.
+    /// The defects that make a kernel slow but not wrong.
     pub fn slowdowns(&self) -> impl Iterator<Item = String> {
         let spills = self.remarks.spills.iter().map(Spill::to_string);
         spills.chain(self.remarks.performance_losses.iter().cloned())
@@ -133,7 +133,7 @@ impl Jit {
         &self.cache
     }
 
-    /// Compiles `source` for `arch`, or gives what an earlier compile of the same texts gave.
+    /// Compiles `source` for `arch`, or returns the result of an earlier compile of the same texts.
     pub fn compile(
         &self,
         source: &CudaSource<'_>,
@@ -152,7 +152,7 @@ impl Jit {
         Ok(compiled)
     }
 
-    /// Compiles a list on all cores; the results stand in the order of the requests.
+    /// Compiles a list on all cores and returns the results in the order of the requests.
     pub fn compile_all(&self, requests: &[Request<'_>]) -> Vec<Result<Arc<Compiled>, JitError>> {
         parallel::map(requests, |Request { source, arch, options }| {
             self.compile(source, *arch, options)

@@ -1,9 +1,9 @@
 //! How the processes of a group find one another: a small store over TCP, with a secret.
 //!
-//! Rank 0 listens at the address of the group's [`UniqueId`]; the others connect, and both ends
-//! prove that they know the id's secret before anything else is said. After that the only operation
-//! is [`Store::gather`]: every rank brings some bytes under the same label and gets those of all
-//! ranks. What is promised against whom is in `SECURITY.md`.
+//! Rank 0 listens at the address of the group's [`UniqueId`]. The others connect, and both ends first prove
+//! that they know the id's secret. After that the only operation is [`Store::gather`]: every rank
+//! contributes some bytes under the same label and gets those of all ranks. `SECURITY.md` states the
+//! guarantees.
 
 mod answer;
 mod clock;

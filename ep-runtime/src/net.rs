@@ -1,13 +1,13 @@
-//! Rows between machines: kernels write what they want into a queue in host memory, and a thread of the
-//! processor posts it through libfabric.
+//! Rows between machines: kernels write descriptors into a queue in host memory, and a CPU thread posts
+//! them through libfabric.
 //!
-//! What a kernel sees is `templates/device/ep/net.cuh`: `put`, `signal` and `drain`, and counters that say
-//! what has landed. Nothing is asked of a network but writes that carry a number of 32 bits, which comes no
-//! sooner than their bytes: neither order, nor atomics, nor GPU memory. A [`Network`] is one rank's end; the
+//! `templates/device/ep/net.cuh` is the interface for kernels: `put`, `signal` and `drain`, and counters
+//! that say what has landed. A network only needs writes that carry a 32-bit number, which arrives no
+//! sooner than their bytes; it needs no order, atomics or GPU memory. A [`Network`] is one rank's end. The
 //! ranks find one another through a [`Store`](crate::join::Store).
 //!
-//! A network says nothing when a peer dies or a cable is cut, for minutes. So every rank gives signs of life,
-//! and a peer that gives none is a [`NetError`] at all others, which names it.
+//! For minutes, a network reports neither a peer that has died nor a cable that is cut. So every rank sends
+//! signs of life. A peer without them becomes a [`NetError`] at all others, which names it.
 
 #[cfg(feature = "host")]
 mod card;

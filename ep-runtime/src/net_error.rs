@@ -1,4 +1,4 @@
-//! What a network can fail with: each names who noticed, who is meant, and the numbers.
+//! Errors of networks. Each names the rank that noticed it, the rank that it is about, and the numbers.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,161 +6,161 @@ use std::time::Duration;
 use crate::backend::BackendError;
 use crate::join::JoinError;
 
-/// Why rows do not move over a network.
+/// Why a network does not move rows.
 #[derive(Debug, Clone, PartialEq)]
 pub enum NetError {
-    /// There is no library that can be used; the text says what was tried and what to do.
+    /// No usable library was found. The text says what was tried and what to do.
     NoLibrary {
-        /// Why, as a sentence.
+        /// The reason, as a sentence.
         why: String,
     },
     /// Rows cannot be in GPU memory.
     NoGpuRows {
-        /// Why.
+        /// The reason.
         why: String,
     },
     /// The libfabric that was found has no such provider on this machine.
     NoProvider {
-        /// Which.
+        /// The provider.
         provider: &'static str,
-        /// What the library says, or what is missing.
+        /// The library's message, or what is missing.
         why: String,
     },
     /// A call of libfabric failed.
     Call {
         /// The call.
         call: &'static str,
-        /// The library's words for it.
+        /// The library's message.
         why: String,
     },
-    /// There is no card that kernels can write to, or not the one that was named.
+    /// There is no card that kernels can write to, or the named card is missing.
     NoCard {
-        /// Why, as a sentence.
+        /// The reason, as a sentence.
         why: String,
     },
     /// A call on a card failed.
     Card {
         /// The call, or the command to its firmware.
         call: &'static str,
-        /// Device and port.
+        /// The device and its port.
         device: String,
-        /// The system's words for it, and what to do.
+        /// The system's message, and what to do.
         why: String,
     },
-    /// The ranks did not come together.
+    /// The ranks did not join.
     Join(JoinError),
     /// Another rank could not open its end.
     Absent {
-        /// Which.
+        /// The rank.
         peer: usize,
-        /// Why, in its words.
+        /// The reason, in that rank's words.
         why: String,
     },
-    /// The memory of a rank could not be had.
+    /// The memory of a rank could not be allocated or used.
     Memory(BackendError),
     /// An option is out of its range.
     Option {
-        /// Which.
+        /// The name of the option.
         what: &'static str,
-        /// Its value.
+        /// The value of the option.
         value: u64,
-        /// The least it can be.
+        /// The minimum.
         least: u64,
-        /// The most it can be.
+        /// The maximum.
         most: u64,
     },
-    /// Two ranks want different networks.
+    /// Two ranks request different networks.
     Disagreement {
-        /// What differs.
+        /// The option that differs.
         what: &'static str,
-        /// This rank, and what it is here.
+        /// This rank, and its value.
         here: (usize, u64),
-        /// A rank where it is different, and what it is there.
+        /// A rank with another value, and that value.
         there: (usize, u64),
     },
-    /// A kernel is made for another kind of network than it is to share.
+    /// A kernel was made for another kind of network than the one that it should share.
     Carrier {
-        /// Its pipeline.
+        /// The kernel's pipeline.
         pipeline: String,
-        /// Whether the network is that of cards to which kernels speak themselves.
+        /// Whether the kernels of the network write to cards themselves.
         is_card: bool,
     },
-    /// A kernel has written a descriptor that cannot be carried out.
+    /// A kernel has written a descriptor that cannot be executed.
     Descriptor {
-        /// Rank of the kernel.
+        /// The rank of the kernel.
         rank: usize,
-        /// Queue.
+        /// The queue.
         queue: usize,
-        /// Number of the descriptor, counted from the first one.
+        /// The number of the descriptor, counted from the first one.
         number: u32,
-        /// What is wrong, as a clause.
+        /// The fault, as a clause.
         why: String,
     },
-    /// A kernel has written an entry into a queue pair that its card cannot carry out.
+    /// A kernel has written an entry into a queue pair that its card cannot execute.
     Entry {
-        /// Rank of the kernel.
+        /// The rank of the kernel.
         rank: usize,
-        /// Whom the queue pair reaches.
+        /// The rank that the queue pair connects to.
         peer: usize,
-        /// Queue.
+        /// The queue.
         queue: usize,
-        /// Number of the entry, counted from the first one.
+        /// The number of the entry, counted from the first one.
         number: u32,
-        /// What is wrong, as a clause.
+        /// The fault, as a clause.
         why: String,
     },
-    /// Nothing has been heard of a peer for too long: it is dead or stopped, or the link is cut.
+    /// A peer has been silent for too long: it is dead or stopped, or the link is cut.
     Silent {
-        /// Who waited.
+        /// The rank that waited.
         rank: usize,
-        /// For whom.
+        /// The silent rank.
         peer: usize,
-        /// How long.
+        /// How long it was silent.
         waited: Duration,
     },
-    /// The network has taken nothing for a peer for too long, although the peer is heard.
+    /// The network has accepted nothing for a peer for too long, although the peer shows signs of life.
     Stuck {
-        /// Who waited.
+        /// The rank that waited.
         rank: usize,
-        /// For whom.
+        /// The peer.
         peer: usize,
-        /// How long.
+        /// How long the rank waited.
         waited: Duration,
     },
-    /// The network says that a peer cannot be reached any more.
+    /// The network reports that a peer cannot be reached any more.
     Lost {
-        /// Who noticed.
+        /// The rank that noticed.
         rank: usize,
-        /// Who is lost, if the network says it.
+        /// The lost rank, if the network names it.
         peer: Option<usize>,
-        /// The library's words for it.
+        /// The library's message.
         why: String,
     },
-    /// A peer has given up and says why.
+    /// A peer has given up and gives the reason.
     GaveUp {
-        /// Who heard it.
+        /// The rank that heard it.
         rank: usize,
-        /// Who has given up.
+        /// The rank that has given up.
         peer: usize,
         /// The rank that it blames, if it knows one.
         on: Option<usize>,
     },
-    /// A message came that no member of this group sends.
+    /// A message arrived that no member of this group sends.
     Protocol {
-        /// Who got it.
+        /// The rank that received it.
         rank: usize,
-        /// What is wrong with it, as a clause.
+        /// The fault of the message, as a clause.
         why: String,
     },
     /// The thread that carries a rank's rows has ended.
     Proxy {
-        /// Whose.
+        /// The rank of that thread.
         rank: usize,
     },
 }
 
 impl NetError {
-    /// The rank that is to blame, as far as one is known.
+    /// The rank that caused the error, if known.
     pub fn culprit(&self) -> Option<usize> {
         match self {
             NetError::Silent { peer, .. }

@@ -1,13 +1,13 @@
-//! The disk cache: what was compiled once is not compiled again, on the whole node.
+//! The disk cache: the whole node compiles a text only once.
 //!
-//! An entry is one file named by its [`Key`], the digest of everything that decides over the
-//! result. It is published by renaming a finished file, so that no reader ever sees half of one.
-//! Processes that want the same key at the same time take turns through a file lock: the first one
-//! compiles, the others read what it published. The operating system drops the lock of a process
-//! that dies, and patience with one that hangs is bounded, so nothing waits for ever.
+//! An entry is one file named by its [`Key`], the digest of everything that determines the result. A
+//! finished file is renamed into place, so no reader ever sees a partial one. Processes that want the same
+//! key at the same time take turns with a file lock: the first one compiles, and the others read its entry.
+//! The operating system releases the lock of a process that dies, and waiting for a hung process has a time
+//! limit, so nothing waits forever.
 //!
-//! An entry gets loaded into the GPU, or into this process, with the rights of the user, so the folder belongs to the user
-//! alone, and the digest of an entry is verified on every read.
+//! Entries are loaded into the GPU, or into this process, with the rights of the user. The folder therefore
+//! belongs to the user alone, and every read verifies the digest of an entry.
 
 mod entry;
 mod folder;
@@ -28,7 +28,7 @@ pub use scratch::Scratch;
 /// The environment variable that names the cache folder.
 pub const VARIABLE: &str = "EPFORGE_CACHE";
 
-/// The digest of everything that decides over a compiled result.
+/// The digest of everything that determines a compiled result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key([u8; 32]);
 
@@ -82,7 +82,7 @@ pub enum CacheError {
         /// The number of the user that runs this process.
         user: u32,
     },
-    /// The path names something that is no folder.
+    /// The path names something that is not a folder.
     NoFolder {
         /// The path.
         path: PathBuf,
@@ -123,11 +123,11 @@ impl fmt::Display for CacheError {
 
 impl std::error::Error for CacheError {}
 
-/// Why the cache did less than it should; the result is good all the same.
+/// Why the cache did less than it should. The result itself is good.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CacheWarning {
-    /// There is no folder, and results live as long as the process.
+    /// There is no folder, and results are lost when the process ends.
     MemoryOnly {
         /// Why there is none.
         reason: String,
@@ -139,7 +139,7 @@ pub enum CacheWarning {
         /// What the system says.
         reason: String,
     },
-    /// A stored entry was not what had been written, and was made anew.
+    /// A stored entry was damaged, and was compiled again.
     Damaged {
         /// The entry.
         path: PathBuf,
@@ -160,7 +160,7 @@ pub enum CacheWarning {
         /// What the system says.
         reason: String,
     },
-    /// The compile reads files that the key knows nothing of, so its result is not stored.
+    /// The compile reads files that the key does not cover, so its result is not stored.
     ReadsFiles {
         /// The option or line that makes it do so.
         because: String,
@@ -202,38 +202,38 @@ impl fmt::Display for CacheWarning {
 pub struct Fetched {
     /// The result.
     pub entry: Entry,
-    /// Whether it was read from the cache and not made now.
+    /// Whether the result was read from the cache.
     pub cached: bool,
-    /// What the cache could not do.
+    /// Failures of the cache.
     pub warnings: Vec<CacheWarning>,
 }
 
 /// One line of a listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
-    /// The key, which is the name of the file too.
+    /// The key, which is also the name of the file.
     pub key: Key,
     /// The bytes of the file.
     pub bytes: u64,
-    /// What it holds; the error says what is wrong with a damaged one.
+    /// The contents of the entry; the error says what is wrong with a damaged one.
     pub entry: Result<Summary, String>,
 }
 
-/// What an entry says about itself.
+/// An entry's own description.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Summary {
     /// The source that was compiled.
     pub name: String,
-    /// What it was compiled for, such as `sm_90a`.
+    /// The target, such as `sm_90a`.
     pub target: String,
-    /// What compiled it, such as `NVRTC 13.5`.
+    /// The compiler, such as `NVRTC 13.5`.
     pub tool: String,
 }
 
-/// What clearing took away.
+/// What clearing the cache removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cleared {
-    /// Entries.
+    /// Number of entries.
     pub entries: usize,
     /// Bytes of all files.
     pub bytes: u64,
@@ -248,12 +248,12 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// How long a process waits for another one that is compiling the same thing.
+    /// How long a process waits for another one that is compiling the same text.
     pub const PATIENCE: Duration = Duration::from_secs(60);
 
-    /// The cache in the folder `argument`, else in the one that the environment names:
-    /// `EPFORGE_CACHE`, `$XDG_CACHE_HOME/epforge`, `~/.cache/epforge`. With none of them results
-    /// stay in memory. A folder that was named and cannot be created is an error.
+    /// The cache in the folder `argument`. Without it, the environment names the folder: `EPFORGE_CACHE`,
+    /// `$XDG_CACHE_HOME/epforge`, `~/.cache/epforge`. If none of them is set, results stay in memory. A
+    /// folder that was named and cannot be created is an error.
     pub fn at(argument: Option<&Path>) -> Result<Cache, CacheError> {
         let named = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         // The XDG specification says to ignore a relative path.
@@ -277,10 +277,10 @@ impl Cache {
         }
     }
 
-    /// The cache in `folder`, which is made if it is missing.
+    /// The cache in `folder`, which is created if it is missing.
     ///
-    /// A folder that others can write, or that belongs to another user, is refused. One that
-    /// cannot be made is a warning: the program runs without it.
+    /// A folder that others can write, or that belongs to another user, is an error. A folder that cannot
+    /// be created is a warning, and the program runs without a cache.
     pub fn open(folder: &Path) -> Result<Cache, CacheError> {
         match Folder::open(folder)? {
             Ok(folder) => Ok(Cache::in_folder(folder)),
@@ -295,7 +295,7 @@ impl Cache {
         Cache { folder: Some(folder), warning: None, patience: Cache::PATIENCE }
     }
 
-    /// A cache without a folder: results live as long as the process.
+    /// A cache without a folder: results are lost when the process ends.
     pub fn memory_only() -> Cache {
         Cache::without_folder(None)
     }
@@ -310,17 +310,17 @@ impl Cache {
         self
     }
 
-    /// The folder; none if results stay in memory.
+    /// The folder; `None` if results stay in memory.
     pub fn folder(&self) -> Option<&Path> {
         self.folder.as_ref().map(Folder::path)
     }
 
-    /// Why there is no folder, if that was not asked for.
+    /// Why there is no folder, if the caller did not ask for that.
     pub fn warning(&self) -> Option<&CacheWarning> {
         self.warning.as_ref()
     }
 
-    /// Gives the entry of `key`, making it if no process has done so yet.
+    /// Returns the entry of `key`, and creates it if no process has done so yet.
     pub fn fetch<E>(
         &self,
         key: &Key,
@@ -354,8 +354,8 @@ impl Cache {
         Ok(Fetched { entry, cached: false, warnings })
     }
 
-    /// A fresh folder of this process alone: beside the entries, else among the temporary files.
-    /// Those that killed processes left there are removed.
+    /// A fresh folder for this process only: next to the entries, or among the temporary files. Folders
+    /// that killed processes left behind are removed.
     pub fn scratch(&self) -> io::Result<Scratch> {
         if let Some(folder) = self.folder() {
             scratch::sweep(folder);
@@ -376,7 +376,7 @@ impl Cache {
         self.folder.as_ref().map_or(Ok(0), Folder::size)
     }
 
-    /// Removes all entries, and whatever a killed process left; nothing that is not the cache's.
+    /// Removes all entries, and whatever killed processes left behind. Files that are not the cache's stay.
     pub fn clear(&self) -> Result<Cleared, CacheError> {
         self.folder.as_ref().map_or_else(|| Ok(Cleared::default()), Folder::clear)
     }

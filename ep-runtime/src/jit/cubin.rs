@@ -1,8 +1,8 @@
-//! What a kernel needs, read from its CUBIN: registers, stack, shared memory, barriers, code size.
+//! The resources of a kernel, read from its CUBIN: registers, stack, shared memory, barriers, code size.
 //!
-//! A CUBIN is an ELF file whose `.nv.info` sections hold small records. NVIDIA documents the tools
-//! that print them and not the records; the readings here equal those of cuobjdump for the
-//! versions and architectures that the tests compile.
+//! A CUBIN is an ELF file whose `.nv.info` sections hold small records. NVIDIA documents the tools that
+//! print these records but not their format. The values read here equal those of cuobjdump for the versions
+//! and architectures that the tests compile.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,10 +11,10 @@ use object::LittleEndian as Le;
 use object::elf::{self, FileHeader64};
 use object::read::elf::{FileHeader, SectionHeader, SectionTable, Sym, SymbolTable};
 
-/// What the kernels of one CUBIN need.
+/// The resources that the kernels of one CUBIN need.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Resources {
-    /// The architecture the code is for, such as 90.
+    /// The architecture of the code, such as 90.
     pub arch: u32,
     /// Each kernel, in the order of the names.
     pub kernels: Vec<CubinKernel>,
@@ -22,22 +22,22 @@ pub struct Resources {
     pub undefined: Vec<String>,
 }
 
-/// What one kernel needs.
+/// The resources that one kernel needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CubinKernel {
     /// Its name in the machine code.
     pub name: String,
     /// Registers per thread.
     pub registers: u32,
-    /// Bytes of local memory per thread; not 0 when it spills or has indexed local arrays.
+    /// Bytes of local memory per thread; not 0 if the kernel spills or has indexed local arrays.
     pub stack: u32,
-    /// Bytes of shared memory that the text declares, without the part the system keeps.
+    /// Bytes of shared memory that the text declares, without the system's part.
     pub static_shared: u32,
-    /// Named barriers; none where the CUBIN does not say.
+    /// Number of named barriers; `None` if the CUBIN does not contain it.
     pub barriers: Option<u32>,
-    /// The most threads a block may have; none where the text sets no bound.
+    /// Maximum number of threads in a block; `None` if the text sets no bound.
     pub max_threads: Option<u32>,
-    /// Bytes of machine code, functions of its own included.
+    /// Bytes of machine code, including functions that are not inlined.
     pub code: u64,
 }
 
@@ -72,7 +72,7 @@ const OLDER_ABI: u8 = 0x33;
 type Header = FileHeader64<Le>;
 
 impl Resources {
-    /// Reads `cubin`; the error says in a clause what is wrong with it.
+    /// Reads `cubin`; the error is a clause.
     pub fn read(cubin: &[u8]) -> Result<Resources, String> {
         let reason = |error: object::read::Error| error.to_string();
         let header = Header::parse(cubin).map_err(reason)?;

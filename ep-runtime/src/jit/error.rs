@@ -1,4 +1,4 @@
-//! What can go wrong between CUDA text and a CUBIN.
+//! Errors on the way from CUDA text to a CUBIN.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -11,28 +11,28 @@ use super::find::{OLDEST, Version};
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum JitError {
-    /// No NVRTC lies in any of the known places.
+    /// None of the known places has an NVRTC.
     NvrtcMissing {
         /// The value of `EPFORGE_NVRTC` when it names a place that holds none.
         variable: Option<PathBuf>,
         /// What lies in a `.cuda` folder and cannot be trusted, a sentence each.
         distrusted: Vec<String>,
     },
-    /// The library is there and cannot be loaded.
+    /// The library exists and cannot be loaded.
     NvrtcNotLoaded {
         /// The library.
         path: PathBuf,
         /// What the dynamic loader says.
         reason: String,
     },
-    /// The library is older than the text that EPForge emits.
+    /// The library is too old for the text that EPForge emits.
     NvrtcTooOld {
         /// The library.
         path: PathBuf,
         /// Its version.
         version: Version,
     },
-    /// This process has already loaded another NVRTC, and it can hold one only.
+    /// This process has already loaded another NVRTC, and it can load only one.
     NvrtcFixed {
         /// The library in use.
         loaded: PathBuf,
@@ -48,7 +48,7 @@ pub enum JitError {
         /// The numbers of those it knows, such as 90.
         supported: Vec<u32>,
     },
-    /// A name, a text or an option holds a zero byte, at which C would cut it off.
+    /// A name, a text or an option contains a zero byte, where C would cut it off.
     ZeroByte {
         /// Which text it is.
         what: String,
@@ -60,9 +60,9 @@ pub enum JitError {
         /// What NVRTC says.
         log: String,
     },
-    /// NVRTC or its assembler refused the text.
+    /// NVRTC or its assembler rejected the text.
     Compile(Box<CompileFailure>),
-    /// A call of NVRTC failed for a reason that is not in the text, such as memory.
+    /// A call of NVRTC failed for another reason than the text, such as memory.
     NvrtcCall {
         /// The function that failed.
         function: &'static str,
@@ -71,14 +71,14 @@ pub enum JitError {
         /// What the library calls that code.
         meaning: String,
     },
-    /// NVRTC gave bytes that are no CUBIN this crate can read.
+    /// NVRTC returned a CUBIN that this crate cannot read.
     Cubin {
         /// The source that was compiled.
         name: String,
         /// What is wrong with them.
         reason: String,
     },
-    /// The cache folder cannot be trusted.
+    /// The cache folder is not trusted.
     Cache(CacheError),
 }
 
@@ -91,14 +91,14 @@ pub struct CompileFailure {
     pub arch: Arch,
     /// The version of NVRTC.
     pub nvrtc: Version,
-    /// The first error, as NVRTC words it.
+    /// The first error, as NVRTC reports it.
     pub message: String,
-    /// The file and line (from 1) of the first error, where it has one.
+    /// The file and line (from 1) of the first error, if it has one.
     pub at: Option<(String, usize)>,
-    /// The numbered lines around the first error; where it has no line of the source, the errors
-    /// of the assembler that follow it.
+    /// The numbered lines around the first error. If the error has no source line, this is the assembler's
+    /// errors after it.
     pub excerpt: String,
-    /// All that NVRTC said.
+    /// The whole log of NVRTC.
     pub log: String,
 }
 

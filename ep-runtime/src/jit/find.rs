@@ -1,7 +1,7 @@
-//! Where NVRTC may lie on this machine, in the order of preference.
+//! The places on this machine that may have an NVRTC, in order of preference.
 //!
-//! Nothing is loaded here. The file uses the standard library alone, because `xtask` includes it
-//! too: `cargo xtask setup` must look exactly where the run time will look.
+//! Nothing is loaded here. The file uses the standard library only, because `xtask` includes it too: `cargo
+//! xtask setup` must search exactly the places that the run time will search.
 
 #[path = "trust.rs"]
 mod trust;
@@ -15,11 +15,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// The oldest NVRTC that compiles what EPForge emits: 12.8 is the first that knows sm_100a and
-/// sm_120a and the `.shared::cta` destination of bulk copies.
+/// The oldest NVRTC that compiles EPForge's output: 12.8 is the first that supports sm_100a and sm_120a and
+/// the `.shared::cta` destination of bulk copies.
 pub const OLDEST: Version = Version { major: 12, minor: 8 };
 
-/// The environment variable that names the NVRTC to use: the library, or the folder it lies in.
+/// The environment variable that names the NVRTC to use: the library, or its folder.
 pub const VARIABLE: &str = "EPFORGE_NVRTC";
 
 /// The folder of a project that `cargo xtask setup` puts NVRTC into.
@@ -50,14 +50,14 @@ impl fmt::Display for Version {
     }
 }
 
-/// Why a place was looked at.
+/// Why a place was searched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// `EPFORGE_NVRTC` names it.
     Variable,
     /// A `.cuda` folder at or above the current directory.
     Project,
-    /// A wheel in the site-packages of the `python3` on PATH, beside torch.
+    /// A wheel in the site-packages of the `python3` on PATH, next to torch.
     Python,
     /// A CUDA toolkit or a package of the system.
     System,
@@ -79,22 +79,22 @@ impl fmt::Display for Origin {
 pub struct Candidate {
     /// The library itself.
     pub library: PathBuf,
-    /// Its companion, which has to be loaded first: without it some versions compile nothing.
+    /// Its companion library, which has to be loaded first: without it some versions compile nothing.
     pub builtins: Option<PathBuf>,
-    /// The version in the file names, if there is one.
+    /// The version in the file names, if they have one.
     pub version: Option<Version>,
-    /// Why this place was looked at.
+    /// Why this place was searched.
     pub origin: Origin,
 }
 
-/// What decides where NVRTC is looked for, apart from the file system.
+/// Everything except the file system that determines where to look for NVRTC.
 #[derive(Clone, Debug, Default)]
 pub struct Search {
-    /// The value of `EPFORGE_NVRTC`: a library or a folder. When set, nothing else counts.
+    /// The value of `EPFORGE_NVRTC`: a library or a folder. If it is set, no other place is searched.
     pub variable: Option<PathBuf>,
-    /// Where the walk up to a `.cuda` folder begins.
+    /// The folder where the search for a `.cuda` folder begins; it continues upward.
     pub start: Option<PathBuf>,
-    /// The folders of PATH, in which `python3` is looked for.
+    /// The folders of PATH, which are searched for `python3`.
     pub path: Vec<PathBuf>,
     /// The home folder, for packages that pip installed for one user.
     pub home: Option<PathBuf>,
@@ -103,7 +103,7 @@ pub struct Search {
 }
 
 impl Search {
-    /// The search that the environment of this process asks for.
+    /// The search that the environment of this process requests.
     pub fn from_environment() -> Search {
         let folders = |name| {
             env::var_os(name).map_or_else(Vec::new, |value| env::split_paths(&value).collect())
@@ -117,8 +117,8 @@ impl Search {
         }
     }
 
-    /// Everything that is found, best first; each library once. A place is looked at only when the
-    /// ones before it have been used up.
+    /// All libraries found, best first, each once. A place is searched only after the ones before it
+    /// yielded all their libraries.
     pub fn candidates(&self) -> impl Iterator<Item = Candidate> {
         let places: &[fn(&Search) -> Vec<Candidate>] = match self.variable {
             Some(_) => &[Search::in_variable],
@@ -154,7 +154,7 @@ impl Search {
         found
     }
 
-    /// What lies in a `.cuda` folder and is not used, because somebody else could have put it there: a
+    /// Files in a `.cuda` folder that are not used, because another user could have put them there; one
     /// sentence each.
     pub fn distrusted(&self) -> Vec<String> {
         let mut sentences = Vec::new();

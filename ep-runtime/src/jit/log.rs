@@ -1,4 +1,4 @@
-//! What the log of NVRTC says about errors, spills and lost performance.
+//! Reads errors, spills and lost performance from the log of NVRTC.
 
 use std::fmt;
 
@@ -20,14 +20,14 @@ impl fmt::Display for Spill {
     }
 }
 
-/// The remarks of the assembler that matter; needs the option `-Xptxas=-v`.
+/// The relevant remarks of the assembler; needs the option `-Xptxas=-v`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Remarks {
     /// Every function that spills.
     pub spills: Vec<Spill>,
     /// Each line with "Potential Performance Loss", such as an ignored `setmaxnreg`.
     pub performance_losses: Vec<String>,
-    /// Barriers of each kernel; older CUBINs do not say it themselves.
+    /// Barriers of each kernel, for older CUBINs that do not contain this number.
     pub barriers: Vec<(String, u32)>,
 }
 

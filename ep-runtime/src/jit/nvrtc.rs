@@ -1,10 +1,10 @@
 //! NVRTC as a safe Rust interface: text and headers in, CUBIN and log out.
 //!
-//! The types are those of `cudarc::nvrtc::sys`; its functions are not called. They return
-//! `nvrtcResult` as a Rust enum, so that a result code which only a newer library knows would be
-//! undefined behaviour; they panic when the library is missing; and they load it by bare name, so
-//! that the loader's search path would decide over the library that was found. Each symbol is
-//! therefore resolved through the handle of exactly that library, with result codes as integers.
+//! The types are those of `cudarc::nvrtc::sys`, but its functions are not called, for three reasons. They
+//! return `nvrtcResult` as a Rust enum, so a result code that only a newer library knows would be undefined
+//! behavior. They panic when the library is missing. They load the library by its plain name, so the
+//! loader's search path would override the library that was found. Each symbol is therefore resolved
+//! through the handle of exactly that library, with result codes as integers.
 
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::fs;
@@ -53,7 +53,7 @@ struct Getter {
     bytes: unsafe extern "C" fn(nvrtcProgram, *mut c_char) -> Code,
 }
 
-/// A loaded NVRTC. A process has one at most and keeps it until it ends.
+/// A loaded NVRTC. A process loads at most one and keeps it until it ends.
 pub struct Nvrtc {
     path: PathBuf,
     version: Version,
@@ -62,12 +62,12 @@ pub struct Nvrtc {
     api: Api,
 }
 
-/// A CUBIN and what NVRTC said about it.
+/// A CUBIN and NVRTC's log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Output {
     /// The machine code, an ELF file.
     pub cubin: Vec<u8>,
-    /// The log, which is not empty after a success either.
+    /// The log, which may have text even after a success.
     pub log: String,
 }
 
@@ -75,7 +75,7 @@ pub struct Output {
 static LOADED: Mutex<Option<&'static Nvrtc>> = Mutex::new(None);
 
 impl Nvrtc {
-    /// The NVRTC of this process: the one in use, or the best one that this machine has.
+    /// The NVRTC of this process: the loaded one, or the best one on this machine.
     pub fn find() -> Result<&'static Nvrtc, JitError> {
         let in_use = *super::lock(&LOADED);
         match in_use {
@@ -84,10 +84,9 @@ impl Nvrtc {
         }
     }
 
-    /// Loads the first library of `search` that can be used.
+    /// Loads the first usable library of `search`.
     ///
-    /// A library that is too old or broken does not hide a good one behind it, unless the user
-    /// named it.
+    /// A library that is too old or broken is skipped, unless the user named it.
     pub fn search(search: &Search) -> Result<&'static Nvrtc, JitError> {
         let mut refused = None;
         for candidate in search.candidates() {
@@ -103,7 +102,7 @@ impl Nvrtc {
         }))
     }
 
-    /// Loads one library, or gives it again if it is the one in use.
+    /// Loads one library, or returns it if it is already loaded.
     pub fn load(candidate: &Candidate) -> Result<&'static Nvrtc, JitError> {
         let path = fs::canonicalize(&candidate.library).map_err(|error| {
             JitError::NvrtcNotLoaded { path: candidate.library.clone(), reason: error.to_string() }
@@ -134,15 +133,15 @@ impl Nvrtc {
         self.version
     }
 
-    /// What distinguishes this library from every other in the key of the cache.
+    /// Distinguishes this library from every other in the key of the cache.
     ///
-    /// NVRTC reports no patch number, and two patches may compile differently: the length of the
-    /// file stands for it, since not every release carries a build id.
+    /// NVRTC reports no patch number, and two patches may compile differently. The length of the file
+    /// stands for the patch, because not every release carries a build id.
     pub fn identity(&self) -> String {
         format!("{} of {} bytes", self.version, self.length)
     }
 
-    /// The numbers of the architectures that the library knows, such as 90.
+    /// The numbers of the architectures that the library supports, such as 90.
     pub fn archs(&self) -> &[u32] {
         &self.archs
     }

@@ -1,6 +1,6 @@
 //! Which users could have put a file in its place: only files of this user or of the system are loaded.
 //!
-//! The file uses the standard library alone, because `xtask` includes it too.
+//! The file uses the standard library only, because `xtask` includes it too.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! What rank 0 answers to a gather: `ok` and what every rank brought, or the error that all get.
+//! Rank 0's answer to a gather: `ok` and the bytes of every rank, or the error that all ranks get.
 
 use std::time::Duration;
 

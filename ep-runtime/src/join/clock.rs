@@ -1,4 +1,5 @@
-//! The clock of all deadlines here. Tests stop it: what still comes to its end then waited for nobody.
+//! The clock of all deadlines in this module. Tests stop the clock: whatever completes then has waited for
+//! nothing.
 
 use std::time::{Duration, Instant};
 

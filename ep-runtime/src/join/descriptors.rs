@@ -1,4 +1,4 @@
-//! File descriptors from process to process: over unix sockets, to processes of the same user only.
+//! Passes file descriptors between processes: over unix sockets, to processes of the same user only.
 
 use std::io;
 use std::ops::Range;
@@ -19,8 +19,8 @@ const RANK: usize = 4;
 /// What a descriptor's code is for.
 const PURPOSE: &str = "descriptor";
 
-/// Gives `descriptor` to every other rank of `among` and returns theirs, in order; none for this one. All
-/// ranks do it together, each among those of its machine that do it with one another.
+/// Gives `descriptor` to every other rank of `among` and returns theirs, in order; `None` for this rank.
+/// All ranks make this call together, each with the ranks of its machine that take part.
 pub fn exchange_descriptors(
     store: &Store,
     label: &str,

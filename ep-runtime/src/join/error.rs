@@ -1,78 +1,78 @@
-//! What joining can fail with.
+//! Errors of joining.
 
 use std::fmt;
 use std::io;
 use std::time::Duration;
 
-/// Why processes did not come together, or came apart.
+/// Why processes did not join, or one left.
 #[derive(Clone, PartialEq, Eq)]
 pub enum JoinError {
-    /// Ranks that did not come before the deadline.
+    /// Ranks did not join before the deadline.
     Missing {
-        /// Which.
+        /// The missing ranks.
         ranks: Vec<usize>,
         /// How long they were waited for.
         waited: Duration,
-        /// What some of them said last that they do.
+        /// The last steps that some of them announced.
         doing: Vec<(usize, String)>,
     },
-    /// Rank 0 does not take this rank, or nothing that proved itself was at its address.
+    /// Rank 0 refuses this rank, or no process at rank 0's address proved itself.
     Refused {
-        /// Why, as a sentence.
+        /// The reason, as a sentence.
         why: String,
     },
-    /// A rank was there and is gone.
+    /// A rank joined and has left.
     Lost {
-        /// Which.
+        /// The rank.
         rank: usize,
     },
-    /// Nodes of which some would have more ranks than others.
+    /// Nodes with different numbers of ranks.
     Uneven {
-        /// Ranks of the group.
+        /// Number of ranks in the group.
         ranks: usize,
-        /// How many nodes they were to be.
+        /// Requested number of nodes.
         nodes: usize,
     },
-    /// Ranks of one node that are not on one machine, or do not reach each other's sockets there.
+    /// Ranks of one node that are not on one machine, or cannot reach each other's sockets there.
     Apart {
         /// The node.
         node: usize,
         /// Its first rank.
         first: usize,
-        /// One that is elsewhere.
+        /// A rank on another machine.
         other: usize,
     },
     /// Two ranks are at different steps.
     Order {
         /// A rank.
         rank: usize,
-        /// What it does.
+        /// The step of that rank.
         does: String,
-        /// What rank 0 does.
+        /// The step of rank 0.
         root_does: String,
     },
-    /// A gather brings more than one message holds.
+    /// A rank's data for a gather is larger than one message.
     TooLong {
-        /// Bytes that were brought.
+        /// Bytes of the data.
         bytes: usize,
-        /// Bytes that one rank may bring.
+        /// Maximum number of bytes per rank.
         most: usize,
     },
-    /// An address, id or environment variable is not usable.
+    /// An address, id or environment variable is invalid.
     Address {
-        /// Why, as a sentence.
+        /// The reason, as a sentence.
         why: String,
     },
     /// A socket failed.
     Socket {
-        /// What it was used for.
+        /// The use of the socket.
         during: &'static str,
-        /// What the system says.
+        /// The system's message.
         reason: String,
     },
 }
 
-/// What `main` prints of it: the sentence.
+/// Prints the sentence, because `main` prints errors in this form.
 impl fmt::Debug for JoinError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

@@ -1,4 +1,4 @@
-//! A listener that goes from a process to one that it starts: the port is never free in between.
+//! Hands a listener from a process to one that it starts, so that the port is never free in between.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};

@@ -1,4 +1,4 @@
-//! Proving the secret, both ways, without sending it.
+//! Proves the secret in both directions without sending it.
 //!
 //! ```text
 //! caller  -> root    magic, caller's challenge, rank, ranks
@@ -7,9 +7,9 @@
 //! root    -> caller  a frame of the session: welcome, or why not
 //! ```
 //!
-//! Proofs are codes under the key of the group, which its secret, address and job give: whoever has
-//! the secret of another job has another key. All later frames have codes under a key that comes from
-//! both challenges too.
+//! Proofs are codes under the key of the group, which is derived from its secret, address and job: a
+//! process with the secret of another job has another key. All later frames have codes under a key that is
+//! derived from both challenges too.
 
 use std::io::{self, Write};
 use std::net::TcpStream;

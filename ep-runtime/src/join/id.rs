@@ -1,4 +1,4 @@
-//! What names a group: where rank 0 listens, and the secret that its members share.
+//! The identity of a group: the address where rank 0 listens, and the secret that its members share.
 
 use std::fmt;
 use std::fs::File;
@@ -16,10 +16,10 @@ use super::key::Key;
 /// The environment variable that holds a group's id.
 pub const ID_VARIABLE: &str = "EPFORGE_ID";
 
-/// The environment variable that holds the secret where a launcher gives only an address.
+/// The environment variable that holds the secret if a launcher provides only an address.
 pub const SECRET_VARIABLE: &str = "EPFORGE_SECRET";
 
-/// The environment variable that names the job of a group where a launcher gives only an address.
+/// The environment variable that names the job of a group if a launcher provides only an address.
 pub const JOB_VARIABLE: &str = "EPFORGE_JOB";
 
 /// What launchers call a job. Not its restarts: torchrun counts them on each machine by itself.
@@ -28,15 +28,14 @@ const LAUNCHER_JOBS: [&str; 2] = ["TORCHELASTIC_RUN_ID", "SLURM_JOB_ID"];
 /// One process of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Member {
-    /// Its rank.
+    /// The rank of the process.
     pub rank: usize,
-    /// Ranks of the group.
+    /// Number of ranks in the group.
     pub ranks: usize,
 }
 
 impl Member {
-    /// The member that a launcher's environment describes (`RANK`, `WORLD_SIZE`, as torchrun sets
-    /// them).
+    /// The member that a launcher's environment describes (`RANK`, `WORLD_SIZE`, as torchrun sets them).
     pub fn from_environment() -> Result<Member, JoinError> {
         let number = |name: &str| {
             let value = std::env::var(name).ok().and_then(|value| value.parse().ok());
@@ -47,9 +46,9 @@ impl Member {
     }
 }
 
-/// Names a group; whoever knows it can join.
+/// Identifies a group. Any process that knows the id can join.
 ///
-/// An id that this process made keeps its port from then on: clones share it, and rank 0 listens at
+/// An id that this process created keeps its port from then on. Clones share the port. Rank 0 listens at
 /// it, here or in the process that the id is [handed](UniqueId::hand_to) to.
 #[derive(Clone)]
 pub struct UniqueId {
@@ -70,7 +69,7 @@ impl PartialEq for UniqueId {
 impl Eq for UniqueId {}
 
 impl UniqueId {
-    /// A new group on this machine alone, at a free port of the loopback interface.
+    /// A new group on this machine only, at a free port of the loopback interface.
     pub fn local() -> Result<UniqueId, JoinError> {
         UniqueId::at(IpAddr::V4(Ipv4Addr::LOCALHOST))
     }
@@ -88,14 +87,14 @@ impl UniqueId {
         UniqueId { address, secret, name: address.to_string(), listener: Arc::default() }
     }
 
-    /// The same for one job: ranks of another one with the same address and secret are strangers.
+    /// The same id for one job: ranks of another job with the same address and secret are strangers.
     pub fn of_job(mut self, job: &str) -> UniqueId {
         self.name = format!("{} of {job}", self.name);
         self
     }
 
-    /// The id in `EPFORGE_ID`; or, under a launcher such as torchrun, the port behind `MASTER_PORT`
-    /// at `MASTER_ADDR` with the secret in `EPFORGE_SECRET` (32 hexadecimal digits), for the job that
+    /// The id in `EPFORGE_ID`. Under a launcher such as torchrun, the id is the port after `MASTER_PORT` at
+    /// `MASTER_ADDR` with the secret in `EPFORGE_SECRET` (32 hexadecimal digits), for the job that
     /// `EPFORGE_JOB` or the launcher names.
     pub fn from_environment() -> Result<UniqueId, JoinError> {
         if let Some(id) = UniqueId::from_variable(ID_VARIABLE)? {
@@ -117,7 +116,7 @@ impl UniqueId {
         Ok(if job.is_empty() { id } else { id.of_job(&job) })
     }
 
-    /// The id in an environment variable, with its port if this process was handed it; none if the
+    /// The id in an environment variable, with its port if this process was handed it; `None` if the
     /// variable is not set.
     pub fn from_variable(name: &str) -> Result<Option<UniqueId>, JoinError> {
         let Ok(text) = std::env::var(name) else { return Ok(None) };
@@ -126,13 +125,13 @@ impl UniqueId {
         Ok(Some(UniqueId { listener: Arc::new(Mutex::new(listener)), ..id }))
     }
 
-    /// Puts the id into a variable of a process to be started.
+    /// Puts the id into an environment variable of a process to be started.
     pub fn give_to(&self, command: &mut Command, name: &str) {
         command.env(name, self.to_string());
     }
 
-    /// As [`UniqueId::give_to`], for the process that is to be rank 0: it gets the port too, which
-    /// is nobody else's in between.
+    /// As [`UniqueId::give_to`], for the process that will be rank 0. That process also gets the port,
+    /// which no other process can take in between.
     pub fn hand_to(&self, command: &mut Command, name: &str) {
         self.give_to(command, name);
         if let Some(listener) = self.listener() {
@@ -145,7 +144,7 @@ impl UniqueId {
         self.listener.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Where rank 0 listens.
+    /// The address where rank 0 listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }

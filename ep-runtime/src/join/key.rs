@@ -1,4 +1,4 @@
-//! What only the members of a group can say: codes under a key that the secret gives.
+//! Message codes that only the members of a group can make, under a key derived from the secret.
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;

@@ -1,5 +1,5 @@
-//! A connection between two ranks that have proved themselves. Every frame carries a code under the
-//! key of the session, so that nobody on the way can change, repeat, drop or add one unnoticed.
+//! A connection between two ranks that have proved themselves. Every frame carries a code under the session
+//! key, so nobody can change, repeat, drop or add a frame unnoticed.
 //!
 //! ```text
 //! frame    bytes of the payload, payload, code of {place in the stream, payload}

@@ -1,9 +1,9 @@
 //! Which processes of a group are still there.
 //!
-//! Each one listens on a unix socket for as long as it is in the group, and answers nothing: as long
-//! as the socket exists, the system itself takes connections. So a process that is busy, or stopped
-//! in a debugger, is there, and one that has died is not, however it died. Only processes of one machine
-//! find one another so: of all others nobody can tell.
+//! Each process listens on a unix socket for as long as it is in the group, and never answers: as long as
+//! the socket exists, the system itself accepts connections. A process that is busy, or stopped in a
+//! debugger, therefore counts as present. A process that has died does not, no matter how it died. This
+//! works only among processes of one machine; nothing is known about the others.
 
 use std::fs;
 use std::io;

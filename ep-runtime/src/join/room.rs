@@ -1,6 +1,6 @@
-//! Where connections wait that have proved nothing yet. All of them are served side by side, each
-//! until a moment of its own, and there is room for a certain number: when it is full, the one that
-//! has waited longest makes room. So no stranger is ever waited for.
+//! Connections that have proved nothing yet. All of them are served side by side, each until its own
+//! deadline. When the limit of connections is reached, the one that has waited longest is dropped. No
+//! stranger can therefore make others wait.
 
 use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};

@@ -1,4 +1,4 @@
-//! Reading and writing that end at a moment, however slowly the other end drips.
+//! Reads and writes that end at a deadline, however slowly the other end sends.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;

@@ -1,9 +1,9 @@
 //! The core that the thread of a network keeps to itself.
 //!
-//! It is one of the NUMA node on which the network is joined, where its memory is made. A lock on a file of
-//! the core, which dies with its holder, keeps the threads of all networks of a machine apart: two that spin
-//! on one core wait for whole time slices of the system. At most half of a node's cores are taken, since
-//! each rank has a thread besides that fills its queue.
+//! The core belongs to the NUMA node on which the network is joined, because its memory is allocated there.
+//! A lock on a file of the core, which is released when its holder dies, keeps the threads of all networks
+//! of a machine apart: two threads that spin on one core wait for whole time slices of the system. At most
+//! half of a node's cores are taken, because each rank has another thread that fills its queue.
 
 use std::fs::{self, File};
 use std::io;

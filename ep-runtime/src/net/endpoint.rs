@@ -1,8 +1,8 @@
-//! One rank's end of the network: an endpoint of libfabric that writes into the memory of its peers, a
-//! number with each write, and hears the numbers of theirs.
+//! One rank's end of the network: a libfabric endpoint that writes into the memory of its peers with a
+//! number for each write, and receives the numbers of their writes.
 //!
-//! One thread uses it. All `unsafe` of the data path is here: callers name places by their offset in the
-//! registered memory, which is checked.
+//! One thread uses the endpoint. All `unsafe` of the data path is here: callers name places by their offset
+//! in the registered memory, and the offsets are checked.
 
 use std::ffi::c_void;
 use std::os::fd::{AsRawFd, BorrowedFd};

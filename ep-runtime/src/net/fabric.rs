@@ -24,7 +24,7 @@ const WRITES_IN_ORDER: u64 = 1 << 4 | 1 << 35;
 /// Bytes of an immediate that every provider but the emulated ones carries.
 pub(super) const IMMEDIATE_BYTES: usize = 4;
 
-/// A loaded libfabric. A process has one at most and keeps it until it ends.
+/// A loaded libfabric. A process loads at most one and keeps it until it ends.
 pub struct Fabric {
     path: PathBuf,
     version: (u32, u32),
@@ -97,18 +97,18 @@ impl Fabric {
         Ok(Fabric { path: path.to_owned(), version, api })
     }
 
-    /// Where it lies.
+    /// Path of the library.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Its version.
+    /// Version of the library.
     pub fn version(&self) -> (u32, u32) {
         self.version
     }
 
-    /// What it has for a provider, best first; at least one. `source`: an address of the machine that
-    /// chooses the device.
+    /// The library's offers for a provider, best first; at least one. `source`: an address of the machine
+    /// that selects the device.
     pub fn offers(
         &'static self,
         provider: Provider,

@@ -1,14 +1,14 @@
-//! Where libfabric may lie on this machine, in the order of preference.
+//! The places on this machine that may have libfabric, in order of preference.
 //!
-//! Nothing is loaded here. `xtask` includes the file too: `cargo xtask setup` must look exactly where the
-//! run time will look.
+//! Nothing is loaded here. `xtask` includes the file too: `cargo xtask setup` must search exactly the
+//! places that the run time will search.
 
 use std::env;
 use std::path::PathBuf;
 
 use super::Search;
 
-/// The environment variable that names the libfabric to use: the library, or the folder it lies in.
+/// The environment variable that names the libfabric to use: the library, or its folder.
 pub const VARIABLE: &str = "EPFORGE_LIBFABRIC";
 
 /// The name under which every version since 1.0 is installed.

@@ -1,5 +1,5 @@
-//! The other end of a queue on the processor: what `ep::NetQueue` does for one thread, for programs that
-//! measure a network and for those that move something without a kernel.
+//! The CPU's side of a queue: implements `ep::NetQueue` for one thread, for programs that measure a network
+//! and for those that move data without a kernel.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use super::proxy::Rest;
 use super::queue::{PUT, SIGNAL, STAMP_AT, turn};
 use super::shared_memory::SharedMemory;
 
-/// One queue, as the only one that writes to it.
+/// One queue with exclusive access for writing.
 pub struct HostQueue<'a> {
     pub(super) memory: SharedMemory,
     pub(super) layout: &'a Layout,
@@ -21,12 +21,13 @@ pub struct HostQueue<'a> {
 }
 
 impl HostQueue<'_> {
-    /// Puts `bytes` from the offset `from` here to `to` at `peer`. False: there is no room for too long.
+    /// Puts `bytes` from the offset `from` here to `to` at `peer`. Returns false if there was no room for
+    /// too long.
     pub fn put(&mut self, peer: usize, to: u64, from: u64, bytes: u32) -> bool {
         self.post([to, from, u64::from(PUT) << 32 | peer as u64], bytes)
     }
 
-    /// Adds `count` to a counter at `peer` when all earlier puts to it have landed.
+    /// Adds `count` to a counter at `peer` after all earlier puts to it have landed.
     pub fn signal(&mut self, peer: usize, counter: u32, count: u32) -> bool {
         self.post([u64::from(counter), 0, u64::from(SIGNAL) << 32 | peer as u64], count)
     }
@@ -37,7 +38,7 @@ impl HostQueue<'_> {
         self.wait(|memory| reached(memory.acquire_half(at), next))
     }
 
-    /// Waits until `source` has added up to `want` in a counter here.
+    /// Waits until `source` has increased a counter here to `want`.
     pub fn wait_counter(&mut self, source: usize, counter: usize, want: u32) -> bool {
         let at = self.layout.counter(source, self.queue, counter);
         self.wait(|memory| reached(memory.acquire_half(at), want))

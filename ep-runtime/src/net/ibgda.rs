@@ -1,10 +1,11 @@
-//! A network card that kernels of one rank write to themselves: opened, joined to the cards of all peers, and
-//! described to kernels as the model of a card is.
+//! A network card that kernels of one rank write to themselves: opened, connected to the cards of all
+//! peers, and described to kernels in the same way as the model of a card.
 //!
-//! libibverbs and libmlx5 open the device, register memory, and carry commands to its firmware (DEVX), which
-//! make the queues: a completion queue whose entries overwrite one another is made in no other way. Queues lie
-//! in host memory that kernels reach; rows lie in device memory where a card can reach that, else in host
-//! memory, too. **None of this has run on a card**: tests hold every call and every command against a double.
+//! libibverbs and libmlx5 open the device, register memory, and carry commands to its firmware (DEVX),
+//! which make the queues: a completion queue whose entries overwrite one another cannot be made in another
+//! way. Queues are in host memory that kernels can access. Rows are in device memory if a card can access
+//! it, otherwise also in host memory. **None of this has run on a card**: tests compare every call and
+//! every command with a mock.
 
 mod command;
 mod device;

@@ -1,5 +1,5 @@
-//! Where everything lies in the memory of one rank, at the same offsets on every rank of a network. Rows may be
-//! in GPU memory; all behind them is in a block of host memory.
+//! The memory layout of one rank, with the same offsets on every rank of a network. Rows may be in GPU
+//! memory; everything after them is in one block of host memory.
 //!
 //! ```text
 //! data         rows: peers write here, and kernels read and write
@@ -34,18 +34,18 @@ pub(super) const PROGRESS_BYTES: u64 = 64;
 
 pub(super) const ALIGNMENT: u64 = 256;
 
-/// The numbers that decide over it.
+/// The numbers that determine the layout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
-    /// Ranks of the network.
+    /// Number of ranks in the network.
     pub ranks: usize,
     /// Bytes for rows.
     pub data_bytes: u64,
-    /// Queues of each rank.
+    /// Number of queues of each rank.
     pub queues: usize,
-    /// Descriptors that a queue holds.
+    /// Number of descriptors in a queue.
     pub slots: usize,
-    /// Counters of each source and queue.
+    /// Number of counters of each source and queue.
     pub counters: usize,
 }
 

@@ -1,8 +1,8 @@
-//! What a network gives two ranks, through the queue and the thread that empties it, and beside it what a
-//! plain loop of writes over the same provider gives.
+//! Measures a network between two ranks through the queue and the thread that drains it, compared with a
+//! plain loop of writes over the same provider.
 //!
-//! Rank 0 sends and rank 1 answers. Rows do not lie side by side, so that none are joined. Both ways move the
-//! same rows of the same memory: what a copy costs depends on the pages that hold it.
+//! Rank 0 sends and rank 1 answers. Rows are not adjacent, so none are merged. Both methods move the same
+//! rows of the same memory, because the cost of a copy depends on the pages.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -27,7 +27,7 @@ const ROWS: u64 = 256;
 /// Longest wait for the other rank.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Both ends of what is measured.
+/// Both ends of the measured network.
 pub struct Measured<'a> {
     network: &'a Network,
     plain: Plain,
@@ -39,13 +39,13 @@ pub struct Measured<'a> {
     _core: Option<Core>,
 }
 
-/// Keeps the calling thread, and the processes that it starts, on the NUMA node where it runs: else what a
-/// row costs depends on where the system puts the two ends.
+/// Keeps the calling thread, and the processes that it starts, on the NUMA node where it runs. Otherwise
+/// the cost of a row would depend on where the system places the two ends.
 pub fn stay_near() -> io::Result<()> {
     cores::stay_near()
 }
 
-/// A network for measurements.
+/// Options of a network for measurements.
 pub fn options(provider: Provider) -> NetOptions {
     let data_bytes = 2 * ROWS * (ROW_MAX + APART);
     // On busy machines a thread may not run for a while.
@@ -53,7 +53,8 @@ pub fn options(provider: Provider) -> NetOptions {
 }
 
 impl<'a> Measured<'a> {
-    /// Both ranks call it, and then the same measurements in the same order.
+    /// Prepares the measurement. Both ranks make this call, and then the same measurements in the same
+    /// order.
     pub fn new(
         store: &Store,
         provider: Provider,
@@ -102,7 +103,7 @@ impl<'a> Measured<'a> {
         Ok(times[times.len() / 2] / 2)
     }
 
-    /// Rows a second through the queue, from the first descriptor to the answer to the last one.
+    /// Rows per second through the queue, from the first descriptor to the answer to the last one.
     pub fn queued(&mut self, bytes: u32, rows: u32) -> Result<f64, NetError> {
         let (peer, begun) = (1 - self.rank, Instant::now());
         self.counted = self.counted.wrapping_add(1);
@@ -124,7 +125,7 @@ impl<'a> Measured<'a> {
         Ok(f64::from(rows) / begun.elapsed().as_secs_f64())
     }
 
-    /// Rows a second of a plain loop of writes.
+    /// Rows per second of a plain loop of writes.
     pub fn plain(&mut self, bytes: u32, rows: u32) -> Result<f64, NetError> {
         let begun = Instant::now();
         match self.rank {

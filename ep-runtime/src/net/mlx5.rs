@@ -1,5 +1,5 @@
-//! Work-queue entries, doorbells and completions of mlx5, byte for byte: what a card reads and writes. The
-//! other end of `ep/ibgda.cuh`.
+//! Work-queue entries, doorbells and completions of mlx5, byte for byte, as a card reads and writes them.
+//! `ep/ibgda.cuh` is the other end.
 
 /// Bytes of an entry, and of a completion.
 pub(super) const BLOCK_BYTES: usize = 64;

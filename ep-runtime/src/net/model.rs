@@ -1,9 +1,9 @@
-//! A network inside the emulator: all ranks in one process, with latency, bandwidth, writes that land in any
-//! order and in pieces, and links that are dead.
+//! A network inside the emulator: all ranks in one process, with latency, bandwidth, writes that land in
+//! any order and in pieces, and dead links.
 //!
-//! Each queue of each rank is an actor of the scheduler and an agent of the checker, which sees what the
-//! network reads and writes like accesses of a lane. It promises what `ep/net.cuh` promises and no more, and
-//! joins, numbers and counts writes by the same code as the thread that speaks to libfabric.
+//! Each queue of each rank is an actor of the scheduler and an agent of the checker, which treats the
+//! network's reads and writes like accesses of a lane. The model guarantees what `ep/net.cuh` promises and
+//! no more. It merges, numbers and counts writes with the same code as the libfabric thread.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -30,12 +30,12 @@ use crate::net_error::NetError;
 /// What a kernel that has a network for itself finds before its part, as if others shared it.
 const BEFORE: NetPart = NetPart { begin: ALIGNMENT, first: 3 };
 
-/// How the network of the emulator behaves; its clock is that of the emulator.
+/// Behavior of the emulated network; its clock is that of the emulator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelOptions {
-    /// From the moment when a write leaves to when it lands, at least.
+    /// Minimum time from a write's departure to its landing.
     pub latency: Duration,
-    /// Bytes that a link carries in a microsecond; 0: as many as there are.
+    /// Bytes that a link carries per microsecond; 0: no limit.
     pub bytes_per_us: u64,
     /// Whether writes overtake one another.
     pub reorder: bool,
@@ -50,7 +50,7 @@ impl Default for ModelOptions {
     }
 }
 
-/// The memory of all ranks of a modelled network.
+/// The memory of all ranks of a modeled network.
 pub struct ModelNetwork {
     memories: Vec<HostMemory>,
     views: Vec<Views>,
@@ -58,8 +58,8 @@ pub struct ModelNetwork {
 }
 
 impl ModelNetwork {
-    /// Connects all ranks of the backend, whose kernels ask for rows by descriptors. The ranks of `layout`
-    /// are theirs.
+    /// Connects all ranks of the backend, whose kernels request rows by descriptors. `layout` has the same
+    /// number of ranks.
     pub fn new(
         backend: &Arc<HostBackend>,
         layout: Layout,
@@ -84,7 +84,8 @@ impl ModelNetwork {
         Ok(ModelNetwork { memories, views, shared })
     }
 
-    /// The same for kernels that speak to the card of their rank, and cards that carry out what they write.
+    /// Connects all ranks of the backend, whose kernels write to the card of their rank, and adds models of
+    /// the cards.
     pub fn of_cards(
         backend: &Arc<HostBackend>,
         layout: Layout,
@@ -121,8 +122,8 @@ impl ModelNetwork {
         Ok(ModelNetwork { memories, views, shared })
     }
 
-    /// The network that a plan asks for, if it does; the plan's kernel has the part of it behind that of
-    /// another one, which stays as it is.
+    /// The network that a plan needs, if any. The plan's kernel uses the part after that of another kernel,
+    /// which stays unchanged.
     pub fn of_plan(
         backend: &Arc<HostBackend>,
         plan: &Plan,
@@ -167,7 +168,7 @@ impl ModelNetwork {
         }
     }
 
-    /// What a kernel has asked of a card that makes no sense, if any has.
+    /// The first invalid entry or descriptor that a kernel has written, if any.
     pub fn failure(&self) -> Option<NetError> {
         self.shared.failure.get().cloned()
     }
@@ -178,7 +179,7 @@ impl ModelNetwork {
         Arc::new(move || shared.failure.get().cloned().map(CallError::Network))
     }
 
-    /// Where `ep::Net` of a rank is, an argument of kernels.
+    /// The address of a rank's `ep::Net`, an argument of kernels.
     pub fn address(&self, rank: usize) -> u64 {
         self.views[rank].all.address()
     }
@@ -188,12 +189,12 @@ impl ModelNetwork {
         self.views[rank].part(part)
     }
 
-    /// The same of all ranks.
+    /// The addresses of all ranks' `ep::Net`.
     pub fn addresses(&self) -> Vec<u64> {
         (0..self.views.len()).map(|rank| self.address(rank)).collect()
     }
 
-    /// The memory of a rank, whose first bytes are the rows.
+    /// The memory of a rank, which begins with the rows.
     pub fn rows(&self, rank: usize) -> &HostMemory {
         &self.memories[rank]
     }

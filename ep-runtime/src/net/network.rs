@@ -1,4 +1,4 @@
-//! One rank's network: its memory, the queues that kernels write to, and the thread that empties them.
+//! One rank's network: its memory, the queues that kernels write to, and the thread that drains them.
 
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
@@ -24,36 +24,36 @@ use crate::join::Store;
 use crate::memory::{DeviceMemory, HostMemory};
 use crate::net_error::NetError;
 
-/// What a network is made for; all ranks say the same, but for the source.
+/// Options of a network. All ranks must use the same options, except `source`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NetOptions {
-    /// Which network.
+    /// The kind of network.
     pub provider: Provider,
-    /// An address of this machine, which chooses the device; none: libfabric's first choice.
+    /// An address of this machine, which selects the device; `None`: libfabric's first choice.
     pub source: Option<String>,
     /// Bytes for rows on each rank, which peers write into.
     pub data_bytes: u64,
-    /// Queues of each rank: what goes through different ones never waits for one another.
+    /// Number of queues of each rank. Traffic through different queues never waits for one another.
     pub queues: usize,
-    /// Descriptors that a queue holds, a power of two.
+    /// Number of descriptors in a queue, a power of two.
     pub slots: usize,
-    /// Counters of each source and queue.
+    /// Number of counters of each source and queue.
     pub counters: usize,
-    /// From one sign of life to the next.
+    /// Time from one sign of life to the next.
     pub pulse: Duration,
-    /// Silence of a peer after which it is given up.
+    /// Silence of a peer after which it counts as dead.
     pub silence: Duration,
     /// How long a kernel on the host may wait while nothing moves and all peers are alive.
     pub patience: Duration,
-    /// Whether its thread stays on a core of its own, on the NUMA node where it is joined. Where there are
-    /// fewer than four cores, or no other one is free, the thread runs on any.
+    /// Whether the network's thread has a core of its own, on the NUMA node where the network is joined.
+    /// With fewer than four cores, or if no other core is free, the thread runs on any core.
     pub pinned: bool,
-    /// Whether rows stay in host memory even where a card reaches that of the GPU.
+    /// Whether rows stay in host memory even if a card can access GPU memory.
     pub rows_on_host: bool,
 }
 
 impl NetOptions {
-    /// A network of this provider for rows of so many bytes in all.
+    /// Options of this provider for `data_bytes` bytes of rows in total.
     pub fn new(provider: Provider, data_bytes: u64) -> NetOptions {
         NetOptions {
             provider,
@@ -71,14 +71,14 @@ impl NetOptions {
     }
 }
 
-/// What a proxy has done so far.
+/// Statistics of a proxy, the thread that carries rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct NetStats {
-    /// Descriptors that it has taken.
+    /// Number of descriptors that it has taken.
     pub requests: u64,
-    /// Writes that these have become.
+    /// Number of writes that it has posted for them.
     pub writes: u64,
-    /// Writes of peers that have landed here.
+    /// Number of peers' writes that have landed here.
     pub landed: u64,
 }
 
@@ -98,8 +98,8 @@ pub struct Network {
 }
 
 impl Network {
-    /// Joins the ranks of `store` over a network, each of which calls it. `local` is the rank of `group`
-    /// whose kernels use it; the group is stopped when the network fails.
+    /// Connects the ranks of `store` by a network; each of them makes this call. `local` is the rank of
+    /// `group` whose kernels use the network. The group is stopped when the network fails.
     pub fn join(
         group: &Group,
         local: usize,
@@ -160,22 +160,23 @@ impl Network {
         })
     }
 
-    /// This rank.
+    /// The rank of this end.
     pub fn rank(&self) -> usize {
         self.rank
     }
 
-    /// Where `ep::Net` is, an argument of kernels.
+    /// The address of `ep::Net`, an argument of kernels.
     pub fn address(&self) -> u64 {
         self.views.all.address()
     }
 
-    /// The same for one kernel that has a part of it.
+    /// `ep::Net` for one kernel that has a part of the network.
     pub fn part(&self, part: NetPart) -> Result<DeviceMemory, NetError> {
         self.views.part(part)
     }
 
-    /// Where its rows are, and what keeps them out of GPU memory that the rank has and nobody waives.
+    /// Where rows are. If they are not in the rank's GPU memory although no option forbids it, the error
+    /// says why.
     pub fn rows_on(&self) -> (RowsOn, Option<&NetError>) {
         let on = self.memory.on_gpu.as_ref().map_or(RowsOn::Host, |rows| rows.on);
         (on, self.memory.why_on_host.as_ref())
@@ -189,8 +190,8 @@ impl Network {
         }
     }
 
-    /// A queue for a thread, which no kernel uses. It is given once; none: there is no such queue, or it
-    /// was given before.
+    /// A queue for a thread, which no kernel uses. `None` if there is no such queue, or if it was taken
+    /// before.
     pub fn queue(&self, queue: usize, patience: Duration) -> Option<HostQueue<'_>> {
         let mut given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
         let is_first = !std::mem::replace(given.get_mut(queue)?, true);
@@ -198,7 +199,7 @@ impl Network {
         is_first.then_some(HostQueue { memory, layout, queue, next: 0, taken: 0, patience })
     }
 
-    /// What `source` has added to a counter here.
+    /// The sum that `source` has added to a counter here.
     pub fn counter(&self, source: usize, queue: usize, counter: usize) -> Result<u32, NetError> {
         let Layout { ranks, queues, counters, .. } = self.layout;
         for (what, value, end) in
@@ -212,12 +213,12 @@ impl Network {
         Ok(self.memory.words.acquire_half(self.layout.counter(source, queue, counter)))
     }
 
-    /// Why nothing moves any more, if so.
+    /// Why the network has failed, if it has.
     pub fn failure(&self) -> Option<NetError> {
         self.shared.failure.get().cloned()
     }
 
-    /// What was done so far.
+    /// The statistics so far.
     pub fn stats(&self) -> NetStats {
         let counts = &self.shared.counts;
         NetStats {

@@ -1,5 +1,5 @@
-//! Groups whose nodes a network joins: each is a process, or one for each of its ranks, or all are in one
-//! emulator.
+//! Groups whose nodes a network connects. Each node is a process, or each rank is one, or all nodes are in
+//! one emulator.
 
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -31,9 +31,10 @@ enum Over {
 }
 
 impl Group {
-    /// The ranks of this node, which `backend` has, and those of other processes, which join with the same
-    /// `id`: libfabric carries what they tell one another. Waits so long for all of them, and at each later
-    /// step that they take together. Kernels say how many bytes and counters they need of a network.
+    /// The group of this node, whose ranks `backend` has. Other nodes are other processes, which join with
+    /// the same `id`, and libfabric carries rows between them. Waits up to the deadline for all processes,
+    /// here and at each later step that they take together. Kernels determine how many bytes and counters
+    /// they need of a network.
     pub fn over_network(
         backend: Arc<dyn Backend>,
         options: GroupOptions,
@@ -44,8 +45,9 @@ impl Group {
         Group::over_processes(backend, options, id, Over::Fabric(net.clone()), deadline)
     }
 
-    /// The same over network cards that kernels write to themselves, which have mlx5 work queues: for GPUs.
-    /// Every channel of theirs to other machines lists `ibgda`. **It has not run on hardware yet.**
+    /// As [`Group::over_network`], over network cards with mlx5 work queues that kernels write to
+    /// themselves: for GPUs. Every channel of such kernels to other machines must list `ibgda`. **This has
+    /// not run on hardware yet.**
     pub fn over_ibgda(
         backend: Arc<dyn Backend>,
         options: GroupOptions,
@@ -56,9 +58,9 @@ impl Group {
         Group::over_processes(backend, options, id, Over::Cards(cards.clone()), deadline)
     }
 
-    /// The rank of this process alone, as launchers start one for each GPU of several nodes. `store` has the
-    /// processes of all nodes, and `backend` drives the rank of its member and shares windows with the ranks of
-    /// the same node, as [`GpuBackend::join_node`](crate::gpu::GpuBackend::join_node) does:
+    /// The group of a process with one rank, as launchers start one process for each GPU of several nodes.
+    /// `store` has the processes of all nodes. `backend` drives the member's rank and shares windows with
+    /// the ranks of the same node, as [`GpuBackend::join_node`](crate::gpu::GpuBackend::join_node) does:
     ///
     /// ```text
     /// let store = Arc::new(Store::join(&id, Member { rank, ranks }, deadline)?);
@@ -66,9 +68,9 @@ impl Group {
     /// let group = Group::over_store(backend, options, &store, &net)?;
     /// ```
     ///
-    /// Ranks are numbered node by node, equally many on each. Rows to other nodes go over libfabric, through an
-    /// endpoint and a thread of each process; all calls are those of [`Group::over_network`]. All processes name
-    /// one provider, or all fail. Of one node, the ranks take no network.
+    /// Ranks are numbered node by node, with equally many on each. Rows to other nodes go over libfabric,
+    /// through an endpoint and a thread of each process. All calls are those of [`Group::over_network`].
+    /// All processes must name one provider, or all fail. In a group of one node, the ranks use no network.
     pub fn over_store(
         backend: Arc<dyn Backend>,
         options: GroupOptions,
@@ -204,7 +206,8 @@ mod modelled {
     }
 
     impl Group {
-        /// All ranks of an emulator as so many nodes, with a model of a network between them.
+        /// All ranks of an emulator, divided into this number of nodes, with a model of a network between
+        /// them.
         pub fn over_model(
             backend: &Arc<HostBackend>,
             nodes: usize,
@@ -213,8 +216,8 @@ mod modelled {
             Group::modelled(backend, nodes, net, Transport::Rdma)
         }
 
-        /// The same with kernels that speak to a network card of their rank, and models of the cards. Every
-        /// channel of theirs to other machines lists `ibgda`.
+        /// As [`Group::over_model`], with kernels that write to a network card of their rank, and models of
+        /// the cards. Every channel of such kernels to other machines must list `ibgda`.
         pub fn over_cards(
             backend: &Arc<HostBackend>,
             nodes: usize,

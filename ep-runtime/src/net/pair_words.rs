@@ -1,4 +1,4 @@
-//! What a kernel is told of a queue pair, whoever made it.
+//! The description of a queue pair that a kernel gets, for a real card and for a model.
 
 /// The words of `ep::QueuePair` (`templates/device/ep/ibgda.cuh`) in order. A test holds this list against
 /// the header's text.

@@ -1,5 +1,5 @@
-//! Where everything lies in the memory of one rank whose kernels speak to a network card themselves, the
-//! same on every rank, and what they are told of their queue pairs.
+//! The memory layout of one rank whose kernels write to a network card themselves, the same on every rank,
+//! and the description of their queue pairs for kernels.
 //!
 //! ```text
 //! data         rows: peers write here, and kernels read and write

@@ -1,9 +1,9 @@
-//! The networks that rows can take, and what libfabric offers for each on this machine.
+//! The networks that can carry rows, and libfabric's offers for each on this machine.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// The environment variable that names the network between nodes where a call does not.
+/// The environment variable that names the network between nodes if a call does not.
 pub const NET_VARIABLE: &str = "EPFORGE_NET";
 
 /// A kind of network, by its name in libfabric.
@@ -11,7 +11,7 @@ pub const NET_VARIABLE: &str = "EPFORGE_NET";
 pub enum Provider {
     /// Sockets: any machine, any network.
     Tcp,
-    /// Shared memory: processes of one machine.
+    /// Shared memory: processes on one machine.
     Shm,
     /// InfiniBand and RoCE.
     Verbs,
@@ -23,7 +23,7 @@ impl Provider {
     /// All of them.
     pub const ALL: [Provider; 4] = [Provider::Tcp, Provider::Shm, Provider::Verbs, Provider::Efa];
 
-    /// The one that `EPFORGE_NET` names; unset: sockets, which every machine has.
+    /// The provider that `EPFORGE_NET` names; unset: sockets, which every machine has.
     pub fn from_environment() -> Result<Provider, String> {
         match std::env::var(NET_VARIABLE) {
             Ok(name) => name.parse().map_err(|error| format!("{NET_VARIABLE}: {error}")),
@@ -31,7 +31,7 @@ impl Provider {
         }
     }
 
-    /// Its name.
+    /// The name of the provider.
     pub fn name(self) -> &'static str {
         match self {
             Provider::Tcp => "tcp",
@@ -71,7 +71,7 @@ impl FromStr for Provider {
     }
 }
 
-/// What libfabric offers for a provider.
+/// An offer of libfabric for a provider.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Offer {
     /// The stack of providers, such as `tcp;ofi_rxm`.
@@ -80,9 +80,9 @@ pub struct Offer {
     pub device: String,
     /// Version of the provider.
     pub version: (u32, u32),
-    /// Bytes of the number that can go with a write.
+    /// Bytes of the number that a write can carry.
     pub immediate_bytes: usize,
-    /// Writes that can be under way at once.
+    /// Number of writes that can be in flight at once.
     pub in_flight: usize,
     /// Whether writes land in the order in which they were posted.
     pub ordered: bool,

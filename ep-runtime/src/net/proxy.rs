@@ -1,5 +1,5 @@
-//! The thread that carries one rank's rows: it takes what kernels ask for, posts it, counts what lands, and
-//! keeps an eye on the peers, since a network says nothing of one that is dead.
+//! The thread that carries one rank's rows. It takes requests of kernels, posts them, counts what lands,
+//! and watches the peers, because a network does not report a dead one.
 
 mod ends;
 mod peers;

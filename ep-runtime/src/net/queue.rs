@@ -1,4 +1,4 @@
-//! What kernels ask for: the descriptors of `ep/net.cuh`, and the fewest writes that do the same.
+//! Requests of kernels: the descriptors of `ep/net.cuh`, and the minimum number of writes for them.
 
 /// Bytes of a descriptor: four words.
 pub(super) const DESCRIPTOR_BYTES: u64 = 32;

@@ -1,4 +1,4 @@
-//! Where the rows of a network are: in GPU memory that a network card reaches, or in host memory.
+//! Where the rows of a network are: in GPU memory that a network card can access, or in host memory.
 
 use std::fmt;
 use std::os::fd::AsFd;
@@ -12,14 +12,14 @@ use crate::net_error::NetError;
 /// What a system maps at once, of all that there are.
 pub(super) const UNIT: u64 = 64 << 10;
 
-/// Where rows are that a network moves.
+/// Where the rows are that a network moves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RowsOn {
-    /// In the memory of the GPU, which the card reaches by a dma-buf.
+    /// In GPU memory, which the card accesses by a dma-buf.
     GpuByDmaBuf,
-    /// In the memory of the GPU, which the card reaches by the kernel module nvidia_peermem.
+    /// In GPU memory, which the card accesses through the kernel module nvidia_peermem.
     GpuByPeerMemory,
-    /// In host memory, which the GPU reaches over its bus.
+    /// In host memory, which the GPU accesses over its bus.
     Host,
 }
 

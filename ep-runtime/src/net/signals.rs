@@ -1,9 +1,9 @@
-//! What a process does on signals, kept as it is while libraries are loaded.
+//! Keeps a process's signal handlers unchanged while libraries are loaded.
 //!
-//! Libraries of some network cards (libpsm2, which distributions load with libfabric) take over the
-//! signals that end a process: theirs print a trace and call `exit`, which runs handlers of other libraries
-//! beneath threads that use them. A process that meant to die then hangs, and an interrupt that Python
-//! would raise ends it.
+//! Libraries of some network cards (libpsm2, which distributions load with libfabric) replace the handlers
+//! of signals that end a process. Their handlers print a trace and call `exit`, which runs handlers of
+//! other libraries while threads still use them. A process that should die then hangs, and an interrupt
+//! that Python would raise ends the process.
 
 use std::mem::MaybeUninit;
 use std::ptr;

@@ -1,8 +1,8 @@
-//! How writes that land in any order become counters that say what has landed.
+//! Turns writes that land in any order into counters that say what has landed.
 //!
-//! All writes of a rank to a peer through one queue form a stream; each carries its place in it. The
-//! receiver notes which places have landed, and a signal counts once all places before its own have. So
-//! nothing is asked of the network but that a write's number never comes before its bytes.
+//! All writes of a rank to a peer through one queue form a stream, and each carries its place in it. The
+//! receiver records which places have landed, and a signal counts once all places before it have landed. A
+//! network only has to guarantee that a write's number never arrives before its bytes.
 //!
 //! ```text
 //! number of a write   kind 2 bits | queue 3 | source 11 | place or count 16

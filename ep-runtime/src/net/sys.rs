@@ -1,8 +1,8 @@
 //! The part of libfabric's C interface that a transport needs, declared by hand and opened at run time.
 //!
-//! The structs keep the order of the C headers. One that the library allocates is declared as far as it
-//! is read here; one that is allocated here ends in zeroed room, so that a newer library may look for
-//! later members there. Versions 1.17 to 2.5 only added members at the ends.
+//! The structs keep the order of the C headers. A struct that the library allocates is declared up to the
+//! last member that is read here. A struct that is allocated here ends in zeroed space, so that a newer
+//! library may look for later members there. Versions 1.17 to 2.5 only added members at the ends.
 
 use std::ffi::{c_char, c_int, c_void};
 

@@ -1,7 +1,8 @@
 //! Ends of one network in one process, which close together.
 //!
-//! Over `shm` the library lets ranks of one process reach each other's queues where they lie. One that has left is told by the
-//! others until they have heard so: its endpoint stays until they have left as well.
+//! Over `shm` the library lets ranks of one process access each other's queues directly. Other ends keep
+//! sending to an end that has left until they have heard of it, so its endpoint stays until they have left
+//! as well.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,4 +1,5 @@
-//! What a kernel gets of a network: `ep::Net` in device memory, of all that a rank has or of one kernel's part.
+//! The description of a network for a kernel: `ep::Net` in device memory, for the whole network or for one
+//! kernel's part.
 
 use std::sync::Arc;
 
@@ -32,18 +33,18 @@ const NET_WORDS: [&str; 13] = [
 /// Bytes of `ep::Net`.
 const NET_BYTES: u64 = 80;
 
-/// The part of a network that is one kernel's: its rows, at the same offset on every rank, and its counters.
+/// One kernel's part of a network: its rows, at the same offset on every rank, and its counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct NetPart {
     /// Bytes of rows before those of the kernel.
     pub begin: u64,
-    /// Counters of each source and queue before those of the kernel.
+    /// Number of counters of each source and queue before those of the kernel.
     pub first: u32,
 }
 
 impl NetPart {
-    /// The parts of several plans one behind another, and the rows and counters of all; fails if one of
-    /// them is made for another kind of network.
+    /// Places the parts of several plans one after another, and returns them with the total rows and
+    /// counters. Fails if a plan was made for another kind of network.
     pub fn place<'a>(
         plans: impl IntoIterator<Item = &'a Plan>,
         carrier: &Transport,

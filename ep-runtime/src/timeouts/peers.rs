@@ -66,11 +66,11 @@ impl Calls {
 /// The call that a rank of another group on the same GPUs is in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CallBeside {
-    /// Its number in that group.
+    /// The rank's number in that group.
     pub rank: usize,
-    /// Pipeline.
+    /// The pipeline.
     pub pipeline: String,
-    /// Number of the call.
+    /// The number of the call.
     pub call: u32,
 }
 
@@ -88,22 +88,22 @@ impl fmt::Display for CallBeside {
 /// Why a rank does not answer. States nearer to a cause come first.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PeerState {
-    /// Its process has ended, or has left the group.
+    /// The rank's process has ended, or has left the group.
     Gone,
     /// The rank is in a call that the waiting rank has not made, and has not made the waiting rank's call.
     OtherOrder {
-        /// Pipeline.
+        /// The pipeline.
         pipeline: String,
-        /// Number of the call.
+        /// The number of the call.
         call: u32,
     },
     /// The rank has not made the call, and is in no other one.
     NotCome,
     /// The rank is still in an earlier call.
     Behind {
-        /// Pipeline.
+        /// The pipeline.
         pipeline: String,
-        /// Number of the call.
+        /// The number of the call.
         call: u32,
     },
     /// The rank is in the same call and makes no progress.
@@ -113,7 +113,7 @@ pub enum PeerState {
 }
 
 impl PeerState {
-    /// Whether the rank keeps others waiting by not being in their call.
+    /// Whether other ranks wait because this rank is not in their call.
     pub(crate) fn is_cause(&self) -> bool {
         !matches!(self, PeerState::Inside | PeerState::Ended)
     }

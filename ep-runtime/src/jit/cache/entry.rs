@@ -9,11 +9,11 @@ use super::{Key, Summary};
 pub struct Entry {
     /// The source that was compiled.
     pub name: String,
-    /// What it was compiled for, such as `sm_90a`.
+    /// The target, such as `sm_90a`.
     pub target: String,
-    /// What compiled it, such as `NVRTC 13.5`.
+    /// The compiler, such as `NVRTC 13.5`.
     pub tool: String,
-    /// What the compiler said.
+    /// The compiler's log.
     pub log: String,
     /// The machine code.
     pub binary: Vec<u8>,

@@ -1,4 +1,4 @@
-//! The folder of the cache: its permissions, how entries get into it, and the locks beside them.
+//! The folder of the cache: its permissions, how entries are stored in it, and their locks.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read as _, Write as _};

@@ -1,7 +1,7 @@
-//! Fresh folders of one process alone, for what it makes on the way to something else.
+//! Fresh folders for temporary files of one process.
 //!
-//! Beside each lies a file that its process keeps locked, from before the folder is there until it is
-//! gone. The system drops the lock of a process that dies, so that the next one knows which folders
+//! Each folder has a file next to it that its process keeps locked, from before the folder exists until it
+//! is gone. The system releases the lock of a process that dies, so the next process knows which folders
 //! are no longer in use.
 
 use std::collections::hash_map::RandomState;
@@ -18,7 +18,7 @@ const PREFIX: &str = "epforge-scratch-";
 /// What the names of their locks end with.
 const LOCK: &str = ".lock";
 
-/// A folder that no other user can write, removed with all that is in it when it is dropped.
+/// A folder that no other user can write. It is removed with its contents when dropped.
 #[derive(Debug)]
 pub struct Scratch {
     path: PathBuf,
@@ -52,7 +52,7 @@ impl Scratch {
         }
     }
 
-    /// Leaves the folder to whoever wants what is in it.
+    /// Keeps the folder for others who need its contents.
     pub fn keep(self) -> PathBuf {
         let path = self.path.clone();
         // Only what has a lock is ever swept away; if it stays, so does this process's hold of it.

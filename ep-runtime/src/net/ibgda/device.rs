@@ -1,4 +1,4 @@
-//! The cards of a machine: what their ports are like, and one that is opened for commands of our own.
+//! The cards of a machine: their ports, and an open card for commands of our own.
 
 use std::ffi::{CStr, c_int};
 use std::fmt;
@@ -12,18 +12,18 @@ use crate::net_error::NetError;
 /// Places of GIDs that a command can name.
 const GIDS_MAX: u32 = 256;
 
-/// What a port of a card is like.
+/// A port of a card.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CardPort {
-    /// Device and port, such as `mlx5_0:1`.
+    /// The device and its port, such as `mlx5_0:1`.
     pub name: String,
-    /// Whether it is a card whose queues kernels can write to.
+    /// Whether the card has queues that kernels can write to.
     pub is_mlx5: bool,
     /// `InfiniBand` or `Ethernet`.
     pub link: &'static str,
-    /// Such as `active`.
+    /// The state, such as `active`.
     pub state: &'static str,
-    /// How peers reach it, or why they cannot.
+    /// How peers reach the port, or why they cannot.
     pub path: Result<String, &'static str>,
 }
 

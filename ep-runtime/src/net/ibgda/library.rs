@@ -1,4 +1,4 @@
-//! libibverbs and libmlx5, opened at run time, and what their failures mean.
+//! libibverbs and libmlx5, opened at run time, and the meaning of their errors.
 
 use std::error::Error;
 use std::ffi::{c_int, c_void};
@@ -17,7 +17,7 @@ use crate::net_error::NetError;
 /// The names under which they are installed.
 const FILES: [&str; 2] = ["libibverbs.so.1", "libmlx5.so.1"];
 
-/// The two libraries. A process has them once and keeps them until it ends.
+/// The two libraries. A process loads them once and keeps them until it ends.
 pub struct Verbs {
     pub(super) folder: PathBuf,
     pub(super) api: Api,
@@ -27,7 +27,7 @@ pub struct Verbs {
 static LOADED: Mutex<Option<&'static Verbs>> = Mutex::new(None);
 
 impl Verbs {
-    /// Those of this machine, loaded by the first call that finds them.
+    /// The libraries of this machine, loaded by the first call that finds them.
     pub fn find() -> Result<&'static Verbs, NetError> {
         let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(verbs) = *loaded {
@@ -53,12 +53,12 @@ impl Verbs {
         Err(NetError::NoLibrary { why })
     }
 
-    /// Where they lie.
+    /// The folder of the libraries.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Whether they register a dma-buf.
+    /// Whether the libraries register a dma-buf.
     pub fn takes_dma_buf(&self) -> bool {
         self.api.reg_dmabuf_mr.is_some()
     }
