@@ -1,5 +1,5 @@
-//! The `pipeline!` macro. All of the work is done by `ep-codegen`; only this crate touches the
-//! file system, to read the C++ of `cuda fn .. from "file"`.
+//! The `pipeline!` macro. `ep-codegen` does all of the work; only this crate touches the file system, to read
+//! the C++ of `cuda fn .. from "file"`.
 
 use proc_macro::TokenStream;
 

@@ -1,5 +1,5 @@
-//! An all-reduce of few rows, as a fallback where nothing faster is at hand: every rank gives its rows to all,
-//! and each adds up what has come in the order of the ranks, so that all of them get the same bits.
+//! An all-reduce of few rows, as a fallback if nothing faster is available. Every rank sends its rows to all
+//! ranks, and each sums the rows in the order of the ranks, so all ranks get the same bits.
 
 use ep_runtime::calls::CallOptions;
 use ep_runtime::error::CallError;
@@ -10,13 +10,13 @@ use ep_runtime::tensor::{Bf16, DeviceTensor};
 use all_gather_sum::{Inputs, Options, Shape};
 
 pipeline! {
-    /// Adds up the rows of all ranks on each of them.
+    /// Sums the rows of all ranks on every rank.
     pub pipeline AllGatherSum {
         shape { ranks: 1..=64, hidden: 16..=32768 step 16, rows: 1..=1024 }
         input x: bf16[rows, hidden];
         output sum: bf16[rows, hidden];
         message Part { row x: bf16[hidden] }
-        // Each row has its own place at each rank, so that nobody counts and nothing goes ahead of it.
+        // Each row has its own place at each rank, so no counts and no headers are needed.
         channel parts: slots<Part> over nvlink from Give to Sum per all { slot: [source, row: rows] };
 
         role Give on even blocks, 8 warps, warps shared by row {

@@ -1,4 +1,4 @@
-//! The first program of docs/calls.md: rows to the ranks of their experts, and their sums back.
+//! The first program of docs/calls.md: sends rows to the ranks of their experts and returns their sums.
 
 use ep_runtime::buffer::{Buffer, BufferOptions, BuiltIn, CallOptions, CombineInput};
 use ep_runtime::error::CallError;
@@ -23,14 +23,14 @@ fn main() -> Result<(), CallError> {
     for (rank, x, experts, sums) in &ranks {
         let input = buffer.input(x, experts, None)?;
         let (handle, received) = buffer.dispatch(*rank, &input, &call)?;
-        // Experts work on the rows of `received` here; these leave them as they are.
+        // Launch your experts on the rows of `received` here. This program leaves the rows unchanged.
         let rows = CombineInput::InPlace(&received, None);
         buffer.combine(&handle, rows, &[], &buffer.output(tokens, sums, None)?, &call)?;
     }
     for (rank, _, _, sums) in &ranks {
         group.sync(*rank)?;
         let first = sums.read()?.into_iter().step_by(hidden).map(f32::from);
-        // A row went to each rank that has some of its experts: once, or twice.
+        // A row went to each rank that has at least one of its experts: to one rank, or to two.
         assert_eq!(first.collect::<Vec<f32>>(), [3.0, 1.5, 1.5, 3.0]);
     }
     Ok(())

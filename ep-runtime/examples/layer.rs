@@ -1,5 +1,5 @@
-//! One layer of a mixture of experts with the typed calls: the program that docs/calls.md explains,
-//! part by part. It runs on the GPUs of this machine, or in the emulator if there are none.
+//! One layer of a mixture of experts with the typed calls. docs/calls.md explains this program part by part.
+//! The program runs on the GPUs of this machine, or in the emulator if there are none.
 
 use std::error::Error;
 use std::io::Write;
@@ -73,17 +73,17 @@ impl Rank {
         })
     }
 
-    /// What it sends.
+    /// The input of its dispatch.
     fn input(&self, buffer: &Buffer) -> Result<DispatchInput, CallError> {
         buffer.input(&self.x, &self.topk_idx, Some(&self.topk_weights))
     }
 
-    /// Where its sums go.
+    /// The output of its combine.
     fn output(&self, buffer: &Buffer) -> Result<CombineOutput, CallError> {
         buffer.output(TOKENS, &self.sums, Some(&self.sum_weights))
     }
 
-    /// Fails unless each sum is the token's row times what `factor` says; forgets the sums.
+    /// Fails unless each sum is the token's row times `factor` of the token. Clears the sums.
     fn expect(&self, tokens: usize, factor: impl Fn(usize) -> f32) -> Outcome {
         let sums = self.sums.first(tokens).read()?;
         self.sums.fill(0)?;
@@ -173,12 +173,12 @@ fn layer(
 
 /// The experts of a rank: each multiplies a row by its weight. A model launches its kernels here.
 fn experts(group: &Group, handle: &Handle, received: &Received, made: &Offered) -> Outcome {
-    let count = handle.counts()?.received; // Waits for the counts alone,
-    group.sync(handle.rank())?; // and this for the rows: the host is to read them.
+    let count = handle.counts()?.received; // Waits only for the counts.
+    group.sync(handle.rank())?; // Waits for the rows, because the host reads them.
     let rows = received.rows::<Bf16>()?.first(count).read()?;
     let experts = received.experts()?.first(count).read()?;
     let mut weights = received.weights()?.first(count).read()?;
-    // The experts of other ranks are -1 here.
+    // Experts of other ranks are -1.
     for (weight, expert) in weights.iter_mut().zip(experts) {
         *weight = if expert < 0 { 0.0 } else { *weight };
     }
@@ -210,12 +210,12 @@ fn beside(
     for own in ranks {
         let stream = group.stream(own.rank)?;
         let (ready, done) = (group.event(own.rank)?, group.event(own.rank)?);
-        // The inputs were made on the rank's own stream, up to here.
+        // The rank's own stream has produced the inputs up to here.
         ready.record(Stream::OWN)?;
         let (after, done_too) = (Some(ready.signal()), Some(done.signal()));
         let call = CallOptions { stream: stream.stream(), after, done: done_too, ..*call };
         let (handle, received) = buffer.dispatch(own.rank, &own.input(buffer)?, &call)?;
-        // What follows on the own stream finds the rows.
+        // Later work on the rank's own stream sees the rows.
         done.precede(Stream::OWN)?;
         sent.push((handle, received, stream));
     }
@@ -237,7 +237,7 @@ fn replayed(group: &Group, ranks: &[Rank], call: &CallOptions) -> Outcome {
         let input = DispatchInput { tokens_from: count.address(), ..own.input(&buffer)? };
         let (graph, handle) = group.capture(own.rank, Stream::OWN, || {
             let (handle, received) = buffer.dispatch(own.rank, &input, call)?;
-            // Experts are launched here, and work in place; these leave the rows as they are.
+            // Launch your experts here, in place. This program leaves the rows unchanged.
             let rows = CombineInput::InPlace(&received, None);
             buffer.combine(&handle, rows, &[], &own.output(&buffer)?, call)?;
             Ok(handle)
@@ -254,7 +254,7 @@ fn replayed(group: &Group, ranks: &[Rank], call: &CallOptions) -> Outcome {
             group.sync(own.rank)?;
             assert!(handle.counts()?.received <= tokens * group.ranks());
             own.expect(tokens, |token| {
-                // A row goes once to every rank that has some of its experts.
+                // A row goes once to every rank that has at least one of its experts.
                 let experts = experts_of(own.rank, token);
                 let has =
                     |rank: &usize| experts.iter().any(|it| placement.local(*it, *rank).is_some());

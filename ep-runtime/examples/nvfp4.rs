@@ -1,7 +1,7 @@
-//! Rows that are quantized on their way, in a format that the language does not know: two values of four bits
-//! in a byte (e2m1: 0, 0.5, 1, 1.5, 2, 3, 4, 6 and a sign), and an e4m3 scale for each 16 of them.
+//! Quantizes rows while they are sent, in a format that the language does not have: two 4-bit values in a byte
+//! (e2m1: 0, 0.5, 1, 1.5, 2, 3, 4, 6 and a sign), and an e4m3 scale for each 16 values.
 //!
-//! The format is four functions of the user: the language moves what they give.
+//! Four user functions implement the format; the language moves their results.
 
 use ep_runtime::calls::CallOptions;
 use ep_runtime::error::CallError;
@@ -21,9 +21,9 @@ pipeline! {
         tune { stripes: 16 in [4, 16, 64] }
         size tokens in 0..=max_tokens;
         input x: bf16[tokens, hidden], to: i32[tokens] in -1..ranks;
-        // What this rank sends.
+        // The rows that this rank sends.
         table codes: u8[tokens, pairs], scales: u8[tokens, blocks];
-        // What it gets: the rows of each source in any order, and which token each one is.
+        // The rows that it receives: those of each source in any order, and the token of each row.
         output
             recv_codes: u8[ranks * max_tokens, pairs], recv_scales: u8[ranks * max_tokens, blocks],
             sent_as: i32[ranks * max_tokens], count: i32[ranks];
@@ -33,13 +33,13 @@ pipeline! {
                 float first = fmaxf(fabsf(ep::to_float(a)), fabsf(ep::to_float(b)));
                 return fmaxf(first, fmaxf(fabsf(ep::to_float(c)), fabsf(ep::to_float(d))));
             }";
-        // The e4m3 code next to a sixth of the greatest magnitude, and no less than its least normal number.
+        // The e4m3 code nearest to a sixth of the greatest magnitude, at least the smallest normal number.
         cuda fn scale(a: f32, b: f32, c: f32, d: f32) -> u8 = r"
             __device__ inline ep::u8 scale(float a, float b, float c, float d) {
                 float wanted = fmaxf(fmaxf(a, b), fmaxf(c, d)) / 6.0f;
                 ep::i32 code = 8;
                 float value = 0.015625f;
-                // Half a step further is where the next code begins.
+                // The next code begins half a step further.
                 while (code < 126 && wanted > value * (1.0f + 0.5f / float(8 + code % 8))) {
                     value = value * (1.0f + 1.0f / float(8 + code % 8));
                     code = code + 1;
@@ -143,7 +143,7 @@ pub(crate) fn run(group: &Group) -> Result<(), CallError> {
         ranks.push((rank, Inputs { x, to }, kernel.outputs(rank)?));
     }
     for (rank, inputs, outputs) in &ranks {
-        // What this rank has sent is in the handle's tables.
+        // The handle's tables hold what this rank has sent.
         kernel.launch(*rank, &CallOptions::default(), inputs, outputs, &Args::default())?;
     }
     for (rank, _, outputs) in &ranks {

@@ -1,5 +1,5 @@
-//! A router of one expert for each token, whose experts take so many tokens of each rank: the first ones, in
-//! the order of the tokens. The others are dropped, and their rank learns which.
+//! A router with one expert per token. Each expert takes a limited number of tokens from each rank: the first
+//! ones, in the order of the tokens. The others are dropped, and their rank learns which.
 
 use ep_runtime::calls::CallOptions;
 use ep_runtime::error::CallError;
@@ -10,7 +10,7 @@ use ep_runtime::tensor::{Bf16, DeviceTensor};
 use top1_dispatch::{Args, Inputs, Options, Shape};
 
 pipeline! {
-    /// Sends each token to its expert, as long as that has room.
+    /// Sends each token to its expert, as long as the expert has room.
     pub pipeline Top1Dispatch {
         shape {
             ranks: 1..=64, hidden: 16..=8192 step 16, experts: 1..=4096, max_tokens: 1..=1024,
@@ -25,7 +25,7 @@ pipeline! {
         output
             rows_x: bf16[local_experts, ranks * capacity, hidden],
             count: i32[local_experts, ranks],
-            // How many tokens before each one want its expert; dropped are those with `capacity` or more.
+            // Counts the earlier tokens with the same expert; a token with `capacity` or more of them is dropped.
             before: i32[tokens];
         message Row { row x: bf16[hidden] }
         channel rows: slots<Row> over nvlink from Send to Take per all {
@@ -75,7 +75,7 @@ pub(crate) fn run(group: &Group) -> Result<(), CallError> {
     for (rank, _, outputs) in &ranks {
         group.sync(*rank)?;
         assert_eq!(outputs.before.read()?, [0, 0, 1, 0, 2]);
-        // Expert 0 gets a token of each rank, expert 3 two: it has no room for the last one.
+        // Expert 0 gets a token from each rank. Expert 3 gets two and has no room for the last one.
         let wanted = if *rank == 0 { [1, 1, 0, 0] } else { [0, 0, 2, 2] };
         assert_eq!(outputs.count.read()?, wanted);
     }

@@ -1,6 +1,6 @@
-//! Rows between nodes of two GPUs, in two hops there and back: a row crosses the network once for each node, to
-//! the rank with the sender's index in that node, which passes it on to those that want it. On the way back it
-//! adds up what they send, and the token's rank adds up the nodes.
+//! Moves rows between nodes of two GPUs, in two hops each way. A row crosses the network once per node, to the
+//! rank with the sender's index in that node, which forwards it to the ranks of its experts. On the way back that
+//! rank sums their rows, and the token's rank sums the nodes.
 
 use std::collections::BTreeSet;
 
@@ -30,7 +30,7 @@ fn value(rank: usize, token: usize) -> f32 {
 }
 
 fn main() -> Result<(), CallError> {
-    // Between machines: Group::over_network(backend, options, &id, &net, deadline), a process for each node.
+    // Between machines: Group::over_network(backend, options, &id, &net, deadline), one process per node.
     let backend = HostBackend::new(&Programs::find()?, HostOptions::new(2 * LOCAL_RANKS))?;
     run(&Group::over_model(&backend, 2, &ModelOptions::default())?)
 }
@@ -128,8 +128,8 @@ impl Kernels {
         })
     }
 
-    /// Sends the rows of a rank, and combines those that come to it as they are: its experts would work
-    /// in between.
+    /// Sends the rows of a rank, and combines the rows that arrive there unchanged. Experts would run in
+    /// between.
     fn launch(&self, own: &Rank) -> Result<(), CallError> {
         let (Rank { rank, received, .. }, call) = (own, CallOptions::default());
         let to = self.layout.launch(*rank, &call, &own.to, &own.counts, &Default::default())?;
@@ -154,7 +154,7 @@ pub(crate) fn run(group: &Group) -> Result<(), CallError> {
     for own in &ranks {
         group.sync(own.rank)?;
         let sums = own.sums.combined.read()?.into_iter().step_by(HIDDEN).map(f32::from);
-        // A row goes to each rank that has some of its experts: each rank has two.
+        // A row goes to each rank that has at least one of its experts: each rank has two experts.
         let ranks_of = |token: usize| {
             let wanted = wanted(own.rank, token, 2 * group.ranks()).into_iter();
             wanted.filter(|it| *it >= 0).map(|it| it / 2).collect::<BTreeSet<i64>>().len()

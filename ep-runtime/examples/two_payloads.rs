@@ -1,5 +1,5 @@
-//! A dispatch of two payloads: with each row travels a small second one, such as the ids of its adapters. It
-//! is a field of the message, and the compiler places it there.
+//! A dispatch of two payloads: a small second payload, such as the ids of its adapters, travels with each row.
+//! The second payload is a field of the message, and the compiler lays it out.
 
 use ep_runtime::buffer::Placement;
 use ep_runtime::calls::CallOptions;
@@ -12,12 +12,12 @@ use ep_runtime::tensor::{Bf16, DeviceTensor};
 use adapter_dispatch::{Args, Inputs, Options, Shape};
 
 pipeline! {
-    /// Sends each token's row and its adapters to every rank that has one of its experts.
+    /// Sends each token's row and its adapters to every rank that has at least one of its experts.
     pub pipeline AdapterDispatch {
         shape { ranks: 1..=64, hidden: 16..=8192 step 16, adapters: 1..=64, stripes: 1..=64 }
         size tokens;
         size received = rank_prefix[ranks, me];
-        // `Layout` has counted: its tables say which tokens go where, and at which rows they arrive.
+        // The tables of `Layout` say which tokens go where, and at which rows they arrive.
         uses handle ep_runtime::pipelines::Layout {
             in_rank: bool[tokens, ranks],
             rank_prefix: i32[ranks + 1, ranks], stripe_prefix: i32[ranks, stripes],
@@ -25,7 +25,7 @@ pipeline! {
         input x: bf16[tokens, hidden], adapter: i32[tokens, adapters];
         output recv_x: bf16[received, hidden] in window, recv_adapter: i32[received, adapters];
         message Token { row x: bf16[hidden], adapter: i32[adapters] }
-        // Rows are stored where the receiver has its output, and what is small comes beside them.
+        // Rows are stored in the receiver's output; small fields arrive in records beside them.
         channel rows: direct<Token> over nvlink from Send to Take per all;
 
         role Send on even blocks, 8 warps, warps shared by token {
@@ -82,7 +82,7 @@ pub(crate) fn run(group: &Group) -> Result<(), CallError> {
     }
     for (rank, _, _, _, rows) in &ranks {
         group.sync(*rank)?;
-        // In order of rank and token: the first two tokens want experts of rank 0, the first and the last of 1.
+        // In order of rank and token: rank 0 has experts of the first two tokens, rank 1 of the first and the last.
         let came = if *rank == 0 { [0, 1] } else { [0, 2] };
         let came = (0..2).flat_map(|source| came.map(|token| (source, token)));
         let came: Vec<(usize, usize)> = came.collect();

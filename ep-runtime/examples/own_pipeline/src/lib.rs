@@ -1,16 +1,16 @@
 //! A pipeline that EPForge does not ship: a dispatch whose rows carry 16 more bytes.
 //!
-//! It is `NvlDispatch` via a ring with one field more; the compiler places it in the message, fills
-//! it on the sender and unpacks it on the receiver.
+//! This pipeline is `NvlDispatch` via a ring with one more field. The compiler places the field in the message,
+//! fills it on the sender and unpacks it on the receiver.
 //!
 //! ```sh
 //! cargo run -p own-pipeline -- list
 //! cargo run -p own-pipeline -- explain tagged-dispatch --ranks 4
 //! cargo run -p own-pipeline -- emit tagged-dispatch --ranks 4
-//! cargo run --release -p own-pipeline --bin tag_cost     # its time beside that of NvlDispatch, on GPUs
+//! cargo run --release -p own-pipeline --bin tag_cost     # compares its time with NvlDispatch, on GPUs
 //! ```
 //!
-//! [`run`] calls it from Rust; `tests/runs.rs` does so without a GPU.
+//! [`run`] calls the pipeline from Rust; `tests/runs.rs` calls it without a GPU.
 
 pub mod run;
 

@@ -1,4 +1,4 @@
-//! Calls of the pipeline from Rust. The standard `Layout` counts and says where rows go.
+//! Calls the pipeline from Rust. The standard `Layout` counts tokens and computes where rows go.
 
 use ep_runtime::buffer::Placement;
 use ep_runtime::calls::CallOptions;
@@ -19,7 +19,7 @@ pub type Arrived = (Vec<Bf16>, Vec<i32>);
 pub struct Dispatch(Group, Shape, Kernel, layout::Kernel);
 
 impl Dispatch {
-    /// Compiles and loads both.
+    /// Compiles and loads both pipelines.
     pub fn prepare(group: &Group, shape: Shape, options: Options) -> Result<Dispatch, CallError> {
         let tagged = TaggedDispatch::prepare(group, shape, options)?;
         let (Shape { tokens, topk, experts, .. }, stripes) = (shape, tagged.tunes().stripes);
@@ -28,7 +28,7 @@ impl Dispatch {
         Ok(Dispatch(group.clone(), shape, tagged, layout))
     }
 
-    /// Sends what each local rank has, and gives what has arrived there.
+    /// Sends the rows of each local rank, and returns the rows that arrived there.
     pub fn send(&self, sent: &[Sent]) -> Result<Vec<Arrived>, CallError> {
         let Dispatch(group, shape, tagged, layout) = self;
         let Shape { tokens, hidden, topk, experts, .. } = *shape;

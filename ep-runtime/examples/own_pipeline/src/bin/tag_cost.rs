@@ -1,5 +1,5 @@
-//! What 16 more bytes a row cost on GPUs: `TaggedDispatch` beside the `NvlDispatch` that it was made
-//! from, on the same rows in the same run. The speed belongs to the compiler, not to the preset.
+//! Measures what 16 more bytes per row cost on GPUs: `TaggedDispatch` compared with the `NvlDispatch` that it
+//! was copied from, on the same rows in the same run. The compiler makes a pipeline fast, not the preset.
 //!
 //! ```sh
 //! cargo run --release -p own-pipeline --bin tag_cost          # on all GPUs; RANKS=2 on two
@@ -100,7 +100,7 @@ impl Kernels {
 }
 
 impl Rank {
-    /// Random rows and routing, and counts of what goes where.
+    /// Random rows and routing, and the counts for them.
     fn new(group: &Group, rank: usize, kernels: &Kernels) -> Result<Rank, CallError> {
         let mut random = Random::new(rank as u64);
         let routing = RoutingOptions::even(TOPK, EXPERTS).routing(TOKENS, &mut random);
