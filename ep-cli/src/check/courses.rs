@@ -282,7 +282,7 @@ mod tests {
     ];
 
     #[test]
-    fn courses_find_what_was_planted_blind() {
+    fn courses_find_what_was_planted_blind_at_length() {
         let Ok(programs) = Programs::find() else { return };
         let all = courses(&programs).unwrap_or_else(|_| panic!("every course has a plan"));
         for (name, planted) in PLANTED {
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn every_rank_that_is_short_of_room_is_heard() {
+    fn every_rank_that_is_short_of_room_is_heard_at_length() {
         let Ok(programs) = Programs::find() else { return };
         let all = courses(&programs).unwrap_or_else(|_| panic!("every course has a plan"));
         let unheard = "== nobody looks at the room\nin ep/places.cuh\n\
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn a_course_is_good_and_finds_a_planted_bug() {
+    fn a_course_is_good_and_finds_a_planted_bug_at_length() {
         let Ok(programs) = Programs::find() else { return };
         let all = courses(&programs).unwrap_or_else(|_| panic!("every course has a plan"));
         let counts = all.iter().find(|course| course.name == "functions, counts").unwrap();

@@ -347,7 +347,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tight_courses_send_more_than_a_ring_holds() {
+    fn tight_courses_send_more_than_a_ring_holds_at_length() {
         let Ok(programs) = Programs::find() else { return };
         let courses = courses(&programs).unwrap_or_else(|_| panic!("every course has a plan"));
         let tight = |course: &&Course| course.name.ends_with(", tight");
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn each_arm_has_a_course() {
+    fn each_arm_has_a_course_at_length() {
         let Ok(programs) = Programs::find() else { return };
         let courses = courses(&programs).unwrap_or_else(|_| panic!("every course has a plan"));
         let plans: Vec<&Emitted> = courses

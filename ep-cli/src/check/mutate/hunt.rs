@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_fails_by_itself_judges_nothing() {
+    fn a_run_that_fails_by_itself_judges_nothing_at_length() {
         let Some((course, known)) = explored("functions, counts") else { return };
         let way = Way { isolation: None, ..known.way(Build::Checked, 2, 1, None) };
         assert_eq!(known.confirm(&course, way), Ok(()));
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_may_stop() {
+    fn a_rank_may_stop_at_length() {
         // While rows are expanded, and where others wait for the slots of a call that was stopped.
         for (name, seeds) in [("expanded", 1..=3), ("decode-combine, many ranks", 3..=3)] {
             let Some((course, known)) = explored(name) else { return };
