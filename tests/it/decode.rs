@@ -5,8 +5,8 @@ use ep_runtime::buffer::{Payload, Via};
 use ep_runtime::error::CallError;
 use ep_runtime::host::{Build, FailureKind, Faults, HostOptions};
 
-use crate::usual;
 use crate::host::{Shape, check, good, on_host};
+use crate::usual;
 
 fn one_launch(ranks: usize, hidden: usize, topk: usize, experts: usize) -> Shape {
     let mut shape = Shape::new(ranks, Via::Direct, hidden, topk, experts);

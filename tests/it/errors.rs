@@ -10,8 +10,8 @@ use ep_codegen::diagnostics::{Diagnostic, Diagnostics};
 use ep_codegen::{check, expansion, syntax};
 use ep_tests::cases;
 
-use crate::usual;
 use crate::front_end::SOURCES;
+use crate::usual;
 
 /// Cases with more mistakes than one, which show that independent ones are reported together.
 const SEVERAL: [(&str, usize); 2] = [("several_mistakes", 4), ("two_mistakes_of_form", 2)];

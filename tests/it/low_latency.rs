@@ -19,8 +19,8 @@ use ep_runtime::plan::Config;
 use ep_runtime::tensor::{Bf16, DeviceTensor};
 use ep_runtime::{AnyPipeline, pipeline};
 
-use crate::usual;
 use crate::emitted::{emitted_entries, shaped};
+use crate::usual;
 
 pub(crate) const RANKS: usize = 3;
 const TOKENS: usize = 5;

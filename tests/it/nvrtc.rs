@@ -16,8 +16,8 @@ use ep_runtime::jit::{Arch, Cache, Compiled, CudaSource, Jit, Nvrtc, Request};
 use ep_runtime::plan::{Config, PlanError, role_use};
 use ep_runtime::{AnyPipeline, EmitError, Emitted, device};
 
-use crate::usual;
 use crate::emitted::{SHAPES, emitted_entries, shaped};
+use crate::usual;
 
 /// A kernel to compile.
 pub(crate) struct Kernel {

@@ -100,9 +100,9 @@ mod nvrtc {
     use ep_runtime::jit::{Arch, CudaSource, Request};
 
     use super::perturbed;
-    use crate::usual;
     use crate::emitted::shaped;
     use crate::nvrtc::{Kernel, choices, jit, kernel};
+    use crate::usual;
 
     #[test]
     fn every_disturbed_kernel_compiles() {

@@ -9,8 +9,8 @@ use ep_runtime::host::{Build, HostBackend, HostOptions};
 use ep_verify::options::ring_tunes;
 use ep_verify::selftest::{Case, Selftest};
 
-use crate::usual;
 use crate::host::programs;
+use crate::usual;
 
 fn replayed(ranks: usize, options: BufferOptions, build: Build, replays: u64) {
     let Some(programs) = programs() else { return };
