@@ -40,7 +40,7 @@ const GROUP_MEMBERS: [(&str, usize); 10] = [
     ("i32 rank", 64),
 ];
 
-/// What a kernel knows of its group.
+/// The group's numbers and addresses for a kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct GroupArgs {
     /// Device array of all ranks' control memory as this rank sees it.
@@ -53,11 +53,11 @@ pub struct GroupArgs {
     pub stop: u64,
     /// Timeout records in host memory.
     pub records: u64,
-    /// Longest wait.
+    /// Longest wait, in nanoseconds.
     pub timeout_ns: u64,
     /// A bit for each of the first 64 ranks: whether it takes part in calls.
     pub alive: u64,
-    /// How many records there are.
+    /// Number of records.
     pub record_capacity: u32,
     /// The pipeline's number in records.
     pub pipeline: u32,
@@ -66,7 +66,7 @@ pub struct GroupArgs {
 }
 
 impl GroupArgs {
-    /// The struct as the kernel reads it.
+    /// The struct in the kernel's layout.
     pub fn bytes(&self) -> [u8; GROUP_BYTES] {
         let wide = [
             self.windows,
@@ -89,10 +89,10 @@ impl GroupArgs {
     }
 }
 
-/// Where a member of `struct Args` gets its number from.
+/// The source of a member of `struct Args`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operand {
-    /// The same in every call.
+    /// A number that is the same in every call.
     Fixed(u64),
     /// A number of the call, plus a constant (wrapping).
     PerCall(usize, u64),
@@ -112,7 +112,7 @@ impl Word {
     }
 }
 
-/// How the numbers of a call become the bytes of `struct Args`.
+/// Maps the numbers of a call to the bytes of `struct Args`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ArgsMap {
     bytes: usize,
@@ -146,7 +146,7 @@ pub struct ArgsBlock {
 }
 
 impl ArgsMap {
-    /// Asks `operand` about every member but the group; a member it has nothing for is an error.
+    /// Asks `operand` about every member except the group. A member without an operand is an error.
     pub fn new(
         plan: &Plan,
         mut operand: impl FnMut(&Param) -> Option<Operand>,
@@ -183,7 +183,7 @@ impl ArgsMap {
         Ok(map)
     }
 
-    /// The struct of one rank, with all that no call changes.
+    /// The struct of one rank, with everything that no call changes.
     pub fn block(&self, group: &GroupArgs) -> ArgsBlock {
         let mut bytes = vec![0; self.bytes];
         let end = (self.group_at + GROUP_BYTES).min(self.bytes);
@@ -192,7 +192,7 @@ impl ArgsMap {
         ArgsBlock { bytes, group_at: self.group_at }
     }
 
-    /// Stores the numbers of a call into a block of this map; those beyond `values` are 0.
+    /// Stores the numbers of a call into a block of this map. Numbers beyond `values` are 0.
     pub fn fill(&self, values: &[u64], block: &mut ArgsBlock) {
         for member in &self.wide {
             let to = block.bytes.get_mut(member.word.offset..);
@@ -214,7 +214,7 @@ impl ArgsBlock {
         }
     }
 
-    /// What a kernel is launched with.
+    /// The bytes that a kernel is launched with.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -235,14 +235,14 @@ fn width(kind: &ParamKind) -> usize {
     }
 }
 
-/// Rows in device memory, or one value per element of them.
+/// Rows in device memory, or one value per element of such rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Rows {
     /// Device address of the first element; 0: the tensor is absent.
     pub address: u64,
-    /// Elements from one row to the next; without meaning for a dense tensor.
+    /// Elements from one row to the next; ignored for a dense tensor.
     pub row_stride: i64,
-    /// Elements from one column to the next; only scales have other columns than 1 apart.
+    /// Elements from one column to the next; always 1, except for scales.
     pub column_stride: i64,
 }
 

@@ -18,7 +18,7 @@ impl Stream {
     /// The rank's own stream.
     pub const OWN: Stream = Stream(0);
 
-    /// The driver's default stream, which programs use that name no stream. It is never destroyed.
+    /// The driver's default stream, which programs use that name no stream. Nothing destroys this stream.
     pub const DEFAULT: Stream = Stream(1);
 
     /// A stream of the caller, by its driver handle (`CUstream`); 0 means the rank's own.
@@ -67,7 +67,7 @@ impl Captured {
     }
 }
 
-/// An object that a graph keeps alive. It is dropped when the graph can no longer run.
+/// An object that a graph keeps alive, and that is dropped when the graph can no longer run.
 pub type Kept = Box<dyn Send>;
 
 /// Whether something can still arrive from outside after a wait of this length.
@@ -194,9 +194,9 @@ impl RowCopy {
 /// A kernel of the caller that runs beside the group's kernels, on another stream.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KernelBeside {
-    /// Its rank.
+    /// The rank of the kernel.
     pub rank: usize,
-    /// Its steps, in order.
+    /// The steps of the kernel, in order.
     pub steps: Vec<StepBeside>,
     /// What it reads: words of the group's kernels by address and bytes, and the memory that those words
     /// publish.

@@ -70,9 +70,9 @@ pub enum Driver {
 /// The NVRTC that this process uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NvrtcFound {
-    /// The library.
+    /// Path of the library.
     pub path: PathBuf,
-    /// Its version.
+    /// Version of the library.
     pub version: Version,
 }
 
@@ -88,9 +88,9 @@ pub struct HostCompiler {
 /// One GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gpu {
-    /// Its name.
+    /// Name of the GPU.
     pub name: String,
-    /// Its compute capability.
+    /// Compute capability of the GPU.
     pub capability: (u32, u32),
     /// Target architecture of kernels for the GPU; `None` if EPForge has no such target.
     pub arch: Option<Arch>,

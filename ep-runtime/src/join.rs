@@ -67,8 +67,8 @@ enum Links {
 }
 
 impl Store {
-    /// Joins the group of `id`. Fails when not everyone has come after `deadline`, which is also
-    /// the longest wait of every later step.
+    /// Joins the group of `id`. Fails if a rank has not joined after `deadline`, which is also the longest
+    /// wait of every later step.
     pub fn join(id: &UniqueId, member: Member, deadline: Duration) -> Result<Store, JoinError> {
         if member.rank >= member.ranks {
             let why = format!("a group of {} ranks has no rank {}", member.ranks, member.rank);
@@ -91,9 +91,9 @@ impl Store {
         Ok(store)
     }
 
-    /// The ranks of this one's node, of `nodes` nodes of equally many ranks, which are numbered node by node.
-    /// All ranks ask together, and all fail if two of them differ in the number of nodes, or if those of some
-    /// node are not on one machine.
+    /// The ranks of this rank's node, in a group of `nodes` nodes with the same number of ranks each,
+    /// numbered node by node. All ranks make this call together. All fail if two of them pass different
+    /// numbers of nodes, or if the ranks of some node are not on one machine.
     pub fn node(&self, nodes: usize) -> Result<Range<usize>, JoinError> {
         let Member { rank, ranks } = self.member;
         // Another number is another step, which the store names.
@@ -109,25 +109,25 @@ impl Store {
         }
     }
 
-    /// Whether the process of a rank is gone, or has left the group. Of ranks on other machines nobody knows:
-    /// in doubt they are there.
+    /// Whether the process of a rank has ended, or has left the group. A rank on another machine always
+    /// counts as present, because its state is unknown.
     pub fn has_left(&self, rank: usize) -> bool {
         rank != self.member.rank && self.presence.has_left(rank)
     }
 
-    /// This process.
+    /// This process as a member of the group.
     pub fn member(&self) -> Member {
         self.member
     }
 
-    /// Connections that rank 0 has turned away: a sentence each for the first ones, and how many
-    /// there were besides.
+    /// Connections that rank 0 has rejected: one sentence for each of the first ones, and the number of the
+    /// others.
     pub fn refused(&self) -> Vec<String> {
         self.refused.sentences()
     }
 
-    /// Brings `bytes` and gets what every rank brought, by rank. `label` says what this is about;
-    /// ranks that come with different labels all get [`JoinError::Order`].
+    /// Sends `bytes` and receives the bytes of every rank, by rank. `label` names the step. If ranks pass
+    /// different labels, all of them get [`JoinError::Order`].
     pub fn gather(&self, label: &str, bytes: &[u8]) -> Result<Vec<Vec<u8>>, JoinError> {
         self.gather_until(label, bytes, after(self.deadline))
     }
@@ -155,8 +155,8 @@ impl Store {
         }
     }
 
-    /// Says what this process does next, for the errors of those that wait for it. Whoever is gone
-    /// hears nothing, and is found by the next gather.
+    /// Announces what this process does next, for the errors of processes that wait for it. The next gather
+    /// detects a process that has ended.
     pub fn say(&self, doing: &str) {
         let parts = [cut(doing).as_bytes()];
         match &mut *self.links() {
@@ -196,7 +196,7 @@ impl Store {
         JoinError::Missing { ranks, waited: self.deadline, doing }
     }
 
-    /// Waits until every rank has come here.
+    /// Waits until every rank has made this call.
     pub fn meet(&self, label: &str) -> Result<(), JoinError> {
         self.gather(label, &[]).map(|_| ())
     }

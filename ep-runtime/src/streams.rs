@@ -1,4 +1,4 @@
-//! Streams and events that a group has created. They are destroyed when they are dropped.
+//! Streams and events that a group has created. Dropping one destroys it.
 
 use crate::backend::{Event, Signal, Stream};
 use crate::error::CallError;

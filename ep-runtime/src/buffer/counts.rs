@@ -129,7 +129,7 @@ fn block_bytes(local_experts: usize) -> u64 {
 /// How many rows arrive at a rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Counts {
-    /// Rows in the output.
+    /// Number of rows in the output.
     pub received: usize,
     /// Routed entries for each local expert, rounded up to the buffer's alignment.
     pub per_expert: Vec<usize>,

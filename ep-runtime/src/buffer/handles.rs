@@ -1,5 +1,5 @@
-//! Results of calls: handles with their tables, outputs, and inputs of combines. All of them were allocated
-//! with the buffer.
+//! Results of calls: handles with their tables, outputs, and inputs of combines. The buffer allocates all
+//! of these when it is made.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,5 +1,5 @@
-//! Tensors that stay the same from call to call, such as the tables of a handle. They are checked once, and
-//! a call with them copies only their numbers.
+//! Tensors that stay the same from call to call, such as the tables of a handle. Such tensors are checked
+//! once, and a call with them copies only their numbers.
 
 use super::CallKernel;
 use super::spec::{MOST_SIZES, Sizes};

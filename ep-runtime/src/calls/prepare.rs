@@ -17,7 +17,7 @@ use crate::tune::{Rates, Traffic};
 /// A tensor of a declaration, or a part or copy of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TensorName {
-    /// Its name in the declaration.
+    /// The name of the tensor in the declaration.
     pub name: &'static str,
     /// Which part of a composite tensor: 0 is the row, 1 its first scale.
     pub part: usize,

@@ -8,9 +8,9 @@ use super::{Report, line};
 /// The libfabric that this process uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LibfabricFound {
-    /// The library.
+    /// Path of the library.
     pub path: PathBuf,
-    /// Its version.
+    /// Version of the library.
     pub version: (u32, u32),
     /// Each provider with what it can do here, one line per device; the error says what is missing.
     pub providers: Vec<(&'static str, Result<Vec<String>, String>)>,

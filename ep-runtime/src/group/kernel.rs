@@ -71,8 +71,8 @@ pub fn compile_all(group: &Group, programs: &[&Emitted]) -> Result<Vec<Image>, C
 }
 
 impl GroupKernel {
-    /// Compiles and loads `emitted`. Its control memory starts `control_at` bytes into the window on every
-    /// rank, and is zero.
+    /// Compiles and loads `emitted`. The kernel's control memory starts `control_at` bytes into the window
+    /// on every rank, and is zero.
     pub fn prepare(
         group: &Group,
         window: &Arc<Window>,

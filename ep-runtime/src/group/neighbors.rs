@@ -1,7 +1,7 @@
 //! Groups of this process that share GPUs: reports what the other groups do while the calls of one make no
 //! progress.
 //!
-//! A group orders its own calls. It does not know the calls of another group, whose kernels may keep its
+//! A group orders its own calls. A group does not know the calls of another group, whose kernels may keep its
 //! own from becoming resident. If two ranks make the calls of two groups in different orders, both wait.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};

@@ -91,7 +91,7 @@ impl Shelf for Passing {
 }
 
 impl Programs {
-    /// Finds the compiler of this machine. Its programs are cached next to compiled GPU kernels.
+    /// Finds the compiler of this machine. Compiled programs are cached next to compiled GPU kernels.
     pub fn find() -> Result<Arc<Programs>, BackendError> {
         Programs::keeping(Cache::at(None))
     }

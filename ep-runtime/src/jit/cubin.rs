@@ -25,7 +25,7 @@ pub struct Resources {
 /// The resources that one kernel needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CubinKernel {
-    /// Its name in the machine code.
+    /// The name of the kernel in the machine code.
     pub name: String,
     /// Registers per thread.
     pub registers: u32,

@@ -79,7 +79,7 @@ impl fmt::Display for Origin {
 pub struct Candidate {
     /// The library itself.
     pub library: PathBuf,
-    /// Its companion library, which has to be loaded first: without it some versions compile nothing.
+    /// The companion library, which has to be loaded first: without it some versions compile nothing.
     pub builtins: Option<PathBuf>,
     /// The version in the file names, if they have one.
     pub version: Option<Version>,

@@ -1,4 +1,4 @@
-//! What whoever reaches the port of a group can do to it: nothing.
+//! Tests that a stranger who can reach the port of a group cannot harm it.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

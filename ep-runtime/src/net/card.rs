@@ -1,8 +1,8 @@
 //! A network card inside the emulator, which executes the entries that kernels write into its queue pairs.
 //!
 //! Each queue pair is an actor of the scheduler and an agent of the checker, because nothing orders two of
-//! them. It sees an entry only when a doorbell or a doorbell record says so, and executes entries in order.
-//! Its guarantees are those of a reliable connection and no more: bytes of neighboring writes land in any
+//! them. The card sees an entry only when a doorbell or a doorbell record says so, and executes entries in order.
+//! The card's guarantees are those of a reliable connection and no more: bytes of neighboring writes land in any
 //! order, an atomic add executes after all writes before it have landed, and a completion says that its
 //! entry and all before it have landed.
 

@@ -45,26 +45,26 @@ use objects::{Domain, Made, QueuePair, Registers, Umem};
 use places::{CardPlaces, PAGE};
 use rows::Rows;
 
-/// What a network of cards is made for; all ranks say the same, but for the devices and where rows are.
+/// Options of a network of cards. All ranks must use the same options, except `devices` and `rows_on_host`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CardOptions {
-    /// The card of each local rank in turn, such as `mlx5_0` or `mlx5_0:1`; none: the first one that has an
+    /// The card of each local rank in turn, such as `mlx5_0` or `mlx5_0:1`; empty: the first one with an
     /// active port.
     pub devices: Vec<String>,
-    /// Whether rows are in host memory, even if the card reaches that of the GPU.
+    /// Whether rows are in host memory even if the card can access GPU memory.
     pub rows_on_host: bool,
     /// Bytes for rows on each rank, which peers write into.
     pub data_bytes: u64,
-    /// Queues of each rank.
+    /// Number of queues of each rank.
     pub queues: usize,
-    /// Entries that a queue pair holds, a power of two.
+    /// Number of entries in a queue pair, a power of two.
     pub slots: usize,
-    /// Counters of each source and queue.
+    /// Number of counters of each source and queue.
     pub counters: usize,
 }
 
 impl CardOptions {
-    /// A network for rows of so many bytes in all.
+    /// Options for `data_bytes` bytes of rows in total.
     pub fn new(data_bytes: u64) -> CardOptions {
         CardOptions {
             devices: Vec::new(),
@@ -92,8 +92,8 @@ pub struct CardNetwork {
 }
 
 impl CardNetwork {
-    /// Joins the ranks of `store` over their cards, each of which calls it. `local` is the rank of `group`
-    /// whose kernels use it.
+    /// Connects the ranks of `store` by their cards; each of them makes this call. `local` is the rank of
+    /// `group` whose kernels use the network.
     pub fn join(
         group: &Group,
         local: usize,
@@ -151,17 +151,17 @@ impl CardNetwork {
         &self.device
     }
 
-    /// Where rows are.
+    /// Where the rows are.
     pub fn rows_on(&self) -> RowsOn {
         self.rows_on
     }
 
-    /// Where `ep::Net` is, an argument of kernels.
+    /// The address of `ep::Net`, an argument of kernels.
     pub fn address(&self) -> u64 {
         self.views.all.address()
     }
 
-    /// The same for one kernel that has a part of it.
+    /// `ep::Net` for one kernel that has a part of the network.
     pub fn part(&self, part: NetPart) -> Result<DeviceMemory, NetError> {
         self.views.part(part)
     }
@@ -175,7 +175,7 @@ impl Drop for CardNetwork {
     }
 }
 
-/// All ports of all cards of this machine; the error of a card stands in the place of its ports.
+/// All ports of all cards of this machine. The error of a card takes the place of its ports.
 pub fn card_ports(verbs: &'static Verbs) -> Result<Vec<Result<CardPort, NetError>>, NetError> {
     device::ports(verbs)
 }

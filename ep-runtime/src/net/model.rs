@@ -3,7 +3,7 @@
 //!
 //! Each queue of each rank is an actor of the scheduler and an agent of the checker, which treats the
 //! network's reads and writes like accesses of a lane. The model guarantees what `ep/net.cuh` promises and
-//! no more. It merges, numbers and counts writes with the same code as the libfabric thread.
+//! no more. The model merges, numbers and counts writes with the same code as the libfabric thread.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -20,7 +20,7 @@ pub enum Provider {
 }
 
 impl Provider {
-    /// All of them.
+    /// All providers.
     pub const ALL: [Provider; 4] = [Provider::Tcp, Provider::Shm, Provider::Verbs, Provider::Efa];
 
     /// The provider that `EPFORGE_NET` names; unset: sockets, which every machine has.

@@ -1,4 +1,4 @@
-//! The thread that carries one rank's rows. It takes requests of kernels, posts them, counts what lands,
+//! The thread that carries one rank's rows. The thread takes requests of kernels, posts them, counts what lands,
 //! and watches the peers, because a network does not report a dead one.
 
 mod ends;

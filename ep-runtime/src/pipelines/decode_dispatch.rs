@@ -7,7 +7,7 @@ pipeline! {
     /// Sends each token's row to every rank that owns one of its experts, for calls of few tokens.
     ///
     /// No other kernel has to run before it. The kernel counts its rows for each rank, publishes the counts
-    /// to every rank, and places its rows behind those of the ranks before it. It fills the same tables as
+    /// to every rank, and places its rows behind those of the ranks before it. The pipeline fills the same tables as
     /// `nvl-dispatch` and `layout`.
     pub pipeline DecodeDispatch {
         shape {

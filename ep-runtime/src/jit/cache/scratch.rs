@@ -18,7 +18,7 @@ const PREFIX: &str = "epforge-scratch-";
 /// What the names of their locks end with.
 const LOCK: &str = ".lock";
 
-/// A folder that no other user can write. It is removed with its contents when dropped.
+/// A folder that no other user can write. Dropping this value removes the folder with its contents.
 #[derive(Debug)]
 pub struct Scratch {
     path: PathBuf,
