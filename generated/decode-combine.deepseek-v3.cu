@@ -2,6 +2,10 @@
 // back_warps=4 hidden=7168 max_rows=1024 max_tokens=128 ranks=8 sum_warps=12 topk=8 words=32
 // sm_90a: 512 threads and 0 bytes of shared memory a block, at least 1 blocks
 //
+// Roles:
+//   Send: 4 warps on all blocks; by the library: ep::BackOut
+//   Reduce: 12 warps on all blocks; by the library: ep::BackIn
+//
 // Window, the same on every rank:
 //   back.slots       0x00000000   29622272 bytes  2 epochs x 1024 slots x 14464; Send writes, Reduce reads
 //   back.flags       0x01c40000      65536 bytes  2 epochs x 1024 slots x 4 x 8; Send writes, Reduce reads

@@ -2,6 +2,10 @@
 // back_warps=4 hidden=2880 max_rows=512 max_tokens=128 ranks=4 sum_warps=12 topk=4 words=32
 // sm_80: 512 threads and 0 bytes of shared memory a block, at least 1 blocks
 //
+// Roles:
+//   Send: 4 warps on all blocks; by the library: ep::BackOut
+//   Reduce: 12 warps on all blocks; by the library: ep::BackIn
+//
 // Window, the same on every rank:
 //   back.slots       0x00000000    6029312 bytes  2 epochs x 512 slots x 5888; Send writes, Reduce reads
 //   back.flags       0x005c0000      32768 bytes  2 epochs x 512 slots x 4 x 8; Send writes, Reduce reads

@@ -2,6 +2,9 @@
 // early=0 experts=256 hidden=7168 local_experts=32 max_rows=1024 max_tokens=128 piece=7168 ranks=8 stages=2 topk=8 words=64
 // sm_90a: 384 threads and 191488 bytes of shared memory a block, at least 1 blocks
 //
+// Roles:
+//   Dispatch: 12 warps on all blocks; by the library: ep::Mover, ep::SlotChannel, ep::OnceOut, ep::OnceIn
+//
 // Window, the same on every rank:
 //   counts.slots     0x00000000       6144 bytes  2 epochs x 8 slots x 384; Dispatch writes, Dispatch reads
 //   rows.ready       0x00001800        256 bytes  2 calls x 8 peers x 16; Dispatch writes, Dispatch reads

@@ -2,6 +2,9 @@
 // early=0 experts=128 hidden=2880 local_experts=32 max_rows=512 max_tokens=128 piece=7168 ranks=4 stages=2 topk=4 words=64
 // sm_80: 512 threads and 3248 bytes of shared memory a block, at least 1 blocks
 //
+// Roles:
+//   Dispatch: 16 warps on all blocks; by the library: ep::Mover, ep::SlotChannel, ep::OnceOut, ep::OnceIn
+//
 // Window, the same on every rank:
 //   counts.slots     0x00000000       3072 bytes  2 epochs x 4 slots x 384; Dispatch writes, Dispatch reads
 //   rows.ready       0x00000c00        128 bytes  2 calls x 4 peers x 16; Dispatch writes, Dispatch reads

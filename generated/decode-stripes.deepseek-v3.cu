@@ -1,6 +1,10 @@
 // decode-stripes
 // ranks=8 stripes=64
 // sm_90a: 256 threads and 8 bytes of shared memory a block, at least 1 blocks
+//
+// Roles:
+//   Count: 8 warps on all blocks; by the library
+//   Stripes: 4 warps on last block; by the library
 #include <ep/compute.cuh>
 #include <ep/count.cuh>
 #include <ep/rows.cuh>

@@ -1,6 +1,10 @@
 // expand  payload=fp8
 // experts=256 hidden=7168 local_experts=32 move_warps=8 piece=3584 ranks=8 stages=3 stripes=1024 topk=8
 // sm_90a: 288 threads and 93184 bytes of shared memory a block, at least 1 blocks
+//
+// Roles:
+//   Move: 8 warps on all blocks; by the library: ep::Mover
+//   Pad: 1 warp on all blocks; by the library
 #include <ep/compute.cuh>
 #include <ep/mover.cuh>
 #include <ep/places.cuh>

@@ -2,6 +2,9 @@
 // experts=256 local_experts=32 ranks=8 stripes=1024 topk=8
 // sm_90a: 256 threads and 132 bytes of shared memory a block, at least 1 blocks
 //
+// Roles:
+//   Count: 8 warps on all blocks; by the library
+//
 // Window, the same on every rank:
 //   counted.sums     0x00000000        128 bytes  (32 rows_per_expert) x 4; Count writes, Count reads
 #include <ep/compute.cuh>

@@ -1,6 +1,9 @@
 // expert-prefix
 // experts=256 local_experts=32 ranks=8 stripes=1024
 // sm_90a: 256 threads and 0 bytes of shared memory a block, at least 1 blocks
+//
+// Roles:
+//   Prefix: 8 warps on all blocks; by the library
 #include <ep/compute.cuh>
 #include <ep/rows.cuh>
 #include <ep/sync.cuh>

@@ -2,6 +2,11 @@
 // experts=256 local_experts=128 ranks=2 stripes=64 topk=8
 // sm_90a: 256 threads and 1036 bytes of shared memory a block, at least 1 blocks
 //
+// Roles:
+//   Count: 8 warps on all blocks; by the library
+//   Exchange: 4 warps on last block; by the library: ep::SlotChannel
+//   Stripes: 4 warps on last block; by the library
+//
 // Window, the same on every rank:
 //   counts.slots     0x00000000       4608 bytes  2 epochs x 2 slots x 1152; Exchange writes, Exchange reads
 //   counted.sums     0x00001200       1032 bytes  (256 tokens_per_expert + 2 tokens_per_rank) x 4; Count writes, Count reads

@@ -2,6 +2,11 @@
 // experts=256 local_experts=64 ranks=4 stripes=64 topk=8
 // sm_90a: 256 threads and 1044 bytes of shared memory a block, at least 1 blocks
 //
+// Roles:
+//   Count: 8 warps on all blocks; by the library
+//   Exchange: 4 warps on last block; by the library: ep::SlotChannel
+//   Stripes: 4 warps on last block; by the library
+//
 // Window, the same on every rank:
 //   counts.slots     0x00000000       5120 bytes  2 epochs x 4 slots x 640; Exchange writes, Exchange reads
 //   counted.sums     0x00001400       1040 bytes  (256 tokens_per_expert + 4 tokens_per_rank) x 4; Count writes, Count reads

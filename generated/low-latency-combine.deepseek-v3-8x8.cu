@@ -2,6 +2,10 @@
 // experts=256 hidden=7168 local_experts=4 local_ranks=8 max_tokens=128 nodes=8 ranks=64 shares=4 stages=3 tiles=128 topk=8
 // sm_100a: 256 threads and 0 bytes of shared memory a block, at least 1 blocks
 //
+// Roles:
+//   Send: a warp for each of local_experts x ranks x shares = 1024 (8 warps on all blocks); composed: ep::SlotRowsOut
+//   Reduce: 8 warps on all blocks; composed: ep::SlotRowsIn, ep::SlotParts, ep::Parts
+//
 // Window, the same on every rank:
 //   back.slots       0x00000000  117440512 bytes  2 epochs x 4096 slots x 14336; Send writes, Reduce reads
 //   back.flags       0x07000000      65536 bytes  2 epochs x 4096 slots x 8; Send writes, Reduce reads

@@ -2,6 +2,10 @@
 // experts=256 hidden=7168 local_experts=32 local_ranks=8 max_tokens=128 nodes=1 ranks=8 shares=4 stages=3 tiles=16 topk=8
 // sm_90a: 256 threads and 0 bytes of shared memory a block, at least 1 blocks
 //
+// Roles:
+//   Send: a warp for each of local_experts x ranks x shares = 1024 (8 warps on all blocks); composed: ep::SlotRowsOut
+//   Reduce: 8 warps on all blocks; composed: ep::SlotRowsIn, ep::SlotParts, ep::Parts
+//
 // Window, the same on every rank:
 //   back.slots       0x00000000  939524096 bytes  2 epochs x 32768 slots x 14336; Send writes, Reduce reads
 //   back.flags       0x38000000     524288 bytes  2 epochs x 32768 slots x 8; Send writes, Reduce reads

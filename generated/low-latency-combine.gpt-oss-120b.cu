@@ -2,6 +2,10 @@
 // experts=128 hidden=2880 local_experts=32 local_ranks=4 max_tokens=128 nodes=1 ranks=4 shares=4 stages=3 tiles=8 topk=4
 // sm_80: 256 threads and 0 bytes of shared memory a block, at least 1 blocks
 //
+// Roles:
+//   Send: a warp for each of local_experts x ranks x shares = 512 (8 warps on all blocks); composed: ep::SlotRowsOut
+//   Reduce: 8 warps on all blocks; composed: ep::SlotRowsIn, ep::SlotParts, ep::Parts
+//
 // Window, the same on every rank:
 //   back.slots       0x00000000  188743680 bytes  2 epochs x 16384 slots x 5760; Send writes, Reduce reads
 //   back.flags       0x0b400000     262144 bytes  2 epochs x 16384 slots x 8; Send writes, Reduce reads

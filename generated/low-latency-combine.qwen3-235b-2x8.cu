@@ -2,6 +2,10 @@
 // experts=128 hidden=4096 local_experts=8 local_ranks=8 max_tokens=128 nodes=2 ranks=16 shares=4 stages=3 tiles=32 topk=8
 // sm_120a: 256 threads and 0 bytes of shared memory a block, at least 1 blocks
 //
+// Roles:
+//   Send: a warp for each of local_experts x ranks x shares = 512 (8 warps on all blocks); composed: ep::SlotRowsOut
+//   Reduce: 8 warps on all blocks; composed: ep::SlotRowsIn, ep::SlotParts, ep::Parts
+//
 // Window, the same on every rank:
 //   back.slots       0x00000000  134217728 bytes  2 epochs x 8192 slots x 8192; Send writes, Reduce reads
 //   back.flags       0x08000000     131072 bytes  2 epochs x 8192 slots x 8; Send writes, Reduce reads

@@ -2,6 +2,10 @@
 // experts=256 hidden=7168 local_experts=16 local_ranks=8 max_tokens=128 nodes=2 ranks=16 shares=4 stages=3 tiles=32 topk=8
 // sm_90a: 256 threads and 0 bytes of shared memory a block, at least 1 blocks
 //
+// Roles:
+//   Cast: 8 warps on all blocks; composed: ep::SlotRowsOut
+//   Pack: a warp for each of local_experts x ranks x shares = 1024 (8 warps on all blocks); composed: ep::SlotRowsIn
+//
 // Window, the same on every rank:
 //   rows.slots       0x00000000  243269632 bytes  2 epochs x 128 x 128 slots x 7424; Cast writes, Pack reads
 //   rows.closed      0x0e800000       2048 bytes  2 epochs x 8 peers x 16 x 8; Cast writes, Pack reads

@@ -2,6 +2,10 @@
 // experts=256 hidden=7168 local_experts=32 local_ranks=8 max_tokens=128 nodes=1 ranks=8 shares=4 stages=3 tiles=16 topk=8
 // sm_90a: 256 threads and 0 bytes of shared memory a block, at least 1 blocks
 //
+// Roles:
+//   Cast: 8 warps on all blocks; composed: ep::SlotRowsOut
+//   Pack: a warp for each of local_experts x ranks x shares = 1024 (8 warps on all blocks); composed: ep::SlotRowsIn
+//
 // Window, the same on every rank:
 //   rows.slots       0x00000000  486539264 bytes  2 epochs x 256 x 128 slots x 7424; Cast writes, Pack reads
 //   rows.closed      0x1d000000       4096 bytes  2 epochs x 8 peers x 32 x 8; Cast writes, Pack reads

@@ -2,6 +2,10 @@
 // experts=128 hidden=2880 local_experts=32 local_ranks=4 max_tokens=128 nodes=1 ranks=4 shares=4 stages=3 tiles=8 topk=4
 // sm_80: 256 threads and 0 bytes of shared memory a block, at least 1 blocks
 //
+// Roles:
+//   Cast: 8 warps on all blocks; composed: ep::SlotRowsOut
+//   Pack: a warp for each of local_experts x ranks x shares = 512 (8 warps on all blocks); composed: ep::SlotRowsIn
+//
 // Window, the same on every rank:
 //   rows.slots       0x00000000  192937984 bytes  2 epochs x 128 x 128 slots x 5888; Cast writes, Pack reads
 //   rows.closed      0x0b800000       2048 bytes  2 epochs x 4 peers x 32 x 8; Cast writes, Pack reads

@@ -2,6 +2,10 @@
 // experts=128 hidden=4096 local_experts=8 local_ranks=8 max_tokens=128 nodes=2 ranks=16 shares=4 stages=3 tiles=32 topk=8
 // sm_120a: 256 threads and 0 bytes of shared memory a block, at least 1 blocks
 //
+// Roles:
+//   Cast: 8 warps on all blocks; composed: ep::SlotRowsOut
+//   Pack: a warp for each of local_experts x ranks x shares = 512 (8 warps on all blocks); composed: ep::SlotRowsIn
+//
 // Window, the same on every rank:
 //   rows.slots       0x00000000   71303168 bytes  2 epochs x 64 x 128 slots x 4352; Cast writes, Pack reads
 //   rows.closed      0x04400000       1024 bytes  2 epochs x 8 peers x 8 x 8; Cast writes, Pack reads

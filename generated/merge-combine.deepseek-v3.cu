@@ -2,6 +2,10 @@
 // back_warps=8 experts=256 hidden=7168 local_experts=32 max_rows=1024 max_tokens=128 ranks=8 topk=8 words=32
 // sm_90a: 384 threads and 0 bytes of shared memory a block, at least 1 blocks
 //
+// Roles:
+//   Send: 8 warps on all blocks; by the library: ep::BackOut
+//   Reduce: 4 warps on all blocks; by the library: ep::BackIn
+//
 // Window, the same on every rank:
 //   back.slots       0x00000000   29360128 bytes  2 epochs x 1024 slots x 14336; Send writes, Reduce reads
 //   back.flags       0x01c00000      65536 bytes  2 epochs x 1024 slots x 4 x 8; Send writes, Reduce reads

@@ -2,6 +2,11 @@
 // hidden=7168 local_ranks=8 nodes=8 nvl_chunk=8 nvl_depth=32 ranks=64 rdma_chunk=16 rdma_depth=128 stages=3 stripes=12 topk=8
 // sm_90a: 384 threads and 185344 bytes of shared memory a block, at least 2 blocks
 //
+// Roles:
+//   NvlSend: a warp for each of local_ranks x stripes = 96 (8 warps on even blocks); composed: ep::Mover, ep::RingsOut
+//   Forward: a warp for each of nodes x stripes = 96 (8 warps on odd blocks); composed: ep::RingsIn, ep::RingsOut, ep::Parts
+//   RdmaReceive: 4 warps on even blocks; composed: ep::RingsIn, ep::Parts
+//
 // Window, the same on every rank:
 //   inner.slots      0x00000000  355467264 bytes  12 stripes x 8 peers x 8 parts x 32 slots x 14464; NvlSend writes, Forward reads
 //   inner.tail       0x15300000       3072 bytes  12 stripes x 8 peers x 8 parts x 4; NvlSend writes, Forward reads

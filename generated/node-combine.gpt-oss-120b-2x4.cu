@@ -2,6 +2,11 @@
 // hidden=2880 local_ranks=4 nodes=2 nvl_chunk=8 nvl_depth=32 ranks=8 rdma_chunk=16 rdma_depth=128 stages=3 stripes=12 topk=4
 // sm_120a: 384 threads and 93184 bytes of shared memory a block, at least 2 blocks
 //
+// Roles:
+//   NvlSend: a warp for each of local_ranks x stripes = 48 (8 warps on even blocks); composed: ep::Mover, ep::RingsOut
+//   Forward: a warp for each of nodes x stripes = 24 (8 warps on odd blocks); composed: ep::RingsIn, ep::RingsOut, ep::Parts
+//   RdmaReceive: 4 warps on even blocks; composed: ep::RingsIn, ep::Parts
+//
 // Window, the same on every rank:
 //   inner.slots      0x00000000   18087936 bytes  12 stripes x 4 peers x 2 parts x 32 slots x 5888; NvlSend writes, Forward reads
 //   inner.tail       0x01140000        384 bytes  12 stripes x 4 peers x 2 parts x 4; NvlSend writes, Forward reads

@@ -2,6 +2,11 @@
 // experts=128 hidden=2880 local_ranks=4 nodes=2 nvl_chunk=8 nvl_depth=32 ranks=8 rdma_chunk=16 rdma_depth=128 stages=3 stripes=12 topk=4
 // sm_80: 512 threads and 128 bytes of shared memory a block, at least 2 blocks
 //
+// Roles:
+//   RdmaSend: 8 warps on even blocks; composed: ep::RingsOut
+//   Forward: a warp for each of local_ranks x stripes = 48 (8 warps on odd blocks); composed: ep::RingsIn, ep::RingsOut
+//   NvlReceive: a warp for each of local_ranks x stripes = 48 (8 warps on even blocks); composed: ep::Mover, ep::RingsIn
+//
 // Window, the same on every rank:
 //   rail.slots       0x00000000    9043968 bytes  12 stripes x 1 peers x 128 slots x 5888; RdmaSend writes, Forward reads
 //   rail.tail        0x008a0000         48 bytes  12 stripes x 1 peers x 4; RdmaSend writes, Forward reads

@@ -2,6 +2,11 @@
 // experts=128 hidden=4096 local_ranks=8 nodes=4 nvl_chunk=8 nvl_depth=32 ranks=32 rdma_chunk=16 rdma_depth=128 stages=3 stripes=12 topk=8
 // sm_120a: 512 threads and 93184 bytes of shared memory a block, at least 2 blocks
 //
+// Roles:
+//   RdmaSend: 8 warps on even blocks; composed: ep::RingsOut
+//   Forward: a warp for each of local_ranks x stripes = 96 (8 warps on odd blocks); composed: ep::RingsIn, ep::RingsOut
+//   NvlReceive: a warp for each of local_ranks x stripes = 96 (8 warps on even blocks); composed: ep::Mover, ep::RingsIn
+//
 // Window, the same on every rank:
 //   rail.slots       0x00000000    6488064 bytes  12 stripes x 1 peers x 128 slots x 4224; RdmaSend writes, Forward reads
 //   rail.tail        0x00630000         48 bytes  12 stripes x 1 peers x 4; RdmaSend writes, Forward reads

@@ -2,6 +2,9 @@
 // experts=256 local_ranks=8 nodes=2 ranks=16 stripes=12 topk=8
 // sm_90a: 256 threads and 1956 bytes of shared memory a block, at least 1 blocks
 //
+// Roles:
+//   Count: a warp for each of stripes = 12 (8 warps on all blocks); composed
+//
 // Window, the same on every rank:
 //   counted.sums     0x00000000       1952 bytes  (256 tokens_per_expert + 24 node_stripes + 16 tokens_per_rank + 192 rank_stripes) x 4; Count writes, Count reads
 #include <ep/compute.cuh>

@@ -2,6 +2,9 @@
 // experts=256 local_ranks=8 nodes=8 ranks=64 stripes=12 topk=8
 // sm_90a: 256 threads and 4740 bytes of shared memory a block, at least 1 blocks
 //
+// Roles:
+//   Count: a warp for each of stripes = 12 (8 warps on all blocks); composed
+//
 // Window, the same on every rank:
 //   counted.sums     0x00000000       4736 bytes  (256 tokens_per_expert + 96 node_stripes + 64 tokens_per_rank + 768 rank_stripes) x 4; Count writes, Count reads
 #include <ep/compute.cuh>

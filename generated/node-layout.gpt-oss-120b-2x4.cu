@@ -2,6 +2,9 @@
 // experts=128 local_ranks=4 nodes=2 ranks=8 stripes=12 topk=4
 // sm_80: 256 threads and 1028 bytes of shared memory a block, at least 1 blocks
 //
+// Roles:
+//   Count: a warp for each of stripes = 12 (8 warps on all blocks); composed
+//
 // Window, the same on every rank:
 //   counted.sums     0x00000000       1024 bytes  (128 tokens_per_expert + 24 node_stripes + 8 tokens_per_rank + 96 rank_stripes) x 4; Count writes, Count reads
 #include <ep/compute.cuh>

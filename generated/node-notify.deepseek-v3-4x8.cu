@@ -2,6 +2,15 @@
 // experts=256 local_experts=8 local_ranks=8 nodes=4 ranks=32 stripes=12
 // sm_100a: 256 threads and 0 bytes of shared memory a block, at least 3 blocks
 //
+// Roles:
+//   Exchange: one of 8 warps on blocks 0..1; composed: ep::NetSlotsOut, ep::NetSlotsIn
+//     +29 `push counts[peer] { per_rank: tokens_per_rank, per_expert: owned(tokens_per_expert, peer) }`: one warp does all of a composed role that is one team with a channel, here `counts`
+//     +20 `channel counts: slots<Totals> over nvlink | rdma | ibgda from Exchange to Exchange per all`: no class of the library does the whole role: channels have to be over `nvlink` alone, without parts
+//   RailExchange: one of 8 warps on blocks 1..2; composed: ep::NetSlotsOut, ep::NetSlotsIn
+//     +42 `push rails[node] { to_node: node_stripes[node], to_rank: rank_stripes[node] }`: one warp does all of a composed role that is one team with a channel, here `rails`
+//     +23 `channel rails: slots<Stripes> over rdma | ibgda from RailExchange to RailExchange per rail`: no class of the library does the whole role: channels have to be over `nvlink` alone, without parts
+//   Prefix: 8 warps on other blocks; by the library
+//
 // Window, the same on every rank:
 //   counts.slots     0x00000000       4096 bytes  2 epochs x 8 slots x 256; Exchange writes, Exchange reads
 //   counts.come      0x00001000         32 bytes  8 peers x 4; Exchange writes, Exchange reads

@@ -2,6 +2,10 @@
 // gather_piece=2048 gather_stages=6 hidden=7168 ranks=4 reduce_warps=15 topk=8
 // sm_90a: 512 threads and 188160 bytes of shared memory a block, at least 1 blocks
 //
+// Roles:
+//   Offer: 1 warp on blocks 0..1; composed
+//   Reduce: 15 warps on all blocks; by the library: ep::Gather, ep::PullConsumer, ep::ClaimedTurns, ep::GatherRun
+//
 // Window, the same on every rank:
 //   parts.ready      0x00000000         64 bytes  4 peers x 16; Offer writes, Reduce reads
 //   parts.released   0x00000080         16 bytes  4 peers x 4; Reduce writes, Offer reads

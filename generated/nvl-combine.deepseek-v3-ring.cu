@@ -2,6 +2,10 @@
 // chunk=8 depth=64 hidden=7168 piece=3584 ranks=8 stages=3 stripes=12 topk=8
 // sm_90a: 512 threads and 186624 bytes of shared memory a block, at least 2 blocks
 //
+// Roles:
+//   Send: 16 warps on even blocks; by the library: ep::Mover, ep::RingProducer
+//   Recv: 16 warps on odd blocks; by the library: ep::Gather, ep::RingGather, ep::GatherRun
+//
 // Window, the same on every rank:
 //   ring.slots       0x00000000   88866816 bytes  12 stripes x 8 peers x 64 slots x 14464; Send writes, Recv reads
 //   ring.tail        0x054c0000        384 bytes  12 stripes x 8 peers x 4; Send writes, Recv reads

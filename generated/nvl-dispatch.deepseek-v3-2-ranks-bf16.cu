@@ -2,6 +2,11 @@
 // experts=256 hidden=7168 piece=3584 ranks=2 send_warps=8 stages=3 stripes=64 topk=8 unit=112
 // sm_90a: 384 threads and 94208 bytes of shared memory a block, at least 2 blocks
 //
+// Roles:
+//   Send: 8 warps on blocks 0..remote_blocks; by the library: ep::Mover, ep::DirectUnits, ep::DirectProducer
+//   Local: 8 warps on other blocks; by the library: ep::Mover, ep::DirectUnits, ep::DirectProducer
+//   Unpack: 4 warps on all blocks; by the library
+//
 // Window, the same on every rank:
 //   rows.ready       0x00000000         64 bytes  2 peers x 32; Unpack writes, Send, Local reads
 //   rows.closed      0x00000080       2048 bytes  64 stripes x 2 peers x 16; Send, Local writes, Unpack reads

@@ -2,6 +2,10 @@
 // chunk=8 depth=64 experts=128 hidden=4096 piece=3584 ranks=8 stages=2 stripes=12 topk=8
 // sm_120a: 256 threads and 63744 bytes of shared memory a block, at least 2 blocks
 //
+// Roles:
+//   Send: 8 warps on even blocks; by the library: ep::Mover, ep::RingProducer
+//   Recv: 8 warps on odd blocks; by the library: ep::Mover, ep::RingConsumer, ep::RingMessage
+//
 // Window, the same on every rank:
 //   ring.slots       0x00000000   26738688 bytes  12 stripes x 8 peers x 64 slots x 4352; Send writes, Recv reads
 //   ring.tail        0x01980000        384 bytes  12 stripes x 8 peers x 4; Send writes, Recv reads

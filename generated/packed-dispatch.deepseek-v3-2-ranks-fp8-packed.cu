@@ -2,6 +2,9 @@
 // experts=256 hidden=7168 local_experts=128 max_rows=256 max_tokens=128 piece=3584 ranks=2 topk=8 words=64
 // sm_100a: 384 threads and 52864 bytes of shared memory a block, at least 1 blocks
 //
+// Roles:
+//   Dispatch: 12 warps on all blocks; by the library: ep::PieceMover, ep::SlotChannel, ep::PackedOut, ep::PackedIn
+//
 // Window, the same on every rank:
 //   counts.slots     0x00000000       4608 bytes  2 epochs x 2 slots x 1152; Dispatch writes, Dispatch reads
 //   rows.ready       0x00001200         64 bytes  2 calls x 2 peers x 16; Dispatch writes, Dispatch reads

@@ -2,6 +2,9 @@
 // experts=256 hidden=7168 local_experts=32 max_rows=1024 max_tokens=128 piece=3584 ranks=8 topk=8 words=64
 // sm_90a: 384 threads and 54784 bytes of shared memory a block, at least 1 blocks
 //
+// Roles:
+//   Dispatch: 12 warps on all blocks; by the library: ep::PieceMover, ep::SlotChannel, ep::PackedOut, ep::PackedIn
+//
 // Window, the same on every rank:
 //   counts.slots     0x00000000       6144 bytes  2 epochs x 8 slots x 384; Dispatch writes, Dispatch reads
 //   rows.ready       0x00001800        256 bytes  2 calls x 8 peers x 16; Dispatch writes, Dispatch reads

@@ -2,6 +2,10 @@
 // experts=128 hidden=2880 local_experts=32 max_rows=512 max_tokens=128 ranks=4 sum_warps=8 topk=4
 // sm_80: 384 threads and 0 bytes of shared memory a block, at least 1 blocks
 //
+// Roles:
+//   Send: 4 warps on all blocks; by the library: ep::SpreadOut
+//   Reduce: 8 warps on all blocks; by the library: ep::SpreadIn
+//
 // Window, the same on every rank:
 //   back.slots       0x00000000    5898240 bytes  2 epochs x 512 slots x 5760; Send writes, Reduce reads
 //   back.flags       0x005a0000      32768 bytes  2 epochs x 512 slots x 4 x 8; Send writes, Reduce reads

@@ -78,7 +78,12 @@ fn launch(plan: &Plan) -> Rows {
 
 fn roles(plan: &Plan) -> Rows {
     let row = |role: &ep_runtime::plan::RoleWarps| {
-        vec![role.name.clone(), format!("warps {}..{}", role.first, role.first + role.count)]
+        let warps = format!("warps {}..{}", role.first, role.first + role.count);
+        let mut cells = vec![role.name.clone(), warps];
+        if let Some(recipe) = plan.recipe.role(&role.name) {
+            cells.extend([plan.who(recipe), recipe.how()]);
+        }
+        cells
     };
     plan.roles.iter().map(row).collect()
 }
@@ -172,7 +177,16 @@ pub(crate) fn object(plan: &Plan) -> Object {
         .iter()
         .map(|role| {
             let object = Object::new().with("name", &role.name);
-            object.with("first_warp", role.first).with("warps", role.count)
+            let object = object.with("first_warp", role.first).with("warps", role.count);
+            let Some(recipe) = plan.recipe.role(&role.name) else { return object };
+            object
+                .with("by_the_library", recipe.is_whole)
+                .with(
+                    "classes",
+                    recipe.classes.iter().map(|it| (*it).to_owned()).collect::<Vec<_>>(),
+                )
+                .with("carried_out_by", plan.who(recipe))
+                .with("reasons", recipe.reasons())
         })
         .collect();
     let window: Vec<Object> = plan

@@ -42,6 +42,7 @@ pub use crate::ir::rows::{moved_row, row_in_place};
 
 use crate::ir::facts::Pair;
 use crate::ir::{Transport, Waiver};
+use crate::schedule::{Recipe, RoleRecipe, Warps};
 
 /// A pipeline specialised for one shape and target.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -92,6 +93,8 @@ pub struct Plan {
     pub shared_bytes: i64,
     /// Roles and their warps.
     pub roles: Vec<RoleWarps>,
+    /// How each role is carried out.
+    pub recipe: Recipe,
     /// Fewest blocks that run every role.
     pub blocks_min: i64,
     /// Whether blocks wait for one another, or several of them for other ranks: all of them have to be
@@ -119,6 +122,16 @@ impl Plan {
         let rows = ParamKind::RowStride { tensor: tensor.to_string(), part };
         let columns = ParamKind::ColumnStride { tensor: tensor.to_string(), part };
         (has(&rows), has(&columns))
+    }
+
+    /// The warps that have a part of a role's work, with the numbers of this plan.
+    pub fn who(&self, role: &RoleRecipe) -> String {
+        let warps = self.roles.iter().find(|own| own.name == role.role).map_or(1, |own| own.count);
+        let units = match &role.warps {
+            Warps::Each(numbers) => numbers.iter().map(|it| eval(it, &self.numbers)).product(),
+            _ => None,
+        };
+        role.who(warps, units)
     }
 }
 

@@ -15,6 +15,8 @@ pub mod library;
 mod limit;
 mod loops;
 mod names_in_text;
+mod one_warp;
+mod recipe;
 mod role;
 pub mod rules;
 #[cfg(any(test, feature = "sabotage"))]
@@ -31,7 +33,8 @@ mod ways;
 mod whole;
 
 pub use limit::{Limit, Why};
-pub use rules::{Staged, Uses};
+pub use recipe::{Recipe, RoleRecipe, Warning, Warps, WhyNot};
+pub use rules::{Staged, Unfit, Uses};
 pub use step::{Copy, Lambda, Loop, Param, ParamType, Step, Takers};
 #[cfg(feature = "render")]
 pub(crate) use symbol::{COUNTED, RANKS};
@@ -55,6 +58,10 @@ pub struct RoleSteps {
     pub uses_me: bool,
     /// What the rules that made them need.
     pub uses: Uses,
+    /// The warps that they deal the role's work to.
+    pub warps: Warps,
+    /// Statements that one warp does alone.
+    pub why_not: Vec<WhyNot>,
 }
 
 /// Why a statement has no steps.
@@ -87,20 +94,20 @@ pub fn role(ir: &Pipeline, role: &Role, rules: RuleSet) -> Result<RoleSteps, Vec
     if refusals.is_empty() { Ok(steps) } else { Err(refusals) }
 }
 
-/// The steps of a role that the library does as a whole; `None`: rules know no such way of it.
-pub fn whole(ir: &Pipeline, role: &Role) -> Option<RoleSteps> {
-    rules::check(ir, role).ok()?;
-    made(ir, role, whole::steps)
+/// The steps of a role that the library does as a whole, or why it does not.
+pub fn whole(ir: &Pipeline, role: &Role) -> Result<RoleSteps, Unfit> {
+    rules::check(ir, role)?;
+    made(ir, role, whole::steps).map_err(|Refusal { at, why }| Unfit::new(&at, &why.sentence))
 }
 
 /// What every block does as it enters the kernel, if all roles are done as a whole and want it.
 pub fn entered(ir: &Pipeline) -> Option<RoleSteps> {
-    made(ir, ir.roles.first()?, whole::entered)
+    made(ir, ir.roles.first()?, whole::entered).ok()
 }
 
 /// What the last block of such a kernel records.
 pub fn tables(ir: &Pipeline) -> Option<RoleSteps> {
-    made(ir, ir.roles.first()?, whole::tables)
+    made(ir, ir.roles.first()?, whole::tables).ok()
 }
 
 /// The role whose function serves `role` too, where both are done as a whole.
@@ -130,10 +137,13 @@ fn made(
     ir: &Pipeline,
     role: &Role,
     make: fn(&mut RoleLowering<'_>) -> Lowered<Vec<Step>>,
-) -> Option<RoleSteps> {
+) -> Result<RoleSteps, Refusal> {
     let mut lowering = RoleLowering::new(ir, role);
-    let steps = make(&mut lowering).ok().filter(|_| lowering.refusals.is_empty())?;
-    Some(RoleSteps { steps, uses_me: lowering.uses_me.get(), uses: Uses::default() })
+    let steps = make(&mut lowering).map_err(|why| Refusal { at: role.at.clone(), why })?;
+    match lowering.refusals.is_empty() {
+        true => Ok(lowering.finished(steps, Uses::default(), Warps::All)),
+        false => Err(lowering.refusals.swap_remove(0)),
+    }
 }
 
 /// The steps of all statements of `role` that have any, and everything that prevents a text. Rules
@@ -153,7 +163,12 @@ pub fn draft(ir: &Pipeline, role: &Role, rules: RuleSet) -> (RoleSteps, Vec<Refu
     }
     #[cfg(any(test, feature = "sabotage"))]
     let steps = sabotage::spoiled(steps);
-    (RoleSteps { steps, uses_me: lowering.uses_me.get(), uses }, lowering.refusals)
+    let warps = match uses.claims > 0 || uses.slices {
+        true => Warps::All,
+        false => lowering.warps(),
+    };
+    let refusals = std::mem::take(&mut lowering.refusals);
+    (lowering.finished(steps, uses, warps), refusals)
 }
 
 /// A role on its way to steps.
@@ -168,6 +183,8 @@ struct RoleLowering<'a> {
     reread: Vec<String>,
     /// Whether one warp does all the work of the role.
     single: bool,
+    /// Statements that one warp does alone although the role has more.
+    why_not: Vec<WhyNot>,
     /// How many times the body's statements run in a call, by all warps of all blocks.
     closers: Option<Term>,
     /// The objects that deal out places, by the loop that they belong to.
@@ -187,10 +204,16 @@ impl<'a> RoleLowering<'a> {
             objects: Vec::new(),
             reread: hazards::reread(role),
             single: false,
+            why_not: Vec::new(),
             closers: None,
             places: Vec::new(),
             uses_me: Cell::new(false),
         }
+    }
+
+    fn finished(self, steps: Vec<Step>, uses: Uses, warps: Warps) -> RoleSteps {
+        let (uses_me, why_not) = (self.uses_me.get(), self.why_not);
+        RoleSteps { steps, uses_me, uses, warps, why_not }
     }
 
     fn refuse(&mut self, at: &Source, why: Why) {

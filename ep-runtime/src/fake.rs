@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use ep_codegen::ir::Elem;
 use ep_codegen::plan::{Arch, MessageLayout, Numbers, Param, ParamKind, Plan};
+use ep_codegen::schedule::Recipe;
 
 #[cfg(target_os = "linux")]
 use crate::backend::CardAccess;
@@ -374,6 +375,7 @@ pub(crate) fn plan_of(name: &str, members: Vec<(&str, ParamKind)>) -> Plan {
         threads: 32,
         shared_bytes: 0,
         roles: Vec::new(),
+        recipe: Recipe::default(),
         blocks_min: 1,
         waits: false,
         enters: true,

@@ -2,6 +2,7 @@
 
 use ep_codegen::ir::Elem;
 use ep_codegen::plan::{Arch, Numbers, Param, ParamKind, Plan};
+use ep_codegen::schedule::Recipe;
 
 use crate::args::GROUP_BYTES;
 
@@ -75,6 +76,7 @@ impl HandwrittenKernel {
             threads: self.threads,
             shared_bytes: self.shared_bytes,
             roles: Vec::new(),
+            recipe: Recipe::default(),
             blocks_min: self.blocks_min,
             waits: self.waits,
             enters: self.enters,

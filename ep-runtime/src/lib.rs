@@ -71,7 +71,7 @@ mod streams;
 
 pub use emit::{EmitError, Emitted};
 pub use ep_codegen::plan;
-pub use ep_codegen::schedule::RuleSet;
+pub use ep_codegen::schedule::{Recipe, RoleRecipe, RuleSet};
 /// What a declaration is and means, and how its texts are spelled. These modules are for the tools above
 /// this crate and change with it; other programs should not use them.
 #[doc(hidden)]

@@ -258,7 +258,8 @@ pub fn role(role: &Role) -> String {
     out
 }
 
-fn blocks(blocks: &Blocks) -> String {
+/// Blocks as declared.
+pub fn blocks(blocks: &Blocks) -> String {
     match blocks {
         Blocks::All => "all blocks".to_string(),
         Blocks::Even => "even blocks".to_string(),

@@ -84,6 +84,7 @@ pub fn plan(ir: &Pipeline, config: &Config) -> Result<Plan, PlanError> {
         threads,
         shared_bytes,
         roles: warps,
+        recipe: planner.ways.recipe.clone(),
         blocks_min: planner.blocks_min(),
         waits: waits(&ir),
         enters: true,

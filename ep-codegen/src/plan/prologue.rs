@@ -75,6 +75,15 @@ impl Plan {
             self.shared_bytes,
             self.blocks_min
         );
+        let _ = writeln!(out, "//\n// Roles:");
+        for role in &self.recipe.roles {
+            let _ = writeln!(out, "//   {}: {}; {}", role.role, self.who(role), role.how());
+            // Why a role is composed that has all of its warps is left to `explain`.
+            let reasons = if role.why_not.is_empty() { Vec::new() } else { role.reasons() };
+            for reason in reasons {
+                let _ = writeln!(out, "//     {reason}");
+            }
+        }
         regions(&mut out, "Window", &self.window);
         regions(&mut out, "Network", &self.network);
         for message in &self.messages {

@@ -40,7 +40,7 @@ impl Renderer<'_> {
     /// What a role does, in the way that rules have chosen.
     fn steps(&self, role: &Role) -> Result<RoleSteps, RenderError> {
         if !self.ways.is_composed(&role.name)
-            && let Some(steps) = schedule::whole(self.ir, role)
+            && let Ok(steps) = schedule::whole(self.ir, role)
         {
             return Ok(steps);
         }

@@ -155,7 +155,7 @@ impl Limit {
 pub struct Why {
     /// What it asks for; `None`: the checks should have refused it.
     pub limit: Option<Limit>,
-    sentence: String,
+    pub(super) sentence: String,
 }
 
 impl From<Limit> for Why {

@@ -2,6 +2,7 @@
 
 use super::channels::End;
 use super::loops::is_indexed_by;
+use super::one_warp::has_one_warp;
 use super::scope::{Meaning, Scope};
 use super::step::{Loop, Step, Takers};
 use super::term::{Term, arithmetic};
@@ -10,8 +11,7 @@ use crate::ir::params::{ParamKind, params};
 use crate::ir::slots::{shared_axis, shared_sources};
 use crate::ir::stripes::is_by_stripe;
 use crate::ir::{
-    Action, BinaryOp, Blocks, Channel, Domain, Elem, Expr, NameKind, PeerSet, Role, Share, Stmt,
-    walk,
+    Action, BinaryOp, Channel, Domain, Elem, Expr, NameKind, PeerSet, Share, Stmt, walk,
 };
 use crate::schedule::library::ep;
 use crate::schedule::limit::{Limit, broken};
@@ -317,6 +317,7 @@ impl RoleLowering<'_> {
             }
             Action::Raise { .. } => Err(Limit::WordOfTeam.of(&["raise"])),
             _ => {
+                self.note_loop(stmt);
                 let mut once = Vec::new();
                 self.one(scope, stmt, &mut once);
                 out.push(first_warp(once));
@@ -344,7 +345,10 @@ impl RoleLowering<'_> {
         self.carry(scope, &mut steps)?;
         match has_one_warp(self.role) {
             true => out.extend(steps),
-            false => out.push(first_warp(steps)),
+            false => {
+                self.note_team();
+                out.push(first_warp(steps));
+            }
         }
         Ok(())
     }
@@ -359,18 +363,6 @@ fn adds_apart(binder: &str, body: &[Stmt]) -> bool {
         }
     });
     apart
-}
-
-/// Whether a role is declared with one warp on one block.
-fn has_one_warp(role: &Role) -> bool {
-    let one_block = match &role.blocks {
-        Blocks::Last => true,
-        Blocks::Range { low: Expr::Int { value: low }, high: Expr::Int { value: high } } => {
-            high - low == 1
-        }
-        _ => false,
-    };
-    one_block && role.warps == Some(Expr::Int { value: 1 })
 }
 
 /// Steps of the first warp of the role alone.

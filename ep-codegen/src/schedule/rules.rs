@@ -113,6 +113,17 @@ pub struct Unfit {
     pub why: String,
 }
 
+impl Unfit {
+    pub(super) fn new(at: &Source, why: &str) -> Unfit {
+        Unfit { at: at.clone(), why: why.to_string() }
+    }
+
+    /// What it means for the role.
+    pub fn sentence(&self) -> String {
+        format!("no class of the library does the whole role: {}", self.why)
+    }
+}
+
 type Checked = Result<(), Unfit>;
 
 /// Whether a rule is for `role`, beside the channels at whose ends it is.
@@ -142,12 +153,12 @@ pub(super) struct Forms<'a> {
 impl<'a> Forms<'a> {
     /// A reason at the place with this source.
     fn refuse<T>(&self, at: &Source, why: &str) -> Result<T, Unfit> {
-        Err(Unfit { at: at.clone(), why: why.to_string() })
+        Err(Unfit::new(at, why))
     }
 
     /// A statement that no rule is for.
     fn no_form(&self, stmt: &Stmt) -> Unfit {
-        Unfit { at: stmt.at.clone(), why: "no rule is for this statement".to_string() }
+        Unfit::new(&stmt.at, "none has a form of this statement")
     }
 
     fn lacks(&self, what: &str, name: &str) -> Unfit {

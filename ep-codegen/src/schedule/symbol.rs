@@ -208,6 +208,8 @@ impl std::fmt::Display for Constant {
 pub struct Needs {
     headers: BTreeSet<&'static str>,
     constants: BTreeSet<Constant>,
+    /// The classes of objects, in order of the text.
+    pub(super) classes: Vec<&'static str>,
 }
 
 impl Needs {
@@ -236,7 +238,10 @@ impl Needs {
     pub fn steps(&mut self, steps: &[Step]) {
         for step in steps {
             match step {
-                Step::Object { class, .. } => self.symbol(class),
+                Step::Object { class, .. } => {
+                    self.class(class);
+                    self.symbol(class);
+                }
                 Step::Copy(Copy { .. }) => self.item(ep::copy_row),
                 Step::Loop(Loop { turns: Takers::Wide | Takers::WideChunks, .. }) => {
                     self.item(ep::kWide);
@@ -258,6 +263,14 @@ impl Needs {
             _ => {}
         }
         term.inner().into_iter().for_each(|inner| self.term(inner));
+    }
+
+    fn class(&mut self, class: &Symbol) {
+        if let Root::Library(item) = class.root
+            && !self.classes.contains(&item.name)
+        {
+            self.classes.push(item.name);
+        }
     }
 
     fn symbol(&mut self, symbol: &Symbol) {

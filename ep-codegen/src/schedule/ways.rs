@@ -1,7 +1,8 @@
 //! In which ways roles are emitted faster than statement by statement.
 
+use super::Recipe;
 use super::rules::{Staged, Uses};
-use crate::ir::{Pipeline, Role};
+use crate::ir::Pipeline;
 
 /// A way to make roles faster. None changes what they leave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,24 +67,19 @@ impl RuleSet {
 pub struct Ways {
     /// The rules that may be used.
     pub rules: RuleSet,
-    composed: Vec<(String, Uses)>,
+    /// What they make of each role.
+    pub recipe: Recipe,
 }
 
 impl Ways {
     /// What `rules` make of the roles.
     pub fn of(ir: &Pipeline, rules: RuleSet) -> Ways {
-        let is_composed =
-            |role: &&Role| !rules.has(RoleRule::Roles) || super::whole(ir, role).is_none();
-        let way = |role: &Role| {
-            let steps = super::role(ir, role, rules);
-            (role.name.clone(), steps.map(|steps| steps.uses).unwrap_or_default())
-        };
-        Ways { rules, composed: ir.roles.iter().filter(is_composed).map(way).collect() }
+        Ways { rules, recipe: Recipe::of(ir, rules) }
     }
 
     /// Whether the role is composed statement by statement.
     pub fn is_composed(&self, role: &str) -> bool {
-        self.composed.iter().any(|(name, _)| name == role)
+        self.recipe.role(role).is_some_and(|role| !role.is_whole)
     }
 
     /// What the mover of a composed role carries, if it has one.
@@ -102,6 +98,6 @@ impl Ways {
     }
 
     fn uses(&self, role: &str) -> Option<&Uses> {
-        self.composed.iter().find(|(name, _)| name == role).map(|(_, uses)| uses)
+        self.recipe.role(role).map(|role| &role.uses)
     }
 }

@@ -9,6 +9,7 @@ use crate::ir::{
     Action, Blocks, Channel, DimKind, Domain, Elem, ElemType, Expr, NameKind, PeerSet, Role, Share,
     Stmt, TensorKind, Transport, walk,
 };
+use crate::schedule::one_warp::is_one_block;
 
 /// Helpers that look up where experts live.
 const OF_EXPERTS: [&str; 4] = ["local", "owned", "owner", "routed"];
@@ -19,10 +20,11 @@ const RANKS_MAX: i64 = 64;
 impl Forms<'_> {
     pub(super) fn check_channel(&self, channel: &Channel) -> Checked {
         if channel.over != [Transport::Nvlink] || channel.parts_per.is_some() {
-            return self.refuse(&channel.at, "rules are for channels within a node, without parts");
+            return self
+                .refuse(&channel.at, "channels have to be over `nvlink` alone, without parts");
         }
         if channel.per != PeerSet::All {
-            return self.refuse(&channel.at, "rules are for channels `per all`");
+            return self.refuse(&channel.at, "channels have to be `per all`");
         }
         let kind = channel.kind.traits();
         if kind.in_order {
@@ -169,7 +171,7 @@ impl Forms<'_> {
         match &role.share {
             Share::Peer { binder, set } => self.check_ring_role(role, binder, set),
             Share::Indices { .. } => {
-                self.refuse(&role.at, "no role is emitted whose warps share these indices")
+                self.refuse(&role.at, "no class shares these indices among warps")
             }
             _ => role.body.iter().try_for_each(|stmt| self.check_flow(role, stmt)),
         }
@@ -205,14 +207,7 @@ impl Forms<'_> {
             channel.kind.traits().is_indexed
                 && (channel.to == role.name || channel.from.contains(&role.name))
         });
-        let one = match &role.blocks {
-            Blocks::Last => true,
-            Blocks::Range { low: Expr::Int { value: low }, high: Expr::Int { value: high } } => {
-                high - low == 1
-            }
-            _ => false,
-        };
-        match slots && !one {
+        match slots && !is_one_block(&role.blocks) {
             true => self.refuse(&role.at, "the slots of a role are read by one block"),
             false => Ok(()),
         }

@@ -149,18 +149,20 @@ impl<'s> Forms<'s> {
         let mut routes = None;
         while let Some((count, of)) = body.peek().and_then(|stmt| counts_of(stmt)) {
             if routes.is_some_and(|known| known != of) {
-                return Err(self.unfit(&count.stmt.at, "all counts are of one tensor"));
+                return Err(self.unfit(&count.stmt.at, "all counts have to be of one tensor"));
             }
             routes = Some(of);
             counts.push(count);
             body.next();
         }
-        let end = || self.unfit(&role.at, "the role counts, tells, awaits, sends and takes");
-        let routes = routes.ok_or_else(end)?;
+        let end = || self.unfit(&role.at, "the role has to count, tell, await, send and take");
+        // The statement in the first loop is the one that would have to count.
+        let first = |stmt: &&'s Stmt| self.no_form(walk::nested(stmt).first().unwrap_or(stmt));
+        let routes = routes.ok_or_else(|| body.peek().map_or_else(end, first))?;
         self.check_counted_tables(&counts, routes)?;
         let lists = counts.iter().any(|count| count.once);
         if counts.iter().any(|count| count.of == Counted::Experts && count.once != lists) {
-            return Err(self.unfit(&role.at, "experts are counted in one way"));
+            return Err(self.unfit(&role.at, "experts have to be counted in one way"));
         }
         let tell = body.next().ok_or_else(end)?;
         let (told, rows_to) = self.told(tell, slots, &counts)?;
@@ -199,7 +201,9 @@ impl<'s> Forms<'s> {
         };
         one.packs = packed.map(|(stmt, _)| self.packs(stmt, message, &one)).transpose()?;
         if one.packs.is_none() && (one.turns.is_some() || one.cast().is_some()) {
-            return Err(self.unfit(&take.at, "rows that are cast or counted on the way are packed"));
+            return Err(
+                self.unfit(&take.at, "rows that are cast or counted on the way have to be packed")
+            );
         }
         self.check_apart(&one)?;
         Ok(one)
@@ -242,10 +246,14 @@ impl<'s> Forms<'s> {
         let dims = self.ir.dims.iter().map(|dim| &dim.name);
         let mut numbers = dims.chain(self.ir.tunes.iter().map(|tune| &tune.name));
         if self.ir.roles.len() != 1 || numbers.any(|name| name == "stripes") {
-            return Err(self.unfit(&role.at, "such a role is alone, and its rows have no stripes"));
+            return Err(
+                self.unfit(&role.at, "the role has to be alone, and its rows without stripes")
+            );
         }
         if OneLaunch::tokens_end(self.ir).is_none_or(|end| !is_of_shape(end)) {
-            return Err(self.unfit(&role.at, "the range of `tokens` ends at a number of the shape"));
+            return Err(
+                self.unfit(&role.at, "the range of `tokens` has to end at a number of the shape")
+            );
         }
         self.check_known(role)
     }
@@ -268,7 +276,10 @@ impl<'s> Forms<'s> {
         let (slots, rows) = (of_kind(|kind| kind.is_indexed), of_kind(|kind| kind.lands));
         match (self.ir.channels.len(), slots, rows) {
             (2, Some(slots), Some(rows)) if travels_in_words(self.ir, slots) => Ok((slots, rows)),
-            _ => Err(self.unfit(&role.at, "such a role has slots and a direct channel to itself")),
+            _ => {
+                Err(self
+                    .unfit(&role.at, "the role has to have slots and a direct channel to itself"))
+            }
         }
     }
 
@@ -277,13 +288,17 @@ impl<'s> Forms<'s> {
         let of = self.tensor(routes)?;
         let at = &counts[0].stmt.at;
         if of.elem != (ElemType::Scalar { elem: Elem::I64 }) || of.optional || of.dims.len() != 2 {
-            return Err(self.unfit(at, "what is counted are rows of `i64` that are always there"));
+            return Err(
+                self.unfit(at, "what is counted has to be rows of `i64` that are always there")
+            );
         }
         for count in counts {
             let table = self.tensor(count.table)?;
             let plain = table.elem == ElemType::Scalar { elem: Elem::I32 };
             if !plain || table.memory != Memory::Device || table.optional {
-                return Err(self.unfit(&count.record.at, "counts are `i32` in device memory"));
+                return Err(
+                    self.unfit(&count.record.at, "counts have to be `i32` in device memory")
+                );
             }
         }
         Ok(())
@@ -320,9 +335,8 @@ impl<'s> Forms<'s> {
         }
         let of = |value: &FieldValue| counted_field(value, counts, binder);
         if values.iter().any(|value| of(value).is_none()) {
-            return Err(
-                self.unfit(&push.at, "what is told are counts of ranks, and of their experts")
-            );
+            return Err(self
+                .unfit(&push.at, "what is told has to be counts of ranks, and of their experts"));
         }
         let found = values.iter().find(|value| of(value) == Some(Counted::Ranks));
         match found {
@@ -344,14 +358,15 @@ impl<'s> Forms<'s> {
         };
         let behind = is_prefix(position, prefix, &is_me, &|index| is_name(index, fanout.peer));
         if fanout.reached != Reached::All || !counted || !behind {
-            let why = "rows go where the counts say, behind those of the ranks before";
-            return Err(self.unfit(&fanout.push.at, why));
+            let why = "rows have to go where the counts say, behind those of the ranks before";
+            let at = if behind { fanout.inner.unwrap_or(stmt) } else { fanout.push };
+            return Err(self.unfit(&at.at, why));
         }
         let Action::Push { channel, values, .. } = &fanout.push.action else {
             return Err(self.no_form(fanout.push));
         };
         if values.iter().any(|value| mentions_name(&value.value, fanout.peer)) {
-            let why = "what is pushed is loaded once and goes to all peers of the loop";
+            let why = "what is pushed has to be the same for all peers of the loop";
             return Err(self.unfit(&fanout.push.at, why));
         }
         let turns = fanout.ahead.map(|stmt| self.turns(stmt, fanout.token, routes)).transpose()?;

@@ -101,7 +101,7 @@ impl<'s> Forms<'s> {
         if !is_value || !lists_before(left, routes, name, token) || !is_there(right, name) {
             return self.refuse(
                 &record.at,
-                "a turn is the number of tokens before that list a value that is there",
+                "a turn has to be the number of tokens before that list a value that is there",
             );
         }
         self.check_element(record, target)?;
@@ -111,7 +111,8 @@ impl<'s> Forms<'s> {
             && is_choice(&target.indices)
             && table.dims.last().is_some_and(|own| is_name(own, width));
         if !fits || !self.has_lanes(width) {
-            return self.refuse(&record.at, "turns are `i32`, of at most 32 values of a token");
+            return self
+                .refuse(&record.at, "turns have to be `i32`, of at most 32 values of a token");
         }
         Ok(Turns { stmt, record, choice, width, value, table: &target.tensor })
     }
@@ -135,13 +136,15 @@ impl<'s> Forms<'s> {
             && self.is_of_units(width, &field.elem)
             && matches!(to.as_slice(), [(_, Elem::E4m3, _), (_, Elem::F32 | Elem::Ue8m0, BLOCK)]);
         if !fits {
-            return self
-                .refuse(&stmt.at, "a row is cast from bf16 to e4m3 in blocks of 128 values");
+            return self.refuse(
+                &stmt.at,
+                "a row has to be cast from bf16 to e4m3 in blocks of 128 values",
+            );
         }
         let others = message.fields.iter().filter(|other| !other.row);
         let mut elems = others.flat_map(|other| parts(self.ir, &other.elem));
         if elems.any(|(_, elem, _)| elem_bytes(&elem) < 4) {
-            return self.refuse(&stmt.at, "beside a row that is cast there are words");
+            return self.refuse(&stmt.at, "beside a row that is cast there have to be words");
         }
         indices.iter().try_for_each(|index| self.check_here(stmt, index))
     }
@@ -162,8 +165,7 @@ impl<'s> Forms<'s> {
         let fields = Packing { message, choice, one };
         let found = names.iter().find_map(|stmt| fields.place(stmt).map(|place| (*stmt, place)));
         let Some((place, (ahead, field, list))) = found else {
-            let why =
-                "a place is behind the rows of the ranks before, and those that the sender counts";
+            let why = "a place has to be behind the rows of the ranks before, and those that the sender counts";
             return self.refuse(&stmt.at, why);
         };
         let (value, place_name) = self.packed_to(store, message, one)?;
@@ -173,8 +175,7 @@ impl<'s> Forms<'s> {
             || !fields.is_list(&names, list, value, filter)
             || !self.has_lanes(width)
         {
-            let why =
-                "a row goes to the list of each of at most 32 values that are there, at its place";
+            let why = "a row has to go to the list of each of at most 32 values that are there, at its place";
             return self.refuse(&takes.at, why);
         }
         let packs = Packs {
@@ -231,7 +232,7 @@ impl<'s> Forms<'s> {
             {
                 Ok((value, place))
             }
-            _ => self.refuse(&store.at, "a row is copied as it is to a place in a list"),
+            _ => self.refuse(&store.at, "a row has to be copied as it is to a place in a list"),
         }
     }
 
@@ -266,7 +267,8 @@ impl<'s> Forms<'s> {
             };
             let of_choice = names(&is_row) && names(&|part| is_name(part, packs.choice));
             if !of_choice && !names(&|part| is_name(part, place)) {
-                let why = "what is written of a choice lies at its place, or at its row and number";
+                let why =
+                    "what is written of a choice has to lie at its place, or at its row and number";
                 return self.refuse(&stmt.at, why);
             }
         }

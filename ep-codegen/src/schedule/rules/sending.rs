@@ -255,7 +255,7 @@ impl Forms<'_> {
                     }
                     self.refuse(&stmt.at, "`owned` takes a whole tensor of the field's type")
                 }
-                _ => self.refuse(&stmt.at, "`owned` has no CUDA form here"),
+                _ => self.refuse(&stmt.at, "none has `owned` here"),
             },
             // The elements of a row of several extents lie one behind the other.
             Expr::Element { tensor, indices } if elem_of(self.ir, value) == to => {

@@ -139,7 +139,7 @@ impl Forms<'_> {
                 }
                 Ok(())
             }
-            _ => self.refuse(&stmt.at, "this domain has no CUDA form here"),
+            _ => self.refuse(&stmt.at, "none has a loop over this domain"),
         }
     }
 

@@ -67,7 +67,7 @@ impl Forms<'_> {
                 return self.refuse(&at.at, "a row of numbers has an extent of the shape");
             }
             if tensor.optional {
-                return self.refuse(&at.at, "an optional row of numbers has no CUDA form here");
+                return self.refuse(&at.at, "none takes an optional row of numbers");
             }
             let mut foreign = false;
             for index in indices {

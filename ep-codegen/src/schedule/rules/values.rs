@@ -191,7 +191,7 @@ impl Forms<'_> {
             return Ok(());
         }
         if !EMITTED_HELPERS.contains(&helper) {
-            return self.refuse(&stmt.at, &format!("`{helper}` has no CUDA form here"));
+            return self.refuse(&stmt.at, &format!("none has `{helper}` here"));
         }
         let wide = |arg: &Expr| !matches!(elem_of(self.ir, arg), Elem::Bool | Elem::U8 | Elem::I32);
         if ["align", "ceil", "max", "min"].contains(&helper) && args.iter().any(wide) {
@@ -239,7 +239,7 @@ impl Forms<'_> {
 }
 
 pub(super) const NOT_PLAIN: &str = "`bf16` and narrower floats are copied and moved, and added in a gather: \
-                         other arithmetic has no CUDA form here";
+                         none has other arithmetic here";
 
 pub(super) fn is_name(expr: &Expr, name: &str) -> bool {
     matches!(expr, Expr::Name { name: own, .. } if own == name)
