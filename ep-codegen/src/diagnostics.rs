@@ -24,6 +24,7 @@ pub(crate) mod words;
 use std::panic::Location;
 
 use proc_macro2::{Delimiter, Group, Ident, Literal, Punct, Spacing, TokenStream, TokenTree};
+use quote::quote;
 
 use crate::ast::TokenRange;
 
@@ -221,6 +222,18 @@ fn compile_error(at: TokenRange, text: &str) -> TokenStream {
     ]
     .into_iter()
     .collect()
+}
+
+/// The use of a deprecated constant, which rustc warns about with the sentence at the first of the tokens: a macro
+/// cannot give warnings of its own. Both have the span of that token, and thus the lint levels around it.
+pub(crate) fn one_warp(at: TokenRange, sentence: &str) -> TokenStream {
+    let name = Ident::new("one_warp_of_the_grid", at.first);
+    quote!(const _: () = {
+        #[deprecated(note = #sentence)]
+        #[allow(non_upper_case_globals, reason = "rustc names it in its warning")]
+        const #name: () = ();
+        #name
+    };)
 }
 
 /// The sentence, the line it is about with carets below the tokens, and the help.

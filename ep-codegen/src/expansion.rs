@@ -14,12 +14,12 @@ use crate::calls::{self, Calls};
 use crate::check::check;
 use crate::cuda_fn::{self, ReadFile};
 use crate::diagnostics::form::{no_cuda, no_cuda_form};
-use crate::diagnostics::{Diagnostic, Diagnostics};
+use crate::diagnostics::{Diagnostic, Diagnostics, one_warp};
 use crate::ir::{self, Embed};
 use crate::lower::lower;
 use crate::plan::{Body, kebab, snake};
 use crate::render::{self, RenderError};
-use crate::schedule::{self, Constant, Refusal, RuleSet};
+use crate::schedule::{self, Constant, Refusal, RuleSet, Warning};
 use crate::syntax::parse;
 
 /// Expands a `pipeline!` block. `load` reads the files of `cuda fn .. from "file"`.
@@ -47,6 +47,8 @@ struct Made {
     ir: ir::Pipeline,
     /// The text of each choice of arms; none for a pipeline that is only declared and checked.
     texts: Vec<Text>,
+    /// Roles that one warp of the grid carries out in some choice of arms.
+    slow: Vec<Warning>,
     /// Whether this is all of the declaration, not what stands in for a wrong one.
     is_whole: bool,
 }
@@ -65,6 +67,7 @@ impl Made {
         Made {
             ir: lower(&File { pipelines: Vec::new() }, &bare),
             texts: Vec::new(),
+            slow: Vec::new(),
             is_whole: false,
         }
     }
@@ -98,25 +101,35 @@ fn make(file: &File, pipeline: &Pipeline, errors: &mut Diagnostics) -> Made {
         if is_within_node(&ir) {
             refused.iter().for_each(|it| errors.push(refusal(pipeline, it)));
         }
-        return Made { ir, texts: Vec::new(), is_whole: true };
+        return Made { ir, texts: Vec::new(), slow: Vec::new(), is_whole: true };
     }
     match texts(&ir) {
-        Ok(texts) => Made { ir, texts, is_whole: true },
+        Ok((texts, slow)) => Made { ir, texts, slow, is_whole: true },
         Err(defect) => {
             errors.push(no_cuda(&pipeline.name, &defect.message));
-            Made { ir, texts: Vec::new(), is_whole: false }
+            Made { ir, texts: Vec::new(), slow: Vec::new(), is_whole: false }
         }
     }
 }
 
-/// The texts of each choice of arms.
-fn texts(ir: &ir::Pipeline) -> Result<Vec<Text>, RenderError> {
-    let text = |choice: ir::Choice| {
+/// The texts of each choice of arms, and what to warn about.
+fn texts(ir: &ir::Pipeline) -> Result<(Vec<Text>, Vec<Warning>), RenderError> {
+    let (mut texts, mut slow) = (Vec::new(), Vec::new());
+    for choice in ir.choices() {
         let selected = ir.select(&choice);
         let plain = render::body_with(&selected, RuleSet::None)?;
-        Ok(Text { arms: choice.arms, body: render::body(&selected)?, plain })
-    };
-    ir.choices().into_iter().map(text).collect()
+        let (body, recipe) = render::body_and_recipe(&selected, RuleSet::All)?;
+        let more = recipe.warnings().filter(|it| !slow.contains(*it));
+        slow.extend(more.cloned().collect::<Vec<_>>());
+        texts.push(Text { arms: choice.arms, body, plain });
+    }
+    Ok((texts, slow))
+}
+
+/// The warning at its statement.
+fn warning(pipeline: &Pipeline, Warning { at, sentence }: &Warning) -> TokenStream {
+    let place = Statements { pipeline }.find(&pipeline.items, at);
+    one_warp(place.unwrap_or(TokenRange::from(&pipeline.name)), sentence)
 }
 
 fn refusal(pipeline: &Pipeline, refused: &Refusal) -> Diagnostic {
@@ -189,6 +202,7 @@ fn items(file: &File, pipeline: &Pipeline, made: &Made) -> TokenStream {
         let (body, plain) = (embedded(body), embedded(plain));
         quote!(::ep_runtime::__private::Text { arms: &[#(#arms),*], body: #body, plain: #plain })
     });
+    let slow = made.slow.iter().map(|it| warning(pipeline, it));
     let mut files = Vec::new();
     cuda_fn::files(&pipeline.items, &mut files);
     quote! {
@@ -223,6 +237,7 @@ fn items(file: &File, pipeline: &Pipeline, made: &Made) -> TokenStream {
         }
 
         #functions
+        #(#slow)*
 
         // A change of these files must expand the macro again; rustc tracks what it includes.
         #(const _: &str = ::std::include_str!(::std::concat!(

@@ -17,7 +17,7 @@ use crate::plan::Body;
 use crate::print;
 use crate::schedule::library::Entity;
 use crate::schedule::rules::OneLaunch;
-use crate::schedule::{self, Constant, Needs, RuleSet, Step, Term, Ways};
+use crate::schedule::{self, Constant, Needs, Recipe, RuleSet, Step, Term, Ways};
 pub use templates::RenderError;
 use templates::Templates;
 
@@ -31,6 +31,14 @@ pub fn body(ir: &Pipeline) -> Result<Body, RenderError> {
 
 /// The same with some rules alone.
 pub fn body_with(ir: &Pipeline, rules: RuleSet) -> Result<Body, RenderError> {
+    Ok(body_and_recipe(ir, rules)?.0)
+}
+
+/// The body, and how it carries out each role.
+pub(crate) fn body_and_recipe(
+    ir: &Pipeline,
+    rules: RuleSet,
+) -> Result<(Body, Recipe), RenderError> {
     let ways = Ways::of(ir, rules);
     let (templates, needs) = (Templates::load()?, RefCell::default());
     let render = Renderer { ir, facts: facts(ir), ways, templates, needs };
@@ -50,11 +58,12 @@ pub fn body_with(ir: &Pipeline, rules: RuleSet) -> Result<Body, RenderError> {
         ],
     )?;
     let needs = render.needs.into_inner();
-    Ok(Body {
+    let body = Body {
         text: layout::lay_out(&text).into(),
         headers: needs.headers().into(),
         constants: needs.constants().into(),
-    })
+    };
+    Ok((body, render.ways.recipe))
 }
 
 /// One selected pipeline on its way to text.

@@ -14,13 +14,19 @@ use crate::errors::fixtures;
 
 #[test]
 fn rustc_points_at_the_tokens() {
-    compare("ui");
+    compare("ui", Verdict::Refused);
+}
+
+/// Right declarations whose roles are slow: rustc warns at a statement, unless told otherwise.
+#[test]
+fn rustc_warns_of_roles_on_one_warp() {
+    compare("ui/warnings", Verdict::Warned);
 }
 
 /// Right declarations, and calls that do not fit them: their types say so.
 #[test]
 fn calls_that_do_not_fit_do_not_compile() {
-    compare("ui/calls");
+    compare("ui/calls", Verdict::Refused);
 }
 
 /// rustc wants a file of its own for each, with a `main`; its text is that of the case.
@@ -49,14 +55,23 @@ fn sources(folder: &str) -> Vec<PathBuf> {
     sources
 }
 
-/// Holds what rustc says of each source in a folder against the file beside it.
-fn compare(folder: &str) {
+/// What becomes of a source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    /// It does not compile. Warnings are not shown.
+    Refused,
+    /// It compiles. Warnings are shown but those of code that nobody uses.
+    Warned,
+}
+
+/// Compares what rustc says of each source in a folder with the file beside it.
+fn compare(folder: &str, verdict: Verdict) {
     let (mut library, sources) = (Library::find(), sources(folder));
     library.folder = library.folder.canonicalize().expect("it is there");
     let half = sources.len().div_ceil(2);
     let wrong: Vec<String> = std::thread::scope(|scope| {
         let check = |sources: &[PathBuf]| {
-            sources.iter().filter_map(|source| library.differs(source)).collect::<Vec<_>>()
+            sources.iter().filter_map(|it| library.differs(it, verdict)).collect::<Vec<_>>()
         };
         let (first, second) = sources.split_at(half);
         let first = scope.spawn(move || check(first));
@@ -91,8 +106,8 @@ impl Library {
     }
 
     /// What is wrong with a case, if anything is.
-    fn differs(&self, source: &Path) -> Option<String> {
-        let said = self.compile(source);
+    fn differs(&self, source: &Path, verdict: Verdict) -> Option<String> {
+        let said = self.compile(source, verdict);
         let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join(source).with_extension("stderr");
         if env::var_os("EPFORGE_UI").is_some_and(|what| what == "overwrite") {
             fs::write(&beside, said).expect("it can be written");
@@ -103,13 +118,15 @@ impl Library {
         (said != wanted).then(|| format!("{source}\n-- wanted\n{wanted}\n-- rustc says\n{said}"))
     }
 
-    /// What rustc says of a source that it refuses.
-    fn compile(&self, source: &Path) -> String {
+    /// What rustc says of a source.
+    fn compile(&self, source: &Path, verdict: Verdict) -> String {
+        let is_refused = verdict == Verdict::Refused;
         let rustc = env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
         let output = Command::new(rustc)
             .current_dir(env!("CARGO_MANIFEST_DIR"))
             .args(["--edition", "2024", "--crate-type", "bin", "--emit", "metadata"])
-            .args(["--diagnostic-width", "140", "--color", "never", "-A", "warnings"])
+            .args(["--diagnostic-width", "140", "--color", "never"])
+            .args(["-A", if is_refused { "warnings" } else { "unused" }])
             .args(["--out-dir", env!("CARGO_TARGET_TMPDIR")])
             .arg("--extern")
             .arg(format!("ep_runtime={}", self.file.display()))
@@ -119,15 +136,19 @@ impl Library {
             .output()
             .expect("rustc runs");
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(!output.status.success(), "{} compiles: {said}", source.display());
-        errors(&said)
+        assert_ne!(output.status.success(), is_refused, "{}: {said}", source.display());
+        messages(&said)
     }
 }
 
-/// The errors of a compilation, without their number at the end and where to read more.
-fn errors(said: &str) -> String {
-    let ends =
-        ["error: aborting due to", "For more information about", "Some errors have detailed"];
+/// The messages of a compilation, without their number at the end and where to read more.
+fn messages(said: &str) -> String {
+    let ends = [
+        "error: aborting due to",
+        "For more information about",
+        "Some errors have detailed",
+        "warning: 1 warning emitted",
+    ];
     let lines = said.lines().take_while(|line| !ends.iter().any(|end| line.starts_with(end)));
     // rustc indents empty lines of a message.
     let text: Vec<&str> = lines.map(str::trim_end).collect();
