@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use ep_runtime::jit::Arch;
-use ep_runtime::{AnyPipeline, Emitted};
+use ep_runtime::{AnyPipeline, Emitted, RuleSet};
 
 use crate::configurations::{CONFIGURATIONS, Configuration};
 use crate::explain;
@@ -74,6 +74,12 @@ fn one(
 ) -> Result<(), Failure> {
     let selected = selection.of(entry)?;
     let Emitted { cuda, plan } = entry.emit(&selected.config)?;
+    // Whoever asks for a plain text knows that it is slow.
+    if selected.config.rules == RuleSet::All {
+        for warning in plan.recipe.warnings() {
+            writeln!(err, "warning: {warning}")?;
+        }
+    }
     if json {
         let assumed = selected.assumed.iter();
         let assumed =

@@ -134,8 +134,21 @@ fn roles(ir: &Pipeline, plan: &Plan, out: &mut dyn Write) -> Result<(), Failure>
         })
         .collect();
     write!(out, "{}", aligned(&rows))?;
+    carried_out(plan, out)?;
     if let Some(tuned) = Tuned::of(ir, plan) {
         writeln!(out, "tuning: {tuned}")?;
+    }
+    Ok(())
+}
+
+/// Who does the work of each role, by which classes, and what keeps it from being done faster.
+fn carried_out(plan: &Plan, out: &mut dyn Write) -> Result<(), Failure> {
+    writeln!(out, "carried out by")?;
+    for role in &plan.recipe.roles {
+        writeln!(out, "  {}: {}; {}", role.role, plan.who(role), role.how())?;
+        for reason in role.reasons() {
+            writeln!(out, "    {reason}")?;
+        }
     }
     Ok(())
 }

@@ -2,8 +2,8 @@
 
 use std::io::Write;
 
-use ep_runtime::AnyPipeline;
 use ep_runtime::ir::Pipeline;
+use ep_runtime::{AnyPipeline, Recipe, RuleSet};
 
 use crate::failure::Failure;
 use crate::json::Object;
@@ -18,9 +18,29 @@ pub(crate) fn run(entries: &[AnyPipeline], json: bool, out: &mut dyn Write) -> R
         }
         let state = if entry.is_emitted() { "emitted " } else { "declared" };
         let doc = ir.doc.first().map(|line| line.trim()).unwrap_or_default();
-        writeln!(out, "{:width$}  {state}  {doc}", entry.name)?;
+        writeln!(out, "{:width$}  {state}  {:8}  {doc}", entry.name, way(entry, &ir))?;
     }
     Ok(())
+}
+
+/// How the roles of all choices of arms are carried out, in a word: the worst one counts.
+fn way(entry: &AnyPipeline, ir: &Pipeline) -> &'static str {
+    if !entry.is_emitted() {
+        return "-";
+    }
+    let (mut warns, mut whole, mut composed) = (false, false, false);
+    for choice in ir.choices() {
+        let recipe = Recipe::of(&ir.select(&choice), RuleSet::All);
+        warns |= recipe.warnings().next().is_some();
+        whole |= recipe.roles.iter().any(|role| role.is_whole);
+        composed |= recipe.roles.iter().any(|role| !role.is_whole);
+    }
+    match (warns, whole, composed) {
+        (true, ..) => "one-warp",
+        (_, true, true) => "mixed",
+        (_, true, false) => "library",
+        _ => "composed",
+    }
 }
 
 fn object(entry: &AnyPipeline, ir: &Pipeline) -> Object {
@@ -33,6 +53,7 @@ fn object(entry: &AnyPipeline, ir: &Pipeline) -> Object {
     Object::new()
         .with("pipeline", entry.name)
         .with("emitted", entry.is_emitted())
+        .with("way", way(entry, ir))
         .with("doc", ir.doc.iter().map(|line| line.trim().to_owned()).collect::<Vec<_>>())
         .with("variants", axes)
         .with("texts", (entry.texts)().len())

@@ -25,6 +25,7 @@ mod perturbed;
 mod plans;
 mod ptx;
 mod pulls;
+mod recipes;
 mod replayed;
 mod slots;
 mod ui;
