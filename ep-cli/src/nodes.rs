@@ -28,18 +28,21 @@ use crate::wire::Joint;
 /// How long processes wait for one another: the slowest may have to compile first.
 const DEADLINE: Duration = Duration::from_secs(120);
 
+/// The silence after which a peer is given up by default.
+const SILENCE: Duration = Duration::from_secs(10);
+
 /// Queues of each rank's network.
 const QUEUES: usize = 2;
 
 /// Options of commands whose nodes may be processes.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct NodeOptions {
-    /// Silence of a peer after which it is given up, in seconds
-    #[arg(long, value_name = "S", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=600), requires = "nodes")]
-    silence: u64,
-    /// Random calls of each kernel between nodes that are processes, each of which is made twice
-    #[arg(long, value_name = "N", default_value_t = CALLS as u32, value_parser = clap::value_parser!(u32).range(1..=10_000), requires = "nodes")]
-    calls: u32,
+    /// Silence of a peer after which it is given up, in seconds; 10 by default
+    #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..=600), requires = "nodes")]
+    silence: Option<u64>,
+    /// Random calls of each kernel between nodes that are processes, each of which is made twice; 3 by default
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000), requires = "nodes")]
+    calls: Option<u32>,
     /// Be this node, of those that the address in EPFORGE_ID brings together
     #[arg(long, value_name = "I", requires = "nodes")]
     node: Option<u32>,
@@ -53,6 +56,41 @@ pub(crate) struct NodeOptions {
     /// The address of this node, which chooses the device
     #[arg(long, value_name = "ADDRESS", requires = "nodes")]
     source: Option<IpAddr>,
+}
+
+impl NodeOptions {
+    /// Refuses them where no node is a process.
+    pub(crate) fn check_absent(&self) -> Result<(), Failure> {
+        let NodeOptions { silence, calls, node, processes, rank, source } = self;
+        let given = [
+            ("silence", silence.is_some()),
+            ("calls", calls.is_some()),
+            ("node", node.is_some()),
+            ("processes", *processes),
+            ("rank", rank.is_some()),
+            ("source", source.is_some()),
+        ];
+        refuse_given(&given, "without processes that a network joins: `--net libfabric:tcp`")
+    }
+
+    /// Refuses what this network makes no use of.
+    pub(crate) fn check(&self, joint: &Joint) -> Result<(), Failure> {
+        match joint {
+            Joint::Fabric(_) => Ok(()),
+            Joint::Cards(_) => {
+                let given =
+                    [("silence", self.silence.is_some()), ("source", self.source.is_some())];
+                refuse_given(&given, &format!("over `{joint}`"))
+            }
+        }
+    }
+}
+
+fn refuse_given(given: &[(&str, bool)], place: &str) -> Result<(), Failure> {
+    match given.iter().find(|(_, is_given)| *is_given) {
+        None => Ok(()),
+        Some((name, _)) => Err(Failure::WrongUse(format!("`--{name}` has no effect {place}"))),
+    }
 }
 
 /// Some pipelines between nodes.
@@ -221,7 +259,7 @@ impl Process<'_> {
         let mut cases = Vec::new();
         for (entry, problem) in &self.between.cases {
             let subject = Subject::new(entry, &programs)?;
-            let count = u64::from(self.between.options.calls);
+            let count = self.between.options.calls.map_or(CALLS, u64::from);
             let calls = subject.some_calls(count, problem, arch, (seed, seed))?;
             // What takes long comes before the others wait.
             for kernel in &calls.emitted.plan.kernels {
@@ -311,7 +349,7 @@ impl Process<'_> {
 
     /// A network for so many bytes and counters.
     fn net(&self, provider: Provider, (data_bytes, counters): (u64, usize)) -> NetOptions {
-        let silence = Duration::from_secs(self.between.options.silence);
+        let silence = self.between.options.silence.map_or(SILENCE, Duration::from_secs);
         NetOptions {
             counters,
             queues: QUEUES,

@@ -63,6 +63,9 @@ impl Selection {
 
     /// The configuration of `entry` that the options ask for.
     pub(crate) fn of(&self, entry: &AnyPipeline) -> Result<Selected, Failure> {
+        if self.ranks.is_some() && self.set.iter().any(|(name, _)| name == "ranks") {
+            return Err(twice("ranks", Some("ranks")));
+        }
         let ranks = self.ranks.iter().map(|ranks| ("ranks", ranks.as_str()));
         let set = self.set.iter().map(|(name, value)| (name.as_str(), value.as_str()));
         let mut selected = select(entry, self.arch, ranks.chain(set))?;
@@ -90,7 +93,7 @@ pub(crate) fn select<'a>(
     let mut given: Vec<&str> = Vec::new();
     for (name, value) in set {
         if given.contains(&name) {
-            return Err(Failure::WrongUse(format!("`{name}` is given twice")));
+            return Err(twice(name, None));
         }
         given.push(name);
         config.set(&ir, name, value).map_err(refused)?;
@@ -122,6 +125,12 @@ pub(crate) fn find<'a>(entries: &'a [AnyPipeline], name: &str) -> Result<&'a Any
         let names = names.join(", ");
         Failure::WrongUse(format!("there is no pipeline `{name}`; there are {names}{hint}"))
     })
+}
+
+/// Refuses a number that is given twice, perhaps once by an option.
+pub(crate) fn twice(name: &str, option: Option<&str>) -> Failure {
+    let same = option.map(|option| format!(": `--set {name}=` is `--{option}`"));
+    Failure::WrongUse(format!("`{name}` is given twice{}", same.unwrap_or_default()))
 }
 
 /// A refusal of the plan, with the exit code that its kind has.
