@@ -4,7 +4,7 @@
 //! too: `cargo xtask setup` must look exactly where the run time will look.
 
 #[path = "trust.rs"]
-mod trust;
+pub(super) mod trust;
 
 use std::cmp::Reverse;
 use std::collections::HashSet;
