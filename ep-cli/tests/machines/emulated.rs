@@ -2,6 +2,9 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
+
+use ep_runtime::join::{ID_VARIABLE, UniqueId};
 
 use serde_json::Value;
 
@@ -207,6 +210,22 @@ fn nodes_are_joined() {
     joined("demo --nodes 2", 12);
     let line = "run node-notify+low-latency-dispatch --nodes 2 --ranks 2 --net libfabric:shm";
     joined(&format!("{line} --tokens 4 --calls 3"), 4);
+}
+
+/// A process whose peer never comes waits no longer than it is told to.
+#[test]
+fn a_process_alone_gives_up_at_its_deadline() {
+    let id = UniqueId::local().expect("there is a loopback interface");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_epforge"));
+    let words = "run node-notify --nodes 2 --ranks 2 --net libfabric:tcp --processes --rank 0";
+    command.args(words.split(' ')).args(["--deadline", "1"]);
+    id.hand_to(&mut command, ID_VARIABLE);
+    let begun = Instant::now();
+    let done = command.output().expect("the program runs");
+    let err = text(&done.stderr);
+    let is_told = err.contains("no C++ compiler") || err.contains("rank 1 did not come within 1s");
+    assert!(is_told && done.status.code() == Some(1), "{err}");
+    assert!(begun.elapsed() < Duration::from_secs(60), "not the 120 s of others");
 }
 
 /// Both nodes have done all of it.
