@@ -17,10 +17,20 @@ pub(crate) fn run(entries: &[AnyPipeline], json: bool, out: &mut dyn Write) -> R
             continue;
         }
         let state = if entry.is_emitted() { "emitted " } else { "declared" };
-        let doc = ir.doc.first().map(|line| line.trim()).unwrap_or_default();
+        let doc = first_sentence(&ir.doc);
         writeln!(out, "{:width$}  {state}  {doc}", entry.name)?;
     }
     Ok(())
+}
+
+/// The first sentence of a doc comment, on however many lines it stands.
+fn first_sentence(doc: &[String]) -> String {
+    let lines = doc.iter().map(|line| line.trim()).take_while(|line| !line.is_empty());
+    let paragraph = lines.collect::<Vec<_>>().join(" ");
+    match paragraph.find(". ") {
+        Some(end) => paragraph[..=end].to_owned(),
+        None => paragraph,
+    }
 }
 
 fn object(entry: &AnyPipeline, ir: &Pipeline) -> Object {
