@@ -50,7 +50,9 @@ pub(crate) fn run(
     out: &mut dyn Write,
 ) -> Result<(), Failure> {
     let entry = find(entries, &options.pipeline)?;
-    let selected = options.selection.of(entry)?;
+    let tokens = options.size.max_tokens(&(entry.ir)());
+    let selected =
+        options.selection.with(entry, tokens.as_ref().map(|it| (it.0, "tokens", &*it.1)))?;
     let plan = plan(&selected.ir, &selected.config).map_err(refused)?;
     let memory = BufferMemory::of(&options.size, &selected.ir, &plan, options.selection.given())?;
     let measured = if is_standard(entry, &selected) { Measured::of(&plan)? } else { None };

@@ -67,12 +67,24 @@ impl Selection {
 
     /// The configuration of `entry` that the options ask for.
     pub(crate) fn of(&self, entry: &AnyPipeline) -> Result<Selected, Failure> {
-        if self.ranks.is_some() && self.set.iter().any(|(name, _)| name == "ranks") {
-            return Err(twice("ranks", Some("ranks")));
+        self.with(entry, None)
+    }
+
+    /// The same with one more number: its name, the option that gives it, and its value.
+    pub(crate) fn with(
+        &self,
+        entry: &AnyPipeline,
+        more: Option<(&str, &str, &str)>,
+    ) -> Result<Selected, Failure> {
+        let ranks = self.ranks.iter().map(|ranks| ("ranks", "ranks", ranks.as_str()));
+        let by_options: Vec<_> = ranks.chain(more).collect();
+        let is_set = |name: &str| self.set.iter().any(|(own, _)| own == name);
+        if let Some((name, option, _)) = by_options.iter().find(|(name, ..)| is_set(name)) {
+            return Err(twice(name, Some(option)));
         }
-        let ranks = self.ranks.iter().map(|ranks| ("ranks", ranks.as_str()));
         let set = self.set.iter().map(|(name, value)| (name.as_str(), value.as_str()));
-        let mut selected = select(entry, self.arch, ranks.chain(set))?;
+        let by_options = by_options.into_iter().map(|(name, _, value)| (name, value));
+        let mut selected = select(entry, self.arch, by_options.chain(set))?;
         selected.config.rules = if self.plain { RuleSet::None } else { RuleSet::All };
         Ok(selected)
     }

@@ -156,6 +156,12 @@ fn explain_tells_what_a_buffer_takes() {
     assert_eq!(done.code, 2);
     assert_eq!(done.err, "error: Layout has no buffer; `--tokens` belongs to nvl-dispatch\n");
     assert_eq!(run("explain nvl-dispatch --live 2").code, 2);
+    let by_option = run("explain decode-dispatch --tokens 64");
+    assert!(by_option.out.contains("max_tokens=64"), "{}{}", by_option.out, by_option.err);
+    assert_eq!(by_option.out, run("explain decode-dispatch --set max_tokens=64").out);
+    let both = run("explain decode-dispatch --tokens 64 --set max_tokens=64").err;
+    let said = "error: `max_tokens` is given twice: `--set max_tokens=` is `--tokens`\n";
+    assert_eq!(both, said);
 }
 
 #[test]
