@@ -29,7 +29,7 @@ impl HeldFile {
     pub(super) fn of(own: &str) -> HeldFile {
         let files = named(Path::new(FOLDER), own).into_iter().filter_map(|path| open(&path).ok());
         // Without locks nobody sweeps either.
-        HeldFile { _files: files.filter(|file| try_lock(file)).collect() }
+        HeldFile { _files: files.filter(try_lock).collect() }
     }
 }
 
