@@ -225,8 +225,10 @@ impl Compiler {
     }
 
     fn run(&self, command: &mut Command, folder: &Path) -> Result<(), CompileError> {
+        // What the compiler leaves for its own next step lies where nobody else can exchange it.
         let output = command
             .current_dir(folder)
+            .env("TMPDIR", folder)
             .output()
             .map_err(|error| CompileError::Io(self.command.join(" "), error))?;
         if output.status.success() {

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use ep_runtime::jit::Scratch;
 use ep_runtime::join::{ID_VARIABLE, UniqueId};
 
 use serde_json::Value;
@@ -210,6 +211,30 @@ fn nodes_are_joined() {
     joined("demo --nodes 2", 12);
     let line = "run node-notify+low-latency-dispatch --nodes 2 --ranks 2 --net libfabric:shm";
     joined(&format!("{line} --tokens 4 --calls 3"), 4);
+}
+
+/// The temporary files of the compiler lie beside what it makes, and not in a folder that others may write.
+#[cfg(unix)]
+#[test]
+fn the_compiler_keeps_its_files_in_the_cache() {
+    use std::os::unix::fs::PermissionsExt;
+    let cache = Scratch::below(&std::env::temp_dir()).expect("a new folder can be made");
+    let script = cache.path().join("c++");
+    let log = cache.path().join("log");
+    let words = format!("#!/bin/sh\necho \"$TMPDIR $*\" >> {}\nexec c++ \"$@\"\n", log.display());
+    std::fs::write(&script, words).expect("it can be written");
+    std::fs::set_permissions(&script, PermissionsExt::from_mode(0o700)).expect("it is ours");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_epforge"));
+    command.args("run layout --ranks 1 --tokens 1 --set hidden=128".split(' '));
+    command.env("EPFORGE_CACHE", cache.path()).env("CXX", &script).env("TMPDIR", "/tmp");
+    let done = command.output().expect("the program runs");
+    let calls = std::fs::read_to_string(&log).unwrap_or_default();
+    if !done.status.success() && !calls.contains(" -o ") {
+        return eprintln!("skipped: {}", text(&done.stderr));
+    }
+    let own = cache.path().display().to_string();
+    let apart = calls.lines().filter(|line| line.contains(" -o ") && !line.starts_with(&own));
+    assert_eq!(apart.collect::<Vec<_>>(), Vec::<&str>::new());
 }
 
 /// A process whose peer never comes waits no longer than it is told to.
