@@ -169,7 +169,7 @@ impl Options {
         }
     }
 
-    /// Refuses a network that none of the variants makes use of.
+    /// Refuses network options if no variant uses a network.
     fn check_net(&self, variants: &[Variant]) -> Result<(), Failure> {
         let mut refused = self.net.has_effect(self.name(), None);
         for variant in variants {

@@ -119,7 +119,7 @@ impl Subject {
         Subject::with(&BuiltIn::entry(pipeline))
     }
 
-    /// `entry` without its `cuda fn`s.
+    /// A subject whose `cuda fn`s are not compiled.
     pub(crate) fn with(entry: &AnyPipeline) -> Result<Subject, Failure> {
         let mut known: Vec<AnyPipeline> = Vec::new();
         with_handles(entry, &mut known)?;
@@ -159,7 +159,7 @@ impl Subject {
         all.find(|ir| can_set(ir, name)).unwrap_or(&self.ir)
     }
 
-    /// The problem as the command line has it: what its options give is set, and each has an effect.
+    /// Resolves the options of the command line for this pipeline, and refuses options without effect.
     pub(crate) fn asked(&self, problem: &Problem) -> Result<Problem, Failure> {
         let mut asked = problem.settled()?;
         if !self.has("nodes") {
@@ -204,18 +204,18 @@ impl Subject {
         problem.shared(u32::try_from(fewest).unwrap_or(u32::MAX)).map(Some)
     }
 
-    /// The nodes and their ranks of a problem that sends something over a network.
+    /// The number of nodes and of ranks per node, if the problem uses a network.
     pub(crate) fn between_nodes(&self, problem: &Problem) -> Result<Option<(u32, u32)>, Failure> {
         let has_network = self.ir.channels.iter().any(over_network);
         Ok(self.nodes(problem)?.filter(|(nodes, _)| has_network && *nodes > 1))
     }
 
-    /// Whether its shape has this number.
+    /// Whether the shape has a number of this name.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.dim(name).is_some()
     }
 
-    /// How a number of the shape comes about.
+    /// How the shape defines a number.
     fn dim(&self, name: &str) -> Option<&DimKind> {
         self.ir.dims.iter().find(|dim| dim.name == name).map(|dim| &dim.kind)
     }
@@ -348,7 +348,7 @@ pub(crate) fn knows(entry: &AnyPipeline, name: &str) -> bool {
     can_set(&(entry.ir)(), name)
 }
 
-/// The ends of the range of a number that a shape leaves open.
+/// The declared range of a shape number that the user gives.
 fn given(ir: &Pipeline, name: &str) -> Option<(i64, i64)> {
     ir.dims.iter().find_map(|dim| match dim.kind {
         DimKind::Given { low, high, .. } if dim.name == name => Some((low, high)),

@@ -92,7 +92,7 @@ pub(crate) fn run(
     Ok(())
 }
 
-/// Whether its text is that of a standard pipeline with default tunes: a changed copy has other times.
+/// Whether the text is that of a standard pipeline with default tunes. Measured times apply to nothing else.
 fn is_standard(entry: &AnyPipeline, selected: &Selected) -> bool {
     let is_known = pipelines::ALL.iter().any(|known| known.digest == entry.digest);
     let Config { tunes, rules, .. } = &selected.config;

@@ -23,7 +23,7 @@ pub(crate) fn run(entries: &[AnyPipeline], json: bool, out: &mut dyn Write) -> R
     Ok(())
 }
 
-/// The first sentence of a doc comment, on however many lines it stands.
+/// The first sentence of a doc comment, which may span several lines.
 fn first_sentence(doc: &[String]) -> String {
     let lines = doc.iter().map(|line| line.trim()).take_while(|line| !line.is_empty());
     let paragraph = lines.collect::<Vec<_>>().join(" ");

@@ -41,8 +41,8 @@ pub(crate) struct NodeOptions {
     /// Silence of a peer after which it is given up, in seconds; 10 by default
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..=600), requires = "nodes")]
     silence: Option<u64>,
-    /// How long a process waits for the others to come, in seconds: the slowest may have to compile first; 120 by
-    /// default
+    /// How long a process waits for the others to join, in seconds, 120 by default; the slowest may have to compile
+    /// first
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..=86_400), requires = "nodes")]
     deadline: Option<u64>,
     /// Random calls of each kernel between nodes that are processes, each of which is made twice; 3 by default
@@ -64,7 +64,7 @@ pub(crate) struct NodeOptions {
 }
 
 impl NodeOptions {
-    /// Refuses them where no node is a process.
+    /// Refuses all of these options where nodes share a process.
     pub(crate) fn check_absent(&self) -> Result<(), Failure> {
         let NodeOptions { silence, deadline, calls, node, processes, rank, source } = self;
         let given = [
@@ -79,12 +79,12 @@ impl NodeOptions {
         refuse_given(&given, "without processes that a network joins: `--net libfabric:tcp`")
     }
 
-    /// How long a process waits for the others.
+    /// How long a process waits for the others to join.
     fn deadline(&self) -> Duration {
         self.deadline.map_or(DEADLINE, Duration::from_secs)
     }
 
-    /// Refuses what this network makes no use of.
+    /// Refuses options that this network ignores.
     pub(crate) fn check(&self, joint: &Joint) -> Result<(), Failure> {
         match joint {
             Joint::Fabric(_) => Ok(()),
@@ -216,8 +216,8 @@ impl Between<'_> {
         }
     }
 
-    /// What the processes have written when all have ended, in their order. Tells at once of one that fails, since
-    /// the others may wait for it.
+    /// Waits for all processes and returns their output in order. Reports a failed process at once, since the
+    /// others may still wait for it.
     fn outputs(
         &self,
         children: Vec<Child>,
@@ -225,7 +225,7 @@ impl Between<'_> {
     ) -> Result<BTreeMap<usize, Output>, Failure> {
         let count = children.len();
         let (sender, ended) = mpsc::channel();
-        // Each is read to its end by a thread of its own, so that none waits for room in a pipe.
+        // One thread reads each process, so that no process blocks on a full pipe.
         for (index, child) in children.into_iter().enumerate() {
             let sender = sender.clone();
             std::thread::spawn(move || sender.send((index, child.wait_with_output())));

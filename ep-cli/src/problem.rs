@@ -22,10 +22,10 @@ pub(crate) const PROBLEM_HELP: &str = "\
 Names for --set: hidden, topk, experts, payload, via, one_launch, push_combine and
 weights (0 or 1), bias (0 to 2), alignment, and the tunes of the pipelines, such as depth=32 or nvl-dispatch.stages=4.";
 
-/// Ranks of a problem that does not say how many.
+/// The default number of ranks.
 const RANKS: u32 = 4;
 
-/// The number of the shape that `--tokens` gives a pipeline that has it.
+/// The shape number that `--tokens` sets, in pipelines that have it.
 pub(crate) const MAX_TOKENS: &str = "max_tokens";
 
 /// Most ranks of a problem.
@@ -116,7 +116,7 @@ impl Reach {
 }
 
 impl Problem {
-    /// The problem with `ranks` and `nodes` of `--set` in the place of the options that are short for them.
+    /// Moves `ranks` and `nodes` from `--set` to the options of these names.
     pub(crate) fn settled(&self) -> Result<Problem, Failure> {
         let mut settled = self.clone();
         settled.ranks = taken(&mut settled.set, "ranks", self.ranks)?;
@@ -124,12 +124,12 @@ impl Problem {
         Ok(settled)
     }
 
-    /// How many ranks there are.
+    /// The number of ranks, or its default.
     pub(crate) fn ranks(&self) -> u32 {
         self.ranks.unwrap_or(RANKS)
     }
 
-    /// Refuses nodes for what has none.
+    /// Refuses `--nodes` for a pipeline without nodes.
     pub(crate) fn without_nodes(&self, name: &str) -> Result<(), Failure> {
         match self.nodes {
             None => Ok(()),
@@ -137,7 +137,7 @@ impl Problem {
         }
     }
 
-    /// The nodes, at least `fewest`, and the ranks of each, where `local_ranks` may be set as well.
+    /// The number of nodes and of ranks per node. `fewest` is the default number of nodes.
     pub(crate) fn shared(&self, fewest: u32) -> Result<(u32, u32), Failure> {
         let each = self.set.iter().find(|(name, _)| name == "local_ranks");
         let Some((_, each)) = each else {
@@ -296,7 +296,7 @@ fn wrong(sentence: String) -> Failure {
     Failure::WrongUse(sentence)
 }
 
-/// Takes the number called `name` out of `set`, for the option of that name, which is `given` or not.
+/// Removes `name` from `set` and returns its value, or `given`, the value of the option of that name.
 pub(crate) fn taken(
     set: &mut Vec<(String, String)>,
     name: &str,
@@ -312,7 +312,7 @@ pub(crate) fn taken(
     Ok(number)
 }
 
-/// A number of ranks or nodes.
+/// Parses a number of ranks or nodes.
 fn in_range(name: &str, value: &str) -> Result<u32, Failure> {
     let number = value.parse().ok().filter(|number| (1..=MOST_RANKS).contains(number));
     let number = number.and_then(|number| u32::try_from(number).ok());

@@ -9,8 +9,8 @@ use ep_runtime::{AnyPipeline, RuleSet};
 use crate::failure::Failure;
 use crate::suggestion::did_you_mean;
 
-/// Values for shape numbers that nobody gives: the shape that published figures use most, of
-/// DeepSeek-V3. A number whose range excludes its value takes the nearest one in the range.
+/// Default values of shape numbers: the shape of DeepSeek-V3, which most published figures use. If the
+/// declared range excludes a value, the nearest one in the range is used.
 pub(crate) const REFERENCE_SHAPE: [(&str, i64); 7] = [
     ("ranks", 8),
     ("hidden", 7168),
@@ -21,7 +21,7 @@ pub(crate) const REFERENCE_SHAPE: [(&str, i64); 7] = [
     ("local_ranks", 8),
 ];
 
-/// Tokens of a rank in that shape, for a number that bounds them.
+/// Tokens of a rank in that shape.
 const REFERENCE_TOKENS: i64 = 4096;
 
 pub(crate) const SHAPE_HELP: &str = "\
@@ -70,7 +70,7 @@ impl Selection {
         self.with(entry, None)
     }
 
-    /// The same with one more number: its name, the option that gives it, and its value.
+    /// The configuration with one more number: its name, the option that sets it, and its value.
     pub(crate) fn with(
         &self,
         entry: &AnyPipeline,
@@ -127,7 +127,7 @@ pub(crate) fn select<'a>(
     Ok(Selected { ir, config, assumed })
 }
 
-/// The reference value of a number, by its name or by what the declaration uses it for, in its range.
+/// The default of a shape number, from its name or from how the declaration uses it.
 fn reference(ir: &Pipeline, name: &str, (low, high, step): (i64, i64, i64)) -> i64 {
     let of_name = |name: &str| {
         REFERENCE_SHAPE.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
@@ -142,7 +142,7 @@ fn reference(ir: &Pipeline, name: &str, (low, high, step): (i64, i64, i64)) -> i
     value - (value - low) % step.max(1)
 }
 
-/// Whether rows of values have `name` elements: those of messages, or of tensors.
+/// Whether `name` is the length of a row of a message or tensor.
 fn is_row_extent(ir: &Pipeline, name: &str) -> bool {
     let is_it =
         |dim: Option<&Expr>| matches!(dim, Some(Expr::Name { name: own, .. }) if own == name);
@@ -159,7 +159,7 @@ fn is_row_extent(ir: &Pipeline, name: &str) -> bool {
         })
 }
 
-/// Whether a size that callers bring may come to `name`.
+/// Whether `name` bounds a size that callers choose.
 fn ends_a_size(ir: &Pipeline, name: &str) -> bool {
     let ends = ir.sizes.iter().filter_map(|size| size.values.as_ref()).map(|values| &values.high);
     let mut found = false;
@@ -181,7 +181,7 @@ pub(crate) fn find<'a>(entries: &'a [AnyPipeline], name: &str) -> Result<&'a Any
     })
 }
 
-/// Refuses a number that is given twice, perhaps once by an option.
+/// The error for a number that is given twice, or by both `--set` and an option.
 pub(crate) fn twice(name: &str, option: Option<&str>) -> Failure {
     let same = option.map(|option| format!(": `--set {name}=` is `--{option}`"));
     Failure::WrongUse(format!("`{name}` is given twice{}", same.unwrap_or_default()))

@@ -43,8 +43,8 @@ impl Net {
         }
     }
 
-    /// Refuses a model that a pipeline makes no use of, which runs on so many nodes of so many ranks if it
-    /// sends something between nodes, and links that are none.
+    /// Refuses options of the model that have no effect. `nodes` is the number of nodes and of ranks per node
+    /// of a pipeline that uses a network.
     pub(crate) fn has_effect(&self, name: &str, nodes: Option<(u32, u32)>) -> Result<(), Failure> {
         let Some(Kind::Model(options)) = &self.kind else { return Ok(()) };
         let Some((nodes, each)) = nodes else {

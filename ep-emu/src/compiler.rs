@@ -225,7 +225,7 @@ impl Compiler {
     }
 
     fn run(&self, command: &mut Command, folder: &Path) -> Result<(), CompileError> {
-        // What the compiler leaves for its own next step lies where nobody else can exchange it.
+        // The compiler also writes its temporary files here, where no other user can replace them.
         let output = command
             .current_dir(folder)
             .env("TMPDIR", folder)

@@ -58,7 +58,7 @@ use queue::Machine;
 /// says nothing about time; one that can never end is found by itself, and then expires.
 pub const TIMEOUT: Duration = Duration::from_secs(3600);
 
-/// Most ranks of an emulator: 64 nodes of 8.
+/// Most ranks of the emulator: 64 nodes of 8 ranks.
 pub const MOST_RANKS: u32 = 512;
 
 /// How a group runs on the host.

@@ -1,10 +1,10 @@
-//! Rows that a `cuda fn` computes on their way into a channel: these move element by element.
+//! Finds pushed rows that a `cuda fn` computes: the emitted text moves these element by element.
 
 use std::collections::BTreeSet;
 
 use ep_runtime::ir::{Action, Channel, Expr, FieldValue, Pipeline, Stmt, walk};
 
-/// A sentence for each row that is pushed to `channel` and that a `cuda fn` computes.
+/// One sentence for each such row that is pushed to `channel`.
 pub(super) fn computed_rows(ir: &Pipeline, channel: &Channel) -> Vec<String> {
     let message = ir.messages.iter().find(|message| message.name == channel.message);
     let fields = message.map_or(&[][..], |message| &message.fields);
@@ -31,7 +31,7 @@ pub(super) fn computed_rows(ir: &Pipeline, channel: &Channel) -> Vec<String> {
     found
 }
 
-/// The names that stand for values which a `cuda fn` computes, each with the function.
+/// Names bound by `let` to a value that a `cuda fn` computes, each with that function.
 type Named = BTreeSet<(String, String)>;
 
 fn computed_names(ir: &Pipeline, body: &[Stmt]) -> Named {
@@ -46,7 +46,7 @@ fn computed_names(ir: &Pipeline, body: &[Stmt]) -> Named {
     named
 }
 
-/// The first `cuda fn` in an expression, or in what its names stand for.
+/// The first `cuda fn` that an expression calls, directly or through a `let`.
 fn function_of(ir: &Pipeline, value: &Expr, named: &Named) -> Option<String> {
     let mut found = None;
     walk::expr(value, &mut |part| {

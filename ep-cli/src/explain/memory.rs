@@ -31,7 +31,7 @@ pub(super) struct BufferMemory {
 }
 
 impl BufferMemory {
-    /// None if nobody asks, or asks for a number of the shape; `given` are the assignments of the command line, which are right.
+    /// None without `--tokens`, and where `--tokens` sets a shape number; `given` are the assignments of the command line, which are right.
     pub(super) fn of(
         size: &Size,
         ir: &Pipeline,
@@ -67,13 +67,13 @@ impl BufferMemory {
     }
 }
 
-/// Whether the most tokens of a rank are a number of the shape.
+/// Whether the shape bounds the tokens of a rank.
 fn has_max_tokens(ir: &Pipeline) -> bool {
     ir.dims.iter().any(|dim| dim.name == MAX_TOKENS)
 }
 
 impl Size {
-    /// The number of the shape that it gives, in a pipeline that has it.
+    /// The shape number that `--tokens` sets, for a pipeline that has one.
     pub(super) fn max_tokens(&self, ir: &Pipeline) -> Option<(&'static str, String)> {
         let tokens = self.tokens.filter(|_| has_max_tokens(ir))?;
         Some((MAX_TOKENS, tokens.to_string()))

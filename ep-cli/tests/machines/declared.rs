@@ -96,7 +96,7 @@ fn any_pipeline_is_held_against_its_declaration() {
     assert!(code == 2 && text.contains("there is no pipeline `layout`"), "{text}");
 }
 
-/// A user's numbers get values of the size that they have in use, and rows that move slowly are named.
+/// `explain` picks realistic values for a user's shape numbers, and names rows that move slowly.
 #[test]
 fn explain_takes_a_shape_of_use_and_names_slow_rows() {
     let halved = AnyPipeline::of::<own::Halved>();
@@ -111,7 +111,7 @@ fn explain_takes_a_shape_of_use_and_names_slow_rows() {
     assert!(!text.contains("slow: "), "{text}");
 }
 
-/// What the standard pipeline was measured to take says nothing of another of its name.
+/// `explain` shows measured times only for the text that was measured.
 #[test]
 fn times_belong_to_the_text_that_was_measured() {
     let standard = AnyPipeline::of::<pipelines::DecodeCombine>();

@@ -178,7 +178,7 @@ fn options_that_contradict_or_do_nothing_are_refused() {
     }
 }
 
-/// A number of the shape that an option gives as well is the same under both names.
+/// `--set NAME=N` and the option `--NAME N` mean the same.
 #[test]
 fn set_and_the_option_of_its_name_are_the_same() {
     let kernel = "--set hidden=64 --set topk=2 --set experts=5 --seed 3 --json";
@@ -213,7 +213,7 @@ fn nodes_are_joined() {
     joined(&format!("{line} --tokens 4 --calls 3"), 4);
 }
 
-/// The temporary files of the compiler lie beside what it makes, and not in a folder that others may write.
+/// The compiler writes its temporary files into the cache, and not into TMPDIR.
 #[cfg(unix)]
 #[test]
 fn the_compiler_keeps_its_files_in_the_cache() {
@@ -237,7 +237,7 @@ fn the_compiler_keeps_its_files_in_the_cache() {
     assert_eq!(apart.collect::<Vec<_>>(), Vec::<&str>::new());
 }
 
-/// A process whose peer never comes waits no longer than it is told to.
+/// A process whose peer never joins waits no longer than `--deadline`.
 #[test]
 fn a_process_alone_gives_up_at_its_deadline() {
     let id = UniqueId::local().expect("there is a loopback interface");

@@ -106,7 +106,7 @@ def view(array: Any, name: str) -> View:
 
 
 def is_read_only(array: Any) -> bool:
-    """Whether an array says that nobody may write to it."""
+    """Whether an array is marked read-only."""
     interfaces = (getattr(array, f"__{kind}_interface__", None) for kind in ("cuda_array", "array"))
     found = next((interface for interface in interfaces if interface is not None), None)
     return found is not None and bool(found["data"][1])

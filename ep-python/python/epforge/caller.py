@@ -33,7 +33,7 @@ NO_CHOICE: How = (None, None, None, None, None)
 
 
 def checked(how: How) -> How:
-    """What the caller names of a call, before any rank makes it."""
+    """Checks the options of a call before any rank makes it."""
     _, sms, timeout, _, _ = how
     if sms is not None or timeout is not None:
         check_count("sms", sms, least=1)

@@ -1,4 +1,4 @@
-"""Numbers that callers name: each is in its range before anything is made of it."""
+"""Range checks of numbers from callers, made before anything is allocated."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ LONGEST = 1_000_000.0
 
 
 def check_count(name: str, value: Any, least: int = 0, most: int = MOST) -> None:
-    """Refuses a number outside of a range; None is a number that nobody names."""
+    """Raises `Mismatch` unless a count is in its range; None means that the caller gave none."""
     if value is not None and not least <= operator.index(value) <= most:
         raise _core.Mismatch(f"`{name}` is {value}, and it takes {least} to {most}")
 
 
 def check_seconds(name: str, value: Any) -> None:
-    """Refuses what is no time to wait for; None is a time that nobody names."""
+    """Raises `Mismatch` unless a time is in its range; None means that the caller gave none."""
     if value is not None and not 0 < float(value) <= LONGEST:
         raise _core.Mismatch(f"`{name}` is {value}, and it takes more than 0 and at most {LONGEST:.0f} seconds")

@@ -82,11 +82,11 @@ pub enum CacheError {
         /// The number of the user that runs this process.
         user: u32,
     },
-    /// Other users can put another folder into its place.
+    /// Other users can replace the folder.
     Exposed {
         /// The folder.
         folder: PathBuf,
-        /// Which folder above it lets them, as a clause.
+        /// Which folder above it allows that, and why, as a clause.
         flaw: String,
     },
     /// The path names something that is no folder.

@@ -15,7 +15,7 @@ pub(crate) fn shared(place: &Path) -> Option<String> {
     owners::shared(place)
 }
 
-/// Why other users could replace what this user makes in `folder`, as a clause.
+/// Why other users could replace files that this user creates in `folder`, as a clause.
 pub(crate) fn exposed(folder: &Path) -> Option<String> {
     owners::exposed(folder)
 }
@@ -81,7 +81,7 @@ mod owners {
         distrust_for(folder, user(), true)
     }
 
-    /// The first flaw of `path` and the folders above it; `is_above`: what matters lies in `path`.
+    /// The first flaw of `path` and of the folders above it. `is_above`: `path` itself only holds the files.
     fn distrust_for(path: &Path, user: u32, is_above: bool) -> Option<String> {
         let real = match fs::canonicalize(path) {
             Ok(real) => real,

@@ -219,7 +219,7 @@ fn secret_from(text: &str) -> Result<[u8; 16], JoinError> {
     }
 }
 
-/// What names of this process begin with.
+/// The prefix of unique names.
 pub(crate) const NAME_PREFIX: &str = "epforge-";
 
 /// A name on this machine that nobody else takes.

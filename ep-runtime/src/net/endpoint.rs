@@ -190,7 +190,7 @@ struct Way {
 pub(super) struct Endpoint {
     fabric: &'static Fabric,
     objects: Objects,
-    /// Keeps others from sweeping its file away; dropped behind the objects.
+    /// Keeps other processes from removing the shared memory of `shm`; dropped after the objects.
     _held: HeldFile,
     regions: Vec<Region>,
     /// Whether offsets of peers count from an address or from 0.

@@ -1,7 +1,8 @@
-//! Shared memory of the provider `shm`: its files have names, and outlive a process that is killed.
+//! Removes shared memory that killed processes leave behind over the provider `shm`.
 //!
-//! The process of an endpoint holds a lock on its file. The system drops the lock of a process that dies, so the
-//! next endpoint of the same user knows which files nobody uses, and removes them.
+//! The provider makes a named file for each endpoint, and the file outlives a process that is killed. A process
+//! therefore locks the file of its endpoint. The system drops the lock when the process dies, and the next endpoint
+//! of the same user removes all files that nobody locks.
 
 use std::fs::{self, File};
 use std::io;
@@ -12,28 +13,28 @@ use std::time::Duration;
 
 use crate::join::NAME_PREFIX;
 
-/// Where the library makes its files.
+/// The folder in which the provider makes its files.
 const FOLDER: &str = "/dev/shm";
 
-/// A younger file may belong to an endpoint that has not locked it yet.
+/// Younger files stay: their endpoint may not have locked them yet.
 const YOUNGEST: Duration = Duration::from_secs(60);
 
-/// The lock on the file of an endpoint. It ends with the process, or when this is dropped.
+/// Holds the lock on the file of an endpoint.
 #[derive(Debug, Default)]
 pub(super) struct HeldFile {
     _files: Vec<File>,
 }
 
 impl HeldFile {
-    /// Locks the file of the endpoint that the library made under the name `own`.
+    /// Locks the file that the provider made for the endpoint called `own`.
     pub(super) fn of(own: &str) -> HeldFile {
         let files = named(Path::new(FOLDER), own).into_iter().filter_map(|path| open(&path).ok());
-        // Without locks nobody sweeps either.
+        // On a file system without locks, `sweep` removes nothing.
         HeldFile { _files: files.filter(try_lock).collect() }
     }
 }
 
-/// Removes what killed processes of this user left.
+/// Removes the files of this user's dead processes.
 pub(super) fn sweep() {
     sweep_below(Path::new(FOLDER));
 }
@@ -48,13 +49,13 @@ fn sweep_below(folder: &Path) {
         let is_left =
             about.is_file() && about.uid() == user && age.is_some_and(|age| age >= YOUNGEST);
         if is_left && try_lock(&file) {
-            // Another process may have swept it at the same time.
+            // Another process may have removed the file first.
             let _ = fs::remove_file(&path);
         }
     }
 }
 
-/// The files of a folder whose names begin so.
+/// The files of a folder whose names begin with `prefix`.
 fn named(folder: &Path, prefix: &str) -> Vec<std::path::PathBuf> {
     let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
     let is_named = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with(prefix);
@@ -66,7 +67,7 @@ fn open(path: &Path) -> io::Result<File> {
     File::options().read(true).custom_flags(flags).open(path)
 }
 
-/// Whether the lock is ours now.
+/// Takes the lock of a file unless another process has it.
 fn try_lock(file: &File) -> bool {
     // SAFETY: the descriptor is open as long as `file` lives, and the call touches no memory.
     unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) == 0 }

@@ -221,7 +221,7 @@ fn a_folder_that_others_can_write_is_refused() {
     assert!(Cache::open(folder.path()).is_ok());
 }
 
-/// Whoever can rename a folder above the cache can put another cache there.
+/// A user who can rename a folder above the cache can replace the cache.
 #[test]
 fn a_folder_below_one_that_others_can_write_is_refused() {
     let above = Folder::new("exposed");
@@ -346,7 +346,7 @@ fn what_is_listed_can_be_cleared() {
     fetch(&cache);
     fs::write(folder.join("notes.txt"), "not the cache's").unwrap();
     fs::write(folder.join(&format!("{}.1-2.tmp", key())), "left by a killed process").unwrap();
-    // A folder is nothing of the cache's, whatever its name.
+    // The cache ignores folders, even one that is named like an entry.
     let namesake = folder.join(&format!("{}.entry", Key::of(["a folder"])));
     fs::create_dir(&namesake).unwrap();
 

@@ -28,7 +28,7 @@ impl Dispatch {
         Ok(Dispatch(group.clone(), shape, tagged, layout))
     }
 
-    /// Sends what each local rank has in each of `steps` steps, and gives what has arrived there.
+    /// Sends the rows of each local rank in each of `steps` steps, and returns the rows that arrived there.
     pub fn send(&self, sent: &[Sent], steps: usize) -> Result<Vec<Arrived>, CallError> {
         let Dispatch(group, shape, tagged, layout) = self;
         let Shape { tokens, hidden, topk, experts, .. } = *shape;

@@ -50,7 +50,7 @@ fn tags_come_with_their_rows() {
         let options = Options { tunes, ..Options::default() };
         let dispatch = Dispatch::prepare(&group, SHAPE, options).unwrap();
         let mut random = Random::new(seed);
-        // The second round goes on in the same rings, twice with the tables of one handle.
+        // The second round continues in the same rings, and makes two steps with one handle.
         for call in 0..2 {
             let (sent, oracle) = problem(&mut random);
             let arrived = dispatch.send(&sent, 1 + call).unwrap();

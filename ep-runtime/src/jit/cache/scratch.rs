@@ -28,7 +28,7 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// A new folder below `folder`, in whose place no other user can put another one.
+    /// Makes a new folder below `folder`. Fails if other users could replace it.
     pub fn below(folder: &Path) -> io::Result<Scratch> {
         if let Some(flaw) = trust::exposed(folder) {
             let what =
