@@ -51,18 +51,18 @@ pub(crate) struct Options {
     pipeline: Option<String>,
     /// Plant bugs in the device library, one by one, and tell which are found: all, or those whose names
     /// hold a text
-    #[arg(long, value_name = "TEXT", num_args = 0..=1, require_equals = true, default_missing_value = "", conflicts_with_all = ["pipeline", "schedules", "mode", "fault", "every_fault", "fuzz_shapes", "ranks", "tokens", "set"])]
+    #[arg(long, value_name = "TEXT", num_args = 0..=1, require_equals = true, default_missing_value = "", conflicts_with_all = ["pipeline", "schedules", "mode", "fault", "every_fault", "fuzz_shapes", "ranks", "nodes", "tokens", "set", "kind"])]
     mutants: Option<String>,
     /// Declarations that nobody wrote, each from a seed, against what they mean
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MOST_SCHEDULES), conflicts_with_all = ["pipeline", "mutants", "mutate", "schedules", "mode", "fault", "every_fault", "fuzz_shapes", "ranks", "tokens", "set", "plain"])]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MOST_SCHEDULES), conflicts_with_all = ["pipeline", "mutants", "mutate", "schedules", "mode", "fault", "every_fault", "fuzz_shapes", "ranks", "nodes", "tokens", "set", "kind", "plain"])]
     random: Option<u64>,
     /// Calls of every arm in every kind, seldom shapes, and functions of the device library: so many schedules of each
     /// of the courses that mutations are put to
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MOST_SCHEDULES), conflicts_with_all = ["pipeline", "mutants", "mutate", "random", "schedules", "mode", "fault", "every_fault", "fuzz_shapes", "ranks", "tokens", "set", "plain", "coverage"])]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MOST_SCHEDULES), conflicts_with_all = ["pipeline", "mutants", "mutate", "random", "schedules", "mode", "fault", "every_fault", "fuzz_shapes", "ranks", "nodes", "tokens", "set", "kind", "plain", "coverage"])]
     courses: Option<u64>,
     /// Make bugs by rule in headers of the device library or texts of kernels (`ring.cuh,rows.cuh`), in one
     /// line (`ring.cuh:88`), or in all, and tell which are found
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["pipeline", "mutants", "schedules", "mode", "fault", "every_fault", "fuzz_shapes", "ranks", "tokens", "set"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["pipeline", "mutants", "schedules", "mode", "fault", "every_fault", "fuzz_shapes", "ranks", "nodes", "tokens", "set", "kind"])]
     mutate: Option<String>,
     /// So many of these bugs, drawn by the seed
     #[arg(long, value_name = "N", requires = "bugs")]
@@ -149,6 +149,9 @@ impl Options {
 
     /// Refuses what every schedule of standard pipelines draws for itself.
     fn has_effect(&self) -> Result<(), Failure> {
+        if self.name() != "all" {
+            self.problem.settled()?.without_nodes(self.name())?;
+        }
         let drawn: &[&str] = match self.fuzz_shapes {
             Some(_) => &["alignment", "hidden", "topk", "experts", "weights", "bias"],
             None => &["alignment"],
@@ -164,6 +167,19 @@ impl Options {
             )),
             _ => Ok(()),
         }
+    }
+
+    /// Refuses network options if no variant uses a network.
+    fn check_net(&self, variants: &[Variant]) -> Result<(), Failure> {
+        let mut refused = self.net.has_effect(self.name(), None);
+        for variant in variants {
+            let What::Declared(subject) = &variant.what else { continue };
+            let nodes = subject.between_nodes(&variant.problem)?;
+            if nodes.is_some() && refused.is_err() {
+                refused = self.net.has_effect(&variant.name, nodes);
+            }
+        }
+        refused
     }
 
     /// What goes wrong in the schedule of this seed.
@@ -222,11 +238,15 @@ pub(crate) fn run(
     let marked = options.coverage.then(|| Marked::new(&programs)).transpose()?;
     let programs = marked.as_ref().map_or(programs, |marked| Arc::clone(&marked.programs));
     let variants = variants(options, entries, &programs)?;
+    let settled = options.problem.settled()?;
     let is_nobodys =
         |(name, _): &&(String, String)| variants.iter().all(|variant| !variant.problem.sets(name));
-    if let Some((name, _)) = options.problem.set.iter().find(is_nobodys) {
+    let nodes = settled.nodes.filter(|_| variants.iter().all(|it| it.problem.nodes.is_none()));
+    let unknown = settled.set.iter().find(is_nobodys).map(|(name, _)| name.as_str());
+    if let Some(name) = unknown.or(nodes.map(|_| "nodes")) {
         return Err(Failure::WrongUse(format!("no pipeline here has `{name}`")));
     }
+    options.check_net(&variants)?;
     let Some(marked) = marked else {
         return check_all(options, &variants, &programs, json, (out, err));
     };
@@ -418,11 +438,14 @@ fn declared(
         return Err(Failure::WrongUse(what));
     }
     let subject = Subject::new(entry, programs)?;
-    let mut problem = options.problem.clone();
+    let mut problem = options.problem.settled()?;
     if options.name() == "all" {
         // What some have, others need not.
         problem.set.retain(|(name, _)| subject.knows(name));
+        problem.nodes = problem.nodes.filter(|_| subject.knows("nodes"));
+        problem.ranks = problem.ranks.filter(|_| subject.has("ranks"));
     }
+    let problem = subject.asked(&problem)?;
     if options.fuzz_shapes.is_none() {
         subject.calls(&problem, Arch::Sm90a, 0, options.seed)?;
     }
@@ -436,6 +459,7 @@ fn standard(options: &Options, reach: Reach) -> Result<Vec<Variant>, Failure> {
         .into_iter()
         .flat_map(|via| Payload::ALL.map(|payload| (payload, via)))
         .collect();
+    let problem = Problem { nodes: None, ..options.problem.settled()? };
     // Only a dispatch, and what goes with it, depends on the payload.
     let every_payload = matches!(options.name(), "nvl-dispatch" | "dispatch+combine" | "all");
     let mut variants = Vec::new();
@@ -447,7 +471,7 @@ fn standard(options: &Options, reach: Reach) -> Result<Vec<Variant>, Failure> {
             Via::Direct => unit_tunes(&base, 4, 1),
         };
         let base = BufferOptions { tunes, ..base };
-        let asked = options.problem.options(base)?;
+        let asked = problem.options(base)?;
         let open = every_payload || options.problem.sets("payload") || payload == Payload::Bf16;
         if open && (asked.payload, asked.via) == (payload, via) {
             let what = match reach {
@@ -458,7 +482,7 @@ fn standard(options: &Options, reach: Reach) -> Result<Vec<Variant>, Failure> {
             let name = format!("{what} {}", via.name());
             let standard = Standard { reach, options: asked };
             if options.fuzz_shapes.is_none() {
-                let ranks = options.problem.ranks as usize;
+                let ranks = problem.ranks() as usize;
                 checked(&standard.options, ranks)?;
                 fits_here(&standard.options, ranks)?;
                 standard.plan(ranks)?;
@@ -468,7 +492,7 @@ fn standard(options: &Options, reach: Reach) -> Result<Vec<Variant>, Failure> {
                 Reach::Dispatch => "nvl-dispatch",
                 Reach::Combine => "dispatch+combine",
             };
-            let (pipeline, problem) = (pipeline.to_owned(), options.problem.clone());
+            let (pipeline, problem) = (pipeline.to_owned(), problem.clone());
             let what = What::Standard(Box::new(standard));
             variants.push(Variant { name, pipeline, what, problem });
         }

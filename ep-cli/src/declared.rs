@@ -7,6 +7,7 @@ use std::iter;
 use ep_runtime::buffer::{BufferOptions, BuiltIn, StandardPipeline};
 use ep_runtime::group::Group;
 use ep_runtime::host::{Functions, Programs};
+use ep_runtime::ir::network::over_network;
 use ep_runtime::ir::{DimKind, Pipeline};
 use ep_runtime::jit::Arch;
 use ep_runtime::meaning::round::f32_to_bf16;
@@ -18,8 +19,8 @@ use ep_verify::declared::Declared;
 use ep_verify::oracle::Random;
 
 use crate::failure::Failure;
-use crate::problem::{Problem, Reach, emit, failed, no_machine};
-use crate::selection::refused;
+use crate::problem::{MAX_TOKENS, Problem, Reach, emit, failed, no_machine};
+use crate::selection::{refused, twice};
 
 /// How many configurations are drawn before one of them has a plan.
 const DRAWS: u64 = 64;
@@ -118,7 +119,8 @@ impl Subject {
         Subject::with(&BuiltIn::entry(pipeline))
     }
 
-    fn with(entry: &AnyPipeline) -> Result<Subject, Failure> {
+    /// A subject whose `cuda fn`s are not compiled.
+    pub(crate) fn with(entry: &AnyPipeline) -> Result<Subject, Failure> {
         let mut known: Vec<AnyPipeline> = Vec::new();
         with_handles(entry, &mut known)?;
         let known = known.iter().map(|known| (known.ir)()).collect();
@@ -157,45 +159,65 @@ impl Subject {
         all.find(|ir| can_set(ir, name)).unwrap_or(&self.ir)
     }
 
+    /// Resolves the options of the command line for this pipeline, and refuses options without effect.
+    pub(crate) fn asked(&self, problem: &Problem) -> Result<Problem, Failure> {
+        let mut asked = problem.settled()?;
+        if !self.has("nodes") {
+            asked.without_nodes(self.entry.name)?;
+        }
+        if !self.has("ranks") && asked.ranks.is_some() {
+            let what = format!("{} runs on one rank: `--ranks` has no effect", self.entry.name);
+            return Err(Failure::WrongUse(what));
+        }
+        let range = self.known.iter().find_map(|ir| given(ir, MAX_TOKENS));
+        let set = asked.set.iter().find(|(name, _)| name == MAX_TOKENS);
+        match (range, set, asked.tokens) {
+            (Some(_), Some(_), Some(_)) => return Err(twice(MAX_TOKENS, Some("tokens"))),
+            (Some(_), Some((_, value)), None) => asked.tokens = value.parse().ok(),
+            (Some((fewest, _)), None, Some(tokens)) => {
+                let most = i64::try_from(tokens).unwrap_or(i64::MAX).max(fewest);
+                asked.set.push((MAX_TOKENS.to_owned(), most.to_string()));
+            }
+            _ => {}
+        }
+        Ok(asked)
+    }
+
     /// How many ranks the problem has.
     pub(crate) fn ranks(&self, problem: &Problem) -> Result<usize, Failure> {
         if let Some((nodes, local_ranks)) = self.nodes(problem)? {
             return Ok((nodes * local_ranks) as usize);
         }
-        let has_ranks = self.ir.dims.iter().any(|dim| dim.name == "ranks");
-        Ok(if has_ranks { problem.ranks as usize } else { 1 })
+        Ok(if self.has("ranks") { problem.ranks() as usize } else { 1 })
     }
 
     /// How many nodes of how many ranks each the problem has, if the pipeline knows of nodes.
-    fn nodes(&self, problem: &Problem) -> Result<Option<(u64, u64)>, Failure> {
-        let has = |name: &str| self.ir.dims.iter().any(|dim| dim.name == name);
-        if !has("nodes") || !has("local_ranks") {
-            return match problem.nodes {
-                None => Ok(None),
-                Some(_) => {
-                    let what = format!("{} knows of no nodes", self.entry.name);
-                    Err(Failure::WrongUse(what))
-                }
-            };
-        }
-        let set = |name: &str| {
-            let found = problem.set.iter().find(|(known, _)| known == name);
-            found.and_then(|(_, value)| value.parse::<u64>().ok())
+    fn nodes(&self, problem: &Problem) -> Result<Option<(u32, u32)>, Failure> {
+        let (Some(_), Some(local)) = (self.dim("nodes"), self.dim("local_ranks")) else {
+            return Ok(None);
         };
-        let fewest = self.ir.dims.iter().find_map(|dim| match dim.kind {
-            DimKind::Given { low, .. } if dim.name == "nodes" => u64::try_from(low).ok(),
-            _ => None,
-        });
-        let nodes = set("nodes").or(problem.nodes.map(u64::from)).or(fewest).unwrap_or(1);
-        let ranks = u64::from(problem.ranks);
-        match set("local_ranks") {
-            Some(local_ranks) => Ok(Some((nodes, local_ranks))),
-            None if nodes > 0 && ranks.is_multiple_of(nodes) => Ok(Some((nodes, ranks / nodes))),
-            None => {
-                let what = format!("{nodes} nodes do not share {ranks} ranks evenly");
-                Err(Failure::WrongUse(what))
-            }
+        if !matches!(local, DimKind::Given { .. }) && problem.sets("local_ranks") {
+            let what = "`local_ranks` follows from `--ranks` and `--nodes`: give those".to_owned();
+            return Err(Failure::WrongUse(what));
         }
+        let fewest = given(&self.ir, "nodes").map_or(1, |(fewest, _)| fewest.max(1));
+        problem.shared(u32::try_from(fewest).unwrap_or(u32::MAX)).map(Some)
+    }
+
+    /// The number of nodes and of ranks per node, if the problem uses a network.
+    pub(crate) fn between_nodes(&self, problem: &Problem) -> Result<Option<(u32, u32)>, Failure> {
+        let has_network = self.ir.channels.iter().any(over_network);
+        Ok(self.nodes(problem)?.filter(|(nodes, _)| has_network && *nodes > 1))
+    }
+
+    /// Whether the shape has a number of this name.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.dim(name).is_some()
+    }
+
+    /// How the shape defines a number.
+    fn dim(&self, name: &str) -> Option<&DimKind> {
+        self.ir.dims.iter().find(|dim| dim.name == name).map(|dim| &dim.kind)
     }
 
     /// Calls in a configuration that `shape` decides where the problem leaves it open, with values from
@@ -272,25 +294,19 @@ impl Subject {
             }
             drawing = drawing.rows(rows as i64);
         }
-        let given = |name: &str, value: u64| (name.to_owned(), value.to_string());
-        let apart = match self.nodes(problem)? {
-            Some((nodes, each)) => {
-                let ranks = given("ranks", nodes * each);
-                vec![given("nodes", nodes), given("local_ranks", each), ranks]
+        let (mut ranks, mut nodes, mut each) = (Some(problem.ranks()), problem.nodes, None);
+        if let Some((count, local)) = self.nodes(problem)? {
+            (ranks, nodes, each) = (Some(count * local), Some(count), Some(local));
+        }
+        for (name, value) in [("ranks", ranks), ("nodes", nodes), ("local_ranks", each)] {
+            let value = value.filter(|_| given(&self.ir, name).is_some() && !problem.sets(name));
+            if let Some(value) = value {
+                drawing.set(&self.ir, name, &value.to_string()).map_err(refused)?;
             }
-            None => vec![given("ranks", problem.ranks.into())],
-        };
-        let is_given = |name: &str| {
-            let mut dims = self.ir.dims.iter();
-            dims.any(|dim| dim.name == name && matches!(dim.kind, DimKind::Given { .. }))
-        };
-        let apart = apart.iter().filter(|(name, _)| is_given(name) && !problem.sets(name));
-        for (name, value) in apart {
-            drawing.set(&self.ir, name, value).map_err(refused)?;
         }
         for (index, (name, value)) in problem.set.iter().enumerate() {
             if problem.set[..index].iter().any(|(earlier, _)| earlier == name) {
-                return Err(Failure::WrongUse(format!("`{name}` is given twice")));
+                return Err(twice(name, None));
             }
             drawing.set(self.owner(name), name, value).map_err(refused)?;
         }
@@ -316,7 +332,7 @@ pub(crate) fn second_opinion(
         let set = subject.settled(&config);
         let tokens = Some(options.tokens.min(INTERPRETED));
         let plain = problem.plain;
-        let own = Problem { ranks: ranks as u32, nodes: None, tokens, set, plain };
+        let own = Problem { ranks: Some(ranks as u32), nodes: None, tokens, set, plain };
         let calls = subject.calls(&own, arch, seed, seed)?;
         let functions = subject.functions();
         let wrong = |wrong| Failure::Failed(format!("{}: {wrong}", pipeline.name()));
@@ -330,6 +346,14 @@ pub(crate) fn second_opinion(
 /// Whether a name of a pipeline can be set.
 pub(crate) fn knows(entry: &AnyPipeline, name: &str) -> bool {
     can_set(&(entry.ir)(), name)
+}
+
+/// The declared range of a shape number that the user gives.
+fn given(ir: &Pipeline, name: &str) -> Option<(i64, i64)> {
+    ir.dims.iter().find_map(|dim| match dim.kind {
+        DimKind::Given { low, high, .. } if dim.name == name => Some((low, high)),
+        _ => None,
+    })
 }
 
 fn can_set(ir: &Pipeline, name: &str) -> bool {

@@ -1,5 +1,6 @@
 //! `epforge explain`: what a pipeline does in one configuration, and what it costs.
 
+mod computed;
 mod measured;
 mod memory;
 mod picture;
@@ -9,16 +10,19 @@ mod wire;
 use std::io::Write;
 use std::path::PathBuf;
 
-use ep_runtime::AnyPipeline;
 use ep_runtime::ir::facts::facts;
 use ep_runtime::ir::{Channel, Memory, Pipeline, Tensor, text};
-use ep_runtime::plan::{LINE_BYTES, MessageLayout, Plan, align, elem_bytes, eval, parts, plan};
+use ep_runtime::plan::{
+    Config, LINE_BYTES, MessageLayout, Plan, align, elem_bytes, eval, parts, plan,
+};
+use ep_runtime::{AnyPipeline, RuleSet, pipelines};
 
 use crate::failure::Failure;
 use crate::files;
 use crate::json::{Object, Value};
 use crate::plan_text::{aligned, headline, object as plan_object, window};
 use crate::selection::{SHAPE_HELP, Selected, Selection, find, refused};
+use computed::computed_rows;
 use measured::Measured;
 use memory::{BufferMemory, Size};
 use tuned::Tuned;
@@ -46,10 +50,12 @@ pub(crate) fn run(
     out: &mut dyn Write,
 ) -> Result<(), Failure> {
     let entry = find(entries, &options.pipeline)?;
-    let selected = options.selection.of(entry)?;
+    let tokens = options.size.max_tokens(&(entry.ir)());
+    let selected =
+        options.selection.with(entry, tokens.as_ref().map(|it| (it.0, "tokens", &*it.1)))?;
     let plan = plan(&selected.ir, &selected.config).map_err(refused)?;
     let memory = BufferMemory::of(&options.size, &selected.ir, &plan, options.selection.given())?;
-    let measured = Measured::of(&plan)?;
+    let measured = if is_standard(entry, &selected) { Measured::of(&plan)? } else { None };
     // What the other arms would do has no place in this configuration.
     let ir = selected.ir.select(&selected.config.choice);
     if let Some(file) = &options.svg {
@@ -84,6 +90,13 @@ pub(crate) fn run(
         write!(out, "{derived}")?;
     }
     Ok(())
+}
+
+/// Whether the text is that of a standard pipeline with default tunes. Measured times apply to nothing else.
+fn is_standard(entry: &AnyPipeline, selected: &Selected) -> bool {
+    let is_known = pipelines::ALL.iter().any(|known| known.digest == entry.digest);
+    let Config { tunes, rules, .. } = &selected.config;
+    is_known && tunes.is_empty() && *rules == RuleSet::All
 }
 
 /// The picture of a pipeline in one configuration.
@@ -167,6 +180,9 @@ fn channels(ir: &Pipeline, plan: &Plan, out: &mut dyn Write) -> Result<(), Failu
         if let Some(traffic) = Traffic::of(ir, channel, plan) {
             writeln!(out, "  on the wire: {traffic}")?;
         }
+        for slow in computed_rows(ir, channel) {
+            writeln!(out, "  slow: {slow}")?;
+        }
     }
     Ok(())
 }
@@ -248,7 +264,8 @@ fn object(entry: &AnyPipeline, ir: &Pipeline, plan: &Plan, selected: &Selected) 
         let object = Object::new()
             .with("name", &channel.name)
             .with("message", &channel.message)
-            .with("declared", text::channel(channel));
+            .with("declared", text::channel(channel))
+            .with("slow", computed_rows(ir, channel));
         match Traffic::of(ir, channel, plan) {
             Some(traffic) => traffic.add_to(object),
             None => object,

@@ -17,7 +17,7 @@ pub(crate) fn run(entries: &[AnyPipeline], json: bool, out: &mut dyn Write) -> R
             continue;
         }
         let state = if entry.is_emitted() { "emitted " } else { "declared" };
-        let doc = ir.doc.first().map(|line| line.trim()).unwrap_or_default();
+        let doc = first_sentence(&ir.doc);
         writeln!(out, "{:width$}  {state}  {:8}  {doc}", entry.name, way(entry, &ir))?;
     }
     Ok(())
@@ -40,6 +40,16 @@ fn way(entry: &AnyPipeline, ir: &Pipeline) -> &'static str {
         (_, true, true) => "mixed",
         (_, true, false) => "library",
         _ => "composed",
+    }
+}
+
+/// The first sentence of a doc comment, which may span several lines.
+fn first_sentence(doc: &[String]) -> String {
+    let lines = doc.iter().map(|line| line.trim()).take_while(|line| !line.is_empty());
+    let paragraph = lines.collect::<Vec<_>>().join(" ");
+    match paragraph.find(". ") {
+        Some(end) => paragraph[..=end].to_owned(),
+        None => paragraph,
     }
 }
 

@@ -2,9 +2,10 @@
 //! network cards carry rows from node to node. Each process compares what the calls of its ranks leave with what
 //! their declarations mean.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::process::Stdio;
-use std::sync::Arc;
+use std::process::{Child, Output, Stdio};
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use ep_runtime::AnyPipeline;
@@ -25,8 +26,11 @@ use crate::program;
 use crate::talk::Talk;
 use crate::wire::Joint;
 
-/// How long processes wait for one another: the slowest may have to compile first.
+/// How long processes wait for one another by default.
 const DEADLINE: Duration = Duration::from_secs(120);
+
+/// The silence after which a peer is given up by default.
+const SILENCE: Duration = Duration::from_secs(10);
 
 /// Queues of each rank's network.
 const QUEUES: usize = 2;
@@ -34,12 +38,16 @@ const QUEUES: usize = 2;
 /// Options of commands whose nodes may be processes.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct NodeOptions {
-    /// Silence of a peer after which it is given up, in seconds
-    #[arg(long, value_name = "S", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=600), requires = "nodes")]
-    silence: u64,
-    /// Random calls of each kernel between nodes that are processes, each of which is made twice
-    #[arg(long, value_name = "N", default_value_t = CALLS as u32, value_parser = clap::value_parser!(u32).range(1..=10_000), requires = "nodes")]
-    calls: u32,
+    /// Silence of a peer after which it is given up, in seconds; 10 by default
+    #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..=600), requires = "nodes")]
+    silence: Option<u64>,
+    /// How long a process waits for the others to join, in seconds, 120 by default; the slowest may have to compile
+    /// first
+    #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..=86_400), requires = "nodes")]
+    deadline: Option<u64>,
+    /// Random calls of each kernel between nodes that are processes, each of which is made twice; 3 by default
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000), requires = "nodes")]
+    calls: Option<u32>,
     /// Be this node, of those that the address in EPFORGE_ID brings together
     #[arg(long, value_name = "I", requires = "nodes")]
     node: Option<u32>,
@@ -53,6 +61,47 @@ pub(crate) struct NodeOptions {
     /// The address of this node, which chooses the device
     #[arg(long, value_name = "ADDRESS", requires = "nodes")]
     source: Option<IpAddr>,
+}
+
+impl NodeOptions {
+    /// Refuses all of these options where nodes share a process.
+    pub(crate) fn check_absent(&self) -> Result<(), Failure> {
+        let NodeOptions { silence, deadline, calls, node, processes, rank, source } = self;
+        let given = [
+            ("silence", silence.is_some()),
+            ("deadline", deadline.is_some()),
+            ("calls", calls.is_some()),
+            ("node", node.is_some()),
+            ("processes", *processes),
+            ("rank", rank.is_some()),
+            ("source", source.is_some()),
+        ];
+        refuse_given(&given, "without processes that a network joins: `--net libfabric:tcp`")
+    }
+
+    /// How long a process waits for the others to join.
+    fn deadline(&self) -> Duration {
+        self.deadline.map_or(DEADLINE, Duration::from_secs)
+    }
+
+    /// Refuses options that this network ignores.
+    pub(crate) fn check(&self, joint: &Joint) -> Result<(), Failure> {
+        match joint {
+            Joint::Fabric(_) => Ok(()),
+            Joint::Cards(_) => {
+                let given =
+                    [("silence", self.silence.is_some()), ("source", self.source.is_some())];
+                refuse_given(&given, &format!("over `{joint}`"))
+            }
+        }
+    }
+}
+
+fn refuse_given(given: &[(&str, bool)], place: &str) -> Result<(), Failure> {
+    match given.iter().find(|(_, is_given)| *is_given) {
+        None => Ok(()),
+        Some((name, _)) => Err(Failure::WrongUse(format!("`--{name}` has no effect {place}"))),
+    }
 }
 
 /// Some pipelines between nodes.
@@ -148,15 +197,8 @@ impl Between<'_> {
             command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
             children.push(command.spawn().map_err(|error| text(&error))?);
         }
-        // Each is read to its end by a thread of its own, so that none waits for room in a pipe.
-        let readers: Vec<_> = children
-            .into_iter()
-            .map(|child| std::thread::spawn(move || child.wait_with_output()))
-            .collect();
         let mut wrong = Vec::new();
-        for (index, reader) in readers.into_iter().enumerate() {
-            let output = reader.join().map_err(|_| text(&"a reader of a process panicked"))?;
-            let output = output.map_err(|error| text(&error))?;
+        for (index, output) in self.outputs(children, talk)? {
             write!(talk.out, "{}", String::from_utf8_lossy(&output.stdout))?;
             if !output.status.success() {
                 let said = String::from_utf8_lossy(&output.stderr);
@@ -172,6 +214,37 @@ impl Between<'_> {
             true => Ok(()),
             false => Err(Failure::Failed(wrong.join("\n"))),
         }
+    }
+
+    /// Waits for all processes and returns their output in order. Reports a failed process at once, since the
+    /// others may still wait for it.
+    fn outputs(
+        &self,
+        children: Vec<Child>,
+        talk: &mut Talk<'_>,
+    ) -> Result<BTreeMap<usize, Output>, Failure> {
+        let count = children.len();
+        let (sender, ended) = mpsc::channel();
+        // One thread reads each process, so that no process blocks on a full pipe.
+        for (index, child) in children.into_iter().enumerate() {
+            let sender = sender.clone();
+            std::thread::spawn(move || sender.send((index, child.wait_with_output())));
+        }
+        drop(sender);
+        let mut outputs = BTreeMap::new();
+        for (index, output) in ended {
+            let output = output.map_err(|error| text(&error))?;
+            if !output.status.success() && outputs.len() + 1 < count {
+                let (kind, seconds) = (self.kind().0, self.options.deadline().as_secs());
+                talk.say(&format!(
+                    "{kind} {index} has failed ({}): if it had not joined, the others wait for it up to \
+                     {seconds} s, as --deadline says",
+                    output.status
+                ))?;
+            }
+            outputs.insert(index, output);
+        }
+        Ok(outputs)
     }
 }
 
@@ -221,7 +294,7 @@ impl Process<'_> {
         let mut cases = Vec::new();
         for (entry, problem) in &self.between.cases {
             let subject = Subject::new(entry, &programs)?;
-            let count = u64::from(self.between.options.calls);
+            let count = self.between.options.calls.map_or(CALLS, u64::from);
             let calls = subject.some_calls(count, problem, arch, (seed, seed))?;
             // What takes long comes before the others wait.
             for kernel in &calls.emitted.plan.kernels {
@@ -268,7 +341,7 @@ impl Process<'_> {
             };
             return Ok((group, None));
         };
-        let store = Store::join(id, Member { rank: self.index, ranks }, DEADLINE);
+        let store = Store::join(id, Member { rank: self.index, ranks }, options.deadline());
         let store = Arc::new(store.map_err(|error| text(&error))?);
         let net = self.net(*provider, (0, 0));
         let group = match machine {
@@ -293,7 +366,8 @@ impl Process<'_> {
             let store = match &store {
                 Some(store) => Arc::clone(store),
                 None => {
-                    let store = Store::join(id, Member { rank, ranks }, DEADLINE);
+                    let deadline = self.between.options.deadline();
+                    let store = Store::join(id, Member { rank, ranks }, deadline);
                     Arc::new(store.map_err(|error| text(&error))?)
                 }
             };
@@ -311,7 +385,7 @@ impl Process<'_> {
 
     /// A network for so many bytes and counters.
     fn net(&self, provider: Provider, (data_bytes, counters): (u64, usize)) -> NetOptions {
-        let silence = Duration::from_secs(self.between.options.silence);
+        let silence = self.between.options.silence.map_or(SILENCE, Duration::from_secs);
         NetOptions {
             counters,
             queues: QUEUES,

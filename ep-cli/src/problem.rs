@@ -15,23 +15,32 @@ use ep_verify::selftest::Operation;
 
 use crate::failure::Failure;
 use crate::numbers::count;
-use crate::selection::{REFERENCE_SHAPE, assignment, find, refused};
+use crate::selection::{REFERENCE_SHAPE, assignment, find, refused, twice};
 use crate::suggestion::did_you_mean;
 
 pub(crate) const PROBLEM_HELP: &str = "\
 Names for --set: hidden, topk, experts, payload, via, one_launch, push_combine and
 weights (0 or 1), bias (0 to 2), alignment, and the tunes of the pipelines, such as depth=32 or nvl-dispatch.stages=4.";
 
+/// The default number of ranks.
+const RANKS: u32 = 4;
+
+/// The shape number that `--tokens` sets, in pipelines that have it.
+pub(crate) const MAX_TOKENS: &str = "max_tokens";
+
+/// Most ranks of a problem.
+pub(crate) const MOST_RANKS: i64 = 64;
+
 /// The options that choose a problem.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Problem {
-    /// Number of ranks
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
-    pub(crate) ranks: u32,
-    /// Nodes that the ranks share, of a pipeline that knows of nodes; as few as it takes if nothing says so
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    /// Number of ranks, short for --set ranks=N; 4 by default
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MOST_RANKS))]
+    pub(crate) ranks: Option<u32>,
+    /// Nodes that the ranks share, short for --set nodes=N; as few as the pipeline takes by default
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MOST_RANKS))]
     pub(crate) nodes: Option<u32>,
-    /// Most tokens of a rank
+    /// Most tokens of a rank; of a pipeline that has max_tokens, short for --set max_tokens=N
     #[arg(long, value_name = "N", value_parser = count)]
     pub(crate) tokens: Option<usize>,
     /// A number of the shape, a variant, or a tune
@@ -107,6 +116,52 @@ impl Reach {
 }
 
 impl Problem {
+    /// Moves `ranks` and `nodes` from `--set` to the options of these names.
+    pub(crate) fn settled(&self) -> Result<Problem, Failure> {
+        let mut settled = self.clone();
+        settled.ranks = taken(&mut settled.set, "ranks", self.ranks)?;
+        settled.nodes = taken(&mut settled.set, "nodes", self.nodes)?;
+        Ok(settled)
+    }
+
+    /// The number of ranks, or its default.
+    pub(crate) fn ranks(&self) -> u32 {
+        self.ranks.unwrap_or(RANKS)
+    }
+
+    /// Refuses `--nodes` for a pipeline without nodes.
+    pub(crate) fn without_nodes(&self, name: &str) -> Result<(), Failure> {
+        match self.nodes {
+            None => Ok(()),
+            Some(_) => Err(wrong(format!("{name} knows of no nodes: `--nodes` has no effect"))),
+        }
+    }
+
+    /// The number of nodes and of ranks per node. `fewest` is the default number of nodes.
+    pub(crate) fn shared(&self, fewest: u32) -> Result<(u32, u32), Failure> {
+        let each = self.set.iter().find(|(name, _)| name == "local_ranks");
+        let Some((_, each)) = each else {
+            let (ranks, nodes) = (self.ranks(), self.nodes.unwrap_or(fewest));
+            return match ranks.is_multiple_of(nodes) {
+                true => Ok((nodes, ranks / nodes)),
+                false => Err(wrong(format!("{nodes} nodes do not share {ranks} ranks evenly"))),
+            };
+        };
+        let each = in_range("local_ranks", each)?;
+        let nodes = self.nodes.or(self.ranks.map(|ranks| ranks / each)).unwrap_or(fewest).max(1);
+        let ranks = nodes * each;
+        match self.ranks {
+            Some(asked) if asked != ranks => Err(wrong(format!(
+                "{asked} ranks are not {nodes} nodes of {each} ranks: `--ranks`, `--nodes` and \
+                 `local_ranks` contradict one another"
+            ))),
+            _ if i64::from(ranks) > MOST_RANKS => Err(wrong(format!(
+                "{nodes} nodes of {each} ranks are {ranks} ranks, and `--ranks` takes 1..={MOST_RANKS}"
+            ))),
+            _ => Ok((nodes, each)),
+        }
+    }
+
     /// The buffer that is asked for; `hidden`, `topk` and `experts` are those of `base` unless set.
     pub(crate) fn options(&self, base: BufferOptions) -> Result<BufferOptions, Failure> {
         let mut options = base;
@@ -115,7 +170,7 @@ impl Problem {
         }
         for (index, (name, value)) in self.set.iter().enumerate() {
             if self.set[..index].iter().any(|(earlier, _)| earlier == name) {
-                return Err(wrong(format!("`{name}` is given twice")));
+                return Err(twice(name, None));
             }
             self::set(&mut options, name, value)?;
         }
@@ -135,10 +190,11 @@ impl Problem {
     /// `--ranks 4 --set hidden=128`: the options as they stand on a command line.
     pub(crate) fn words(&self) -> String {
         let tokens = self.tokens.map(|tokens| format!(" --tokens {tokens}")).unwrap_or_default();
-        let set = self.set.iter().map(|(name, value)| format!(" --set {name}={value}"));
+        let set = self.set.iter().filter(|(name, _)| self.tokens.is_none() || name != MAX_TOKENS);
+        let set = set.map(|(name, value)| format!(" --set {name}={value}"));
         let plain = if self.plain { " --plain" } else { "" };
         let nodes = self.nodes.map(|nodes| format!(" --nodes {nodes}")).unwrap_or_default();
-        format!("--ranks {}{nodes}{tokens}{}{plain}", self.ranks, set.collect::<String>())
+        format!("--ranks {}{nodes}{tokens}{}{plain}", self.ranks(), set.collect::<String>())
     }
 }
 
@@ -238,6 +294,29 @@ fn set_tune(options: &mut BufferOptions, name: &str, value: &str) -> Result<(), 
 
 fn wrong(sentence: String) -> Failure {
     Failure::WrongUse(sentence)
+}
+
+/// Removes `name` from `set` and returns its value, or `given`, the value of the option of that name.
+pub(crate) fn taken(
+    set: &mut Vec<(String, String)>,
+    name: &str,
+    given: Option<u32>,
+) -> Result<Option<u32>, Failure> {
+    let mut number = given;
+    for (_, value) in set.extract_if(.., |(own, _)| own == name) {
+        if number.is_some() {
+            return Err(twice(name, given.map(|_| name)));
+        }
+        number = Some(in_range(name, &value)?);
+    }
+    Ok(number)
+}
+
+/// Parses a number of ranks or nodes.
+fn in_range(name: &str, value: &str) -> Result<u32, Failure> {
+    let number = value.parse().ok().filter(|number| (1..=MOST_RANKS).contains(number));
+    let number = number.and_then(|number| u32::try_from(number).ok());
+    number.ok_or_else(|| wrong(format!("`{name}` is {value}, it takes 1..={MOST_RANKS}")))
 }
 
 fn flag(name: &str, value: &str) -> Result<bool, Failure> {
@@ -346,7 +425,7 @@ mod tests {
     fn options(set: &[(&str, &str)]) -> Result<BufferOptions, String> {
         let set = set.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
         let problem =
-            Problem { ranks: 4, nodes: None, tokens: Some(9), set: set.collect(), plain: false };
+            Problem { ranks: None, nodes: None, tokens: Some(9), set: set.collect(), plain: false };
         problem.options(reference_options()).map_err(|failure| failure.to_string())
     }
 

@@ -31,7 +31,7 @@ use crate::wire::{Joint, Net};
 const MOST_SMS: i64 = 1024;
 
 /// Options of `run`.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Clone, clap::Args)]
 #[command(after_help = PROBLEM_HELP)]
 pub(crate) struct Options {
     /// A pipeline, or dispatch+combine; what layout, nvl-dispatch and nvl-combine need runs first. With
@@ -65,10 +65,17 @@ pub(crate) fn run(
 ) -> Result<(), Failure> {
     options.perturb.check(options.backend)?;
     if let Some(joint) = options.net.joint() {
+        options.node.check(joint)?;
         return run_between(options, joint, entries, &mut Talk { json, out });
     }
+    options.node.check_absent()?;
     match Asked::of(entries, &options.pipeline)? {
-        Asked::Standard(reach) => run_standard(options, reach, json, out, err),
+        Asked::Standard(reach) => {
+            let problem = options.problem.settled()?;
+            problem.without_nodes(&options.pipeline)?;
+            options.net.has_effect(&options.pipeline, None)?;
+            run_standard(&Options { problem, ..options.clone() }, reach, json, out, err)
+        }
         Asked::Declared(entry) => run_declared(options, &entry, json, out, err),
     }
 }
@@ -80,7 +87,7 @@ fn run_between(
     entries: &[AnyPipeline],
     talk: &mut Talk<'_>,
 ) -> Result<(), Failure> {
-    let problem = &options.problem;
+    let problem = options.problem.settled()?;
     let Some(nodes) = problem.nodes else {
         let what = format!("`{joint}` joins nodes: say how many, --nodes 2");
         return Err(Failure::WrongUse(what));
@@ -89,9 +96,9 @@ fn run_between(
         let what = format!("`{joint}` is for GPUs, which write to network cards: --backend gpu");
         return Err(Failure::WrongUse(what));
     }
-    let ranks = problem.ranks;
-    if nodes < 2 || !ranks.is_multiple_of(nodes) {
-        let what = format!("{nodes} processes do not share {ranks} ranks evenly");
+    let (_, local_ranks) = problem.shared(nodes)?;
+    if nodes < 2 {
+        let what = format!("`{joint}` joins nodes, and `--nodes` says that there is one");
         return Err(Failure::WrongUse(what));
     }
     let mut cases = Vec::new();
@@ -103,7 +110,8 @@ fn run_between(
         if is_open && matches!(joint, Joint::Cards(_)) {
             set.push(("network".to_string(), "ibgda".to_string()));
         }
-        cases.push((*entry, Problem { nodes: Some(nodes), set, ..problem.clone() }));
+        let own = Problem { set, ..problem.clone() };
+        cases.push((*entry, Subject::with(entry)?.asked(&own)?));
     }
     if let Some((name, _)) =
         problem.set.iter().find(|(name, _)| !cases.iter().any(|(entry, _)| knows(entry, name)))
@@ -115,7 +123,7 @@ fn run_between(
         options: &options.node,
         joint: joint.clone(),
         nodes: nodes as usize,
-        local_ranks: (ranks / nodes) as usize,
+        local_ranks: local_ranks as usize,
         machine: options.backend,
         sms: options.sms,
         perturb: options.perturb,
@@ -133,7 +141,7 @@ fn run_standard(
     err: &mut dyn Write,
 ) -> Result<(), Failure> {
     let buffer = options.problem.options(reference_options())?;
-    let ranks = options.problem.ranks as usize;
+    let ranks = options.problem.ranks() as usize;
     checked(&buffer, ranks)?;
     let mut compiler = None;
     let (group, machine) = match options.backend {
@@ -189,7 +197,9 @@ fn run_declared(
 ) -> Result<(), Failure> {
     let programs = Programs::find().map_err(no_machine)?;
     let subject = Subject::new(entry, &programs)?;
-    let ranks = subject.ranks(&options.problem)?;
+    let problem = subject.asked(&options.problem)?;
+    let ranks = subject.ranks(&problem)?;
+    options.net.has_effect(entry.name, subject.between_nodes(&problem)?)?;
     let mut host = None;
     let (group, machine) = match options.backend {
         Machine::Host => {
@@ -200,7 +210,7 @@ fn run_declared(
         Machine::Gpu => on_gpus(ranks, options.perturb)?,
     };
     let arch = group.backend().arch();
-    let calls = subject.calls(&options.problem, arch, options.seed, options.seed)?;
+    let calls = subject.calls(&problem, arch, options.seed, options.seed)?;
     warn(&programs, err);
     let sms = options.sms.unwrap_or(calls.blocks_min() + (options.seed % 3) as u32);
     let started = Instant::now();
@@ -279,7 +289,7 @@ impl Shown<'_> {
              experts, {}, seed {}\n",
             options.pipeline,
             self.machine,
-            options.problem.ranks,
+            options.problem.ranks(),
             self.buffer.payload.name(),
             self.buffer.via.name(),
             options.seed,

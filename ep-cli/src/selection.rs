@@ -1,7 +1,7 @@
 //! Which pipeline, in which configuration: the part of the command line that `emit`, `explain` and
 //! the later commands share.
 
-use ep_runtime::ir::{DimKind, Pipeline};
+use ep_runtime::ir::{DimKind, Elem, ElemType, Expr, Pipeline, walk};
 use ep_runtime::jit::Arch;
 use ep_runtime::plan::{Config, PlanError};
 use ep_runtime::{AnyPipeline, RuleSet};
@@ -9,8 +9,8 @@ use ep_runtime::{AnyPipeline, RuleSet};
 use crate::failure::Failure;
 use crate::suggestion::did_you_mean;
 
-/// Values for shape numbers that nobody gives: the shape that published figures use most. A number
-/// that is not here, or whose value lies outside of the declared range, takes the low end.
+/// Default values of shape numbers: the shape of DeepSeek-V3, which most published figures use. If the
+/// declared range excludes a value, the nearest one in the range is used.
 pub(crate) const REFERENCE_SHAPE: [(&str, i64); 7] = [
     ("ranks", 8),
     ("hidden", 7168),
@@ -21,10 +21,14 @@ pub(crate) const REFERENCE_SHAPE: [(&str, i64); 7] = [
     ("local_ranks", 8),
 ];
 
+/// Tokens of a rank in that shape.
+const REFERENCE_TOKENS: i64 = 4096;
+
 pub(crate) const SHAPE_HELP: &str = "\
 Shape numbers default to the reference shape: ranks 8, hidden 7168, topk 8, experts 256,
-stripes 64, max_tokens 128, local_ranks 8, or to the low end of the declared range if it
-excludes that value. Variants default to their first arm, tunes and args to their
+stripes 64, max_tokens 128, local_ranks 8. A number with another name is taken for hidden if
+rows have as many values, and for 4096 tokens if a size ends there; the others are as small as
+they may be. Values outside of the declared range become the nearest in it. Variants default to their first arm, tunes and args to their
 declared value; every optional tensor is present.";
 
 /// The options that choose a configuration.
@@ -63,9 +67,24 @@ impl Selection {
 
     /// The configuration of `entry` that the options ask for.
     pub(crate) fn of(&self, entry: &AnyPipeline) -> Result<Selected, Failure> {
-        let ranks = self.ranks.iter().map(|ranks| ("ranks", ranks.as_str()));
+        self.with(entry, None)
+    }
+
+    /// The configuration with one more number: its name, the option that sets it, and its value.
+    pub(crate) fn with(
+        &self,
+        entry: &AnyPipeline,
+        more: Option<(&str, &str, &str)>,
+    ) -> Result<Selected, Failure> {
+        let ranks = self.ranks.iter().map(|ranks| ("ranks", "ranks", ranks.as_str()));
+        let by_options: Vec<_> = ranks.chain(more).collect();
+        let is_set = |name: &str| self.set.iter().any(|(own, _)| own == name);
+        if let Some((name, option, _)) = by_options.iter().find(|(name, ..)| is_set(name)) {
+            return Err(twice(name, Some(option)));
+        }
         let set = self.set.iter().map(|(name, value)| (name.as_str(), value.as_str()));
-        let mut selected = select(entry, self.arch, ranks.chain(set))?;
+        let by_options = by_options.into_iter().map(|(name, _, value)| (name, value));
+        let mut selected = select(entry, self.arch, by_options.chain(set))?;
         selected.config.rules = if self.plain { RuleSet::None } else { RuleSet::All };
         Ok(selected)
     }
@@ -90,7 +109,7 @@ pub(crate) fn select<'a>(
     let mut given: Vec<&str> = Vec::new();
     for (name, value) in set {
         if given.contains(&name) {
-            return Err(Failure::WrongUse(format!("`{name}` is given twice")));
+            return Err(twice(name, None));
         }
         given.push(name);
         config.set(&ir, name, value).map_err(refused)?;
@@ -100,7 +119,7 @@ pub(crate) fn select<'a>(
         if let DimKind::Given { low, high, step } = dim.kind
             && !config.dims.contains_key(&dim.name)
         {
-            let value = reference(&dim.name, low, high, step);
+            let value = reference(&ir, &dim.name, (low, high, step));
             config.dims.insert(dim.name.clone(), value);
             assumed.push((dim.name.clone(), value));
         }
@@ -108,10 +127,48 @@ pub(crate) fn select<'a>(
     Ok(Selected { ir, config, assumed })
 }
 
-fn reference(name: &str, low: i64, high: i64, step: i64) -> i64 {
-    let known = REFERENCE_SHAPE.iter().find(|(known, _)| *known == name);
-    let fits = |value: &i64| (low..=high).contains(value) && (value - low) % step.max(1) == 0;
-    known.map(|(_, value)| *value).filter(fits).unwrap_or(low)
+/// The default of a shape number, from its name or from how the declaration uses it.
+fn reference(ir: &Pipeline, name: &str, (low, high, step): (i64, i64, i64)) -> i64 {
+    let of_name = |name: &str| {
+        REFERENCE_SHAPE.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
+    };
+    let of_use = || match name {
+        "nodes" => None,
+        _ if is_row_extent(ir, name) => of_name("hidden"),
+        _ if ends_a_size(ir, name) => Some(REFERENCE_TOKENS),
+        _ => None,
+    };
+    let value = of_name(name).or_else(of_use).unwrap_or(low).clamp(low, high);
+    value - (value - low) % step.max(1)
+}
+
+/// Whether `name` is the length of a row of a message or tensor.
+fn is_row_extent(ir: &Pipeline, name: &str) -> bool {
+    let is_it =
+        |dim: Option<&Expr>| matches!(dim, Some(Expr::Name { name: own, .. }) if own == name);
+    let mut fields = ir.messages.iter().flat_map(|message| &message.fields);
+    let values = [Elem::F32, Elem::Bf16, Elem::E4m3];
+    let has_values = |elem: &ElemType| match elem {
+        ElemType::Scalar { elem } => values.contains(elem),
+        ElemType::OfAxis { .. } => true,
+        ElemType::Bits { .. } => false,
+    };
+    fields.any(|field| field.row && is_it(field.dims.last()))
+        || ir.tensors.iter().any(|tensor| {
+            tensor.dims.len() > 1 && has_values(&tensor.elem) && is_it(tensor.dims.last())
+        })
+}
+
+/// Whether `name` bounds a size that callers choose.
+fn ends_a_size(ir: &Pipeline, name: &str) -> bool {
+    let ends = ir.sizes.iter().filter_map(|size| size.values.as_ref()).map(|values| &values.high);
+    let mut found = false;
+    ends.for_each(|end| {
+        walk::expr(end, &mut |part| {
+            found |= matches!(part, Expr::Name { name: own, .. } if own == name);
+        });
+    });
+    found
 }
 
 /// The pipeline called `name`.
@@ -122,6 +179,12 @@ pub(crate) fn find<'a>(entries: &'a [AnyPipeline], name: &str) -> Result<&'a Any
         let names = names.join(", ");
         Failure::WrongUse(format!("there is no pipeline `{name}`; there are {names}{hint}"))
     })
+}
+
+/// The error for a number that is given twice, or by both `--set` and an option.
+pub(crate) fn twice(name: &str, option: Option<&str>) -> Failure {
+    let same = option.map(|option| format!(": `--set {name}=` is `--{option}`"));
+    Failure::WrongUse(format!("`{name}` is given twice{}", same.unwrap_or_default()))
 }
 
 /// A refusal of the plan, with the exit code that its kind has.
@@ -147,10 +210,12 @@ mod tests {
 
     #[test]
     fn the_reference_shape_yields_to_the_declared_range() {
-        assert_eq!(reference("hidden", 16, 32768, 16), 7168);
-        assert_eq!(reference("hidden", 16, 4096, 16), 16);
-        assert_eq!(reference("ranks", 3, 63, 2), 3);
-        assert_eq!(reference("unheard_of", 5, 9, 1), 5);
+        let ir = (ep_runtime::pipelines::ALL[0].ir)();
+        assert_eq!(reference(&ir, "hidden", (16, 32768, 16)), 7168);
+        assert_eq!(reference(&ir, "hidden", (16, 4096, 16)), 4096);
+        assert_eq!(reference(&ir, "hidden", (8192, 16384, 16)), 8192);
+        assert_eq!(reference(&ir, "ranks", (3, 63, 2)), 7);
+        assert_eq!(reference(&ir, "unheard_of", (5, 9, 1)), 5);
     }
 
     #[test]

@@ -16,20 +16,20 @@ use crate::failure::Failure;
 /// The option of `run` and `check`.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct Net {
-    /// The network between nodes, where a pipeline has any: a model of one, with what follows a colon of
+    /// The network between nodes, where a pipeline has any: by default a model of one, with what follows a colon of
     /// latency=2us, ordered, bytes-per-us=100, dead=0-2 (nothing comes from rank 0 to rank 2); or, for `run`,
     /// with a process for each node, libfabric:tcp and the like, or ibgda:mlx5_0,mlx5_1 (GPUs write to the
     /// cards of their ranks in turn; not yet run on hardware)
-    #[arg(long = "net", value_name = "NETWORK", default_value = "model")]
-    kind: Kind,
+    #[arg(long = "net", value_name = "NETWORK")]
+    kind: Option<Kind>,
 }
 
 impl Net {
     /// What joins processes, if they are to be joined.
     pub(crate) fn joint(&self) -> Option<&Joint> {
         match &self.kind {
-            Kind::Joint(joint) => Some(joint),
-            Kind::Model(_) => None,
+            Some(Kind::Joint(joint)) => Some(joint),
+            Some(Kind::Model(_)) | None => None,
         }
     }
 
@@ -43,13 +43,39 @@ impl Net {
         }
     }
 
+    /// Refuses options of the model that have no effect. `nodes` is the number of nodes and of ranks per node
+    /// of a pipeline that uses a network.
+    pub(crate) fn has_effect(&self, name: &str, nodes: Option<(u32, u32)>) -> Result<(), Failure> {
+        let Some(Kind::Model(options)) = &self.kind else { return Ok(()) };
+        let Some((nodes, each)) = nodes else {
+            let what = format!("{name} sends nothing between nodes here: `--net` has no effect");
+            return Err(Failure::WrongUse(what));
+        };
+        let (ranks, each) = ((nodes * each) as usize, each as usize);
+        for (from, to) in &options.dead_links {
+            let what = match from.max(to) {
+                last if *last >= ranks => format!("there is no rank {last} of {ranks}"),
+                _ if from / each == to / each => format!("ranks {from} and {to} are on one node"),
+                _ => continue,
+            };
+            let what = format!("`dead={from}-{to}` is no link between nodes: {what}");
+            return Err(Failure::WrongUse(what));
+        }
+        Ok(())
+    }
+
     /// The network that a plan asks for, if it does.
     pub(crate) fn network(
         &self,
         backend: &Arc<HostBackend>,
         plan: &Plan,
     ) -> Result<Option<ModelNetwork>, CallError> {
-        let Kind::Model(options) = &self.kind else { return Ok(None) };
+        let usual = ModelOptions::default();
+        let options = match &self.kind {
+            None => &usual,
+            Some(Kind::Model(options)) => options,
+            Some(Kind::Joint(_)) => return Ok(None),
+        };
         ModelNetwork::of_plan(backend, plan, options).map_err(CallError::Network)
     }
 }
@@ -92,12 +118,6 @@ impl fmt::Display for Joint {
     }
 }
 
-impl Default for Kind {
-    fn default() -> Kind {
-        Kind::Model(ModelOptions::default())
-    }
-}
-
 /// `libfabric:PROVIDER`
 pub(crate) fn provider(text: &str) -> Result<Provider, String> {
     match text.strip_prefix("libfabric:") {
@@ -124,12 +144,21 @@ impl FromStr for Kind {
                 "`{name}` is no network: `model`, `libfabric:tcp` and `ibgda` are"
             ));
         }
+        let mut given = Vec::new();
         for setting in settings.split(',').filter(|setting| !setting.is_empty()) {
             let (name, value) = setting.split_once('=').unwrap_or((setting, ""));
             let wrong = || format!("`{setting}` is no setting of a network");
+            let what = if name == "ordered" { "reorder" } else { name };
+            if what != "dead" && given.contains(&what) {
+                return Err(format!("`{setting}` contradicts another setting of the network"));
+            }
+            given.push(what);
             match name {
                 "latency" => options.latency = duration(value).ok_or_else(wrong)?,
-                "bytes-per-us" => options.bytes_per_us = value.parse().map_err(|_| wrong())?,
+                "bytes-per-us" => {
+                    let bytes = value.parse().ok().filter(|bytes| *bytes > 0);
+                    options.bytes_per_us = bytes.ok_or_else(wrong)?;
+                }
                 "reorder" if value.is_empty() => options.reorder = true,
                 "ordered" if value.is_empty() => options.reorder = false,
                 "dead" => {
@@ -176,6 +205,10 @@ mod tests {
         let said = |text: &str| text.parse::<Kind>().map(drop).unwrap_err();
         assert_eq!(said("model:latency=2"), "`latency=2` is no setting of a network");
         assert_eq!(said("model:dead=3"), "`dead=3` is no setting of a network");
+        let no_bytes = "`bytes-per-us=0` is no setting of a network";
+        assert_eq!(said("model:bytes-per-us=0"), no_bytes);
+        let both = "`ordered` contradicts another setting of the network";
+        assert_eq!(said("model:reorder,ordered"), both);
         assert_eq!(said("tcp"), "`tcp` is no network: `model`, `libfabric:tcp` and `ibgda` are");
         assert!(said("libfabric:tpc").contains("tpc"));
     }

@@ -71,6 +71,7 @@ fn list_has_the_names_that_scripts_rely_on() {
         let line = done.out.lines().find(|line| line.split_whitespace().next() == Some(name));
         let line = line.unwrap_or_else(|| panic!("no {name} in\n{}", done.out));
         assert_eq!(line.split_whitespace().nth(1), Some("emitted"), "{line}");
+        assert!(line.ends_with('.') && !line.contains(". "), "one whole sentence: {line}");
     }
     assert_eq!(done.code, 0, "{}", done.err);
 }
@@ -155,6 +156,12 @@ fn explain_tells_what_a_buffer_takes() {
     assert_eq!(done.code, 2);
     assert_eq!(done.err, "error: Layout has no buffer; `--tokens` belongs to nvl-dispatch\n");
     assert_eq!(run("explain nvl-dispatch --live 2").code, 2);
+    let by_option = run("explain decode-dispatch --tokens 64");
+    assert!(by_option.out.contains("max_tokens=64"), "{}{}", by_option.out, by_option.err);
+    assert_eq!(by_option.out, run("explain decode-dispatch --set max_tokens=64").out);
+    let both = run("explain decode-dispatch --tokens 64 --set max_tokens=64").err;
+    let said = "error: `max_tokens` is given twice: `--set max_tokens=` is `--tokens`\n";
+    assert_eq!(both, said);
 }
 
 #[test]
@@ -206,6 +213,7 @@ fn exit_codes_tell_wrong_use_from_failure() {
         "emit nvl-dispatch --set hidden=2881",
         "emit --all",
         "emit layout --all --out x",
+        "emit --all --out x --plain",
         "emit layout --out x",
         "emit layout --check",
         "cache no-such-action",
@@ -249,6 +257,8 @@ fn numbers_out_of_range_are_wrong_use() {
         "check --random 2 --seed 18446744073709551615",
         "check --mutants --seed 3",
         "check --mutants --tokens 3",
+        "check --random 3 --nodes 2",
+        "check --courses 3 --net model:ordered",
         "bench --backend host --processes",
         "bench --backend host --cooperative true",
         "bench --backend host --devices 0,0",

@@ -225,8 +225,10 @@ impl Compiler {
     }
 
     fn run(&self, command: &mut Command, folder: &Path) -> Result<(), CompileError> {
+        // The compiler also writes its temporary files here, where no other user can replace them.
         let output = command
             .current_dir(folder)
+            .env("TMPDIR", folder)
             .output()
             .map_err(|error| CompileError::Io(self.command.join(" "), error))?;
         if output.status.success() {

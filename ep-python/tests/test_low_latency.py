@@ -501,7 +501,7 @@ class Refusals(unittest.TestCase):
     def test_shapes_that_do_not_fit(self) -> None:
         group, shape = epforge.Group.on_host(2), {"tokens": 4, "hidden": 128, "topk": 2, "experts": 4}
         for options, wanted in (
-            ({"between": 0}, "0 calls between their phases are too few to make one"),
+            ({"between": 0}, "`between` is 0, and it takes 1 to 64"),
             ({"payload": "fp4"}, "payload `fp4` is none of bf16, fp8, fp8-packed"),
             (
                 {"placement": [0, 3, 4]},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import subprocess
 import sys
 import unittest
@@ -96,6 +97,32 @@ class Refusals(unittest.TestCase):
         with self.assertRaisesRegex(epforge.Error, "5 tokens, where 4 is the most"):
             self.buffer.dispatch(np.zeros((5, 128), x.dtype), np.zeros((5, 3), np.int64), rank=0)
 
+    def test_numbers_of_a_call_that_are_out_of_range(self) -> None:
+        x, ids = self.own.x[0], self.own.topk_idx[0]
+        for sms in (0, -1, 2**40):
+            self.refused(f"`sms` is {sms}, and it takes 1 to 2147483647", x, ids, sms=sms)
+        for timeout in (0, -1, math.nan, math.inf, 1e300):
+            wanted = f"`timeout` is {timeout}, and it takes more than 0 and at most 1000000 seconds"
+            self.refused(wanted, x, ids, timeout=timeout)
+
+    def test_numbers_of_a_group_that_are_out_of_range(self) -> None:
+        unique_id = epforge.UniqueId.local()
+        on_host, join, over = epforge.Group.on_host, epforge.Group.join, epforge.Group.over_network
+        for ranks in (-1, 0, 65, 2**31):
+            with self.assertRaisesRegex(epforge.Mismatch, f"`ranks` is {ranks}, and it takes 1 to 64"):
+                on_host(ranks)
+        for make, name in (
+            (lambda: on_host(2, nodes=0), "nodes"),
+            (lambda: on_host(2, patience=math.nan), "patience"),
+            (lambda: epforge.Group.on_gpus(timeout=-1), "timeout"),
+            (lambda: join(unique_id, 0, 2**31), "ranks"),
+            (lambda: join(unique_id, 0, 2, deadline=1e18), "deadline"),
+            (lambda: over(unique_id, 0, 2, ranks=2**40), "ranks"),
+            (lambda: over(unique_id, 0, 2, deadline=-1), "deadline"),
+        ):
+            with self.assertRaisesRegex(epforge.Mismatch, f"`{name}` is .* and it takes"):
+                make()
+
     def test_a_group_that_was_refused_goes_on(self) -> None:
         with self.assertRaises(epforge.Mismatch):
             self.buffer.dispatch(self.own.x[0], None, rank=0)
@@ -108,6 +135,9 @@ class Refusals(unittest.TestCase):
             ({"via": "mail"}, "via `mail` is none of direct, ring"),
             ({"live": 0}, "a buffer with 0 live outputs can make no call"),
             ({"placement": [0, 9]}, "a placement of 8 experts on 2 ranks has 3 ascending numbers from 0 to 8"),
+            ({"biases": -1}, "`biases` is -1, and it takes 0 to 2147483647"),
+            ({"capacity": 2**40}, "`capacity` is 1099511627776, and it takes 0 to 2147483647"),
+            ({"alignment": -1}, "`alignment` is -1, and it takes 0 to 2147483647"),
         ):
             with self.assertRaises(epforge.Error) as caught:
                 made(self.group, self.own, **options)

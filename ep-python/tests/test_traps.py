@@ -83,10 +83,13 @@ class Results(unittest.TestCase):
         pairs = [buffer.dispatch(own.x[r], own.topk_idx[r], rank=r) for r in range(2)]
         rows = pairs[0][0].x
         whole = np.zeros((8, own.hidden), own.x[0].dtype)
+        fixed = whole[4:].copy()
+        fixed.flags.writeable = False
         for out, wanted in (
             (whole[:3], "`out` is [3, 128], and has to be [4, 128]"),
             (whole[::2], "`out` has gaps between its rows: make it contiguous"),
             (whole[:4, :64], "`out` is [4, 64], and has to be [4, 128]"),
+            (fixed, "`out` is read-only, and sums are left in it"),
             (whole[:4].astype(np.float32), "`out` has elements of float32, and has to have bfloat16"),
         ):
             with self.assertRaises(epforge.Mismatch) as caught:

@@ -58,6 +58,9 @@ use queue::Machine;
 /// about time. The emulator detects a wait that can never end, and such a wait expires at once.
 pub const TIMEOUT: Duration = Duration::from_secs(3600);
 
+/// Most ranks of the emulator: 64 nodes of 8 ranks.
+pub const MOST_RANKS: u32 = 512;
+
 /// Options of a group on the host.
 #[derive(Debug, Clone)]
 pub struct HostOptions {
@@ -100,6 +103,12 @@ impl HostBackend {
         programs: &Arc<Programs>,
         options: HostOptions,
     ) -> Result<Arc<HostBackend>, BackendError> {
+        if options.spec.ranks > MOST_RANKS {
+            let ranks = options.spec.ranks;
+            let what =
+                format!("{ranks} ranks are too many: the emulator runs {MOST_RANKS} at most");
+            return Err(BackendError::Wrong { what });
+        }
         if options.local.is_empty() || options.local.end > options.spec.ranks as usize {
             let (local, ranks) = (&options.local, options.spec.ranks);
             let what = format!("ranks {local:?} of {ranks} are none to run here");

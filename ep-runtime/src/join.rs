@@ -30,8 +30,8 @@ use std::time::{Duration, Instant};
 
 pub use descriptors::exchange_descriptors;
 pub use error::JoinError;
-pub(crate) use id::unique_name;
 pub use id::{ID_VARIABLE, JOB_VARIABLE, Member, SECRET_VARIABLE, UniqueId};
+pub(crate) use id::{NAME_PREFIX, unique_name};
 
 use gate::{Meeting, soon};
 use key::Key;

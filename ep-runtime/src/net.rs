@@ -37,6 +37,7 @@ mod rows;
 mod shared_memory;
 mod signals;
 mod stream;
+mod swept;
 #[allow(dead_code, reason = "C structs are declared in full")]
 mod sys;
 mod together;

@@ -256,6 +256,17 @@ fn one_rank_sends_to_itself_at_length() {
 
 /// Every access is ordered with every other one that it must be ordered with.
 #[test]
+fn an_emulator_of_too_many_ranks_is_refused() {
+    let Some(programs) = programs() else { return };
+    let refused = HostBackend::new(programs, HostOptions::new(1 << 31)).err();
+    let said = refused.map(|error| error.to_string()).unwrap_or_default();
+    assert!(
+        said.contains("2147483648 ranks are too many: the emulator runs 512 at most"),
+        "{said}"
+    );
+}
+
+#[test]
 fn no_access_races_with_another() {
     check(&direct(), Build::Checked, 0..2);
     check(&ring(), Build::Checked, 0..2);

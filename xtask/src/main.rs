@@ -10,7 +10,7 @@ mod sources;
 mod test;
 mod tidy;
 
-#[expect(unreachable_pub, reason = "the same file is a public part of ep-runtime")]
+#[expect(unreachable_pub, dead_code, reason = "the same file is a public part of ep-runtime")]
 #[path = "../../ep-runtime/src/jit/find.rs"]
 mod find;
 

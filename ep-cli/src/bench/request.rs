@@ -12,7 +12,7 @@ use super::routing::RoutingName;
 use crate::failure::Failure;
 use crate::machine::{GpuRequest, Machine, Perturb, SharingName};
 use crate::numbers::{count, millis, positive};
-use crate::problem::{Problem, checked, fits_here};
+use crate::problem::{Problem, checked, fits_here, taken};
 use crate::processes;
 use crate::selection::assignment;
 use crate::suggestion::did_you_mean;
@@ -277,7 +277,13 @@ impl Options {
             self.for_host()?;
         }
         let usual = if on_host { 2 } else { found.max(1) };
-        let ranks = match (&self.devices, self.ranks) {
+        let mut set = self.set.clone();
+        let asked = taken(&mut set, "ranks", self.ranks)?;
+        if self.devices.is_some() && asked.is_some() {
+            let what = "`--devices` says how many ranks there are: `ranks` is not set as well";
+            return Err(Failure::WrongUse(what.to_owned()));
+        }
+        let ranks = match (&self.devices, asked) {
             (Some(devices), _) => devices.len(),
             (None, Some(ranks)) => ranks as usize,
             (None, None) => usual,
@@ -286,13 +292,8 @@ impl Options {
         if let Some(killed) = self.kill.filter(|killed| *killed >= ranks) {
             return Err(Failure::WrongUse(format!("there is no rank {killed} of {ranks}")));
         }
-        let problem = Problem {
-            ranks: ranks as u32,
-            nodes: None,
-            tokens: None,
-            set: self.set.clone(),
-            plain: false,
-        };
+        let problem =
+            Problem { ranks: Some(ranks as u32), nodes: None, tokens: None, set, plain: false };
         let mut options = crate::problem::reference_options();
         (options.one_launch, options.push_combine) = (None, None);
         options = problem.options(options)?;

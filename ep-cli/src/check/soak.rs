@@ -144,7 +144,7 @@ fn check(options: &Options, seed: u64, plain: bool) -> super::Options {
         every_fault: seed % STRUCK == 2,
         coverage: false,
         problem: Problem {
-            ranks: options.ranks,
+            ranks: Some(options.ranks),
             nodes: None,
             tokens: None,
             set: Vec::new(),

@@ -99,7 +99,7 @@ impl Trial<'_> {
     }
 
     fn run_standard(&self, standard: &Standard, programs: &Arc<Programs>) -> Result<u64, Trouble> {
-        let ranks = self.problem.ranks as usize;
+        let ranks = self.problem.ranks() as usize;
         let Some(shape) = self.shape else {
             return self.run_shape(standard.reach, &standard.options, ranks, programs);
         };

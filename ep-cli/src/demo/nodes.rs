@@ -51,7 +51,7 @@ pub(super) fn run(options: &Nodes, nodes: usize, talk: &mut Talk<'_>) -> Result<
     let problem = |settings: Settings| {
         let own = |(name, value): &(&str, &str)| (name.to_string(), value.to_string());
         Problem {
-            ranks: (nodes * LOCAL_RANKS) as u32,
+            ranks: Some((nodes * LOCAL_RANKS) as u32),
             nodes: Some(nodes as u32),
             tokens: Some(TOKENS),
             set: settings.iter().map(own).collect(),

@@ -4,9 +4,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use ep_runtime::ir::Choice;
 use ep_runtime::plan::{Plan, kebab};
-use ep_runtime::{Recipe, RoleRecipe, RuleSet, pipelines};
 use ep_verify::selftest::Operation;
 
 use crate::failure::Failure;
@@ -27,12 +25,8 @@ pub(super) struct Measured {
 }
 
 impl Measured {
-    /// None for a pipeline that was not measured with rows of this kind, or whose roles are carried out in another way
-    /// than those that were.
+    /// None for a pipeline that was not measured with rows of this kind.
     pub(super) fn of(plan: &Plan) -> Result<Option<Measured>, Failure> {
-        if !is_as_measured(plan) {
-            return Ok(None);
-        }
         let arm = plan.arms.iter().find(|(axis, _)| axis == "payload").map(|(_, arm)| kebab(arm));
         let results = KEPT.map(read).into_iter().collect::<Result<Vec<_>, _>>();
         let results = results.map_err(Failure::Failed)?.concat();
@@ -103,20 +97,6 @@ impl Measured {
         };
         self.calls.iter().map(object).collect()
     }
-}
-
-/// Whether the roles are carried out as those of the standard pipeline of this name are.
-fn is_as_measured(plan: &Plan) -> bool {
-    let name = kebab(&plan.pipeline);
-    let Some(entry) = pipelines::ALL.iter().find(|entry| entry.name == name) else { return false };
-    let standard = (entry.ir)();
-    let choices = standard.choices();
-    let is_its = |choice: &&Choice| choice.arms.iter().eq(plan.arms.iter().map(|(_, arm)| arm));
-    choices.iter().find(is_its).is_some_and(|choice| {
-        let recipe = Recipe::of(&standard.select(choice), RuleSet::All);
-        let shown = |role: &RoleRecipe| (role.how(), role.who(1, None));
-        recipe.roles.iter().map(shown).eq(plan.recipe.roles.iter().map(shown))
-    })
 }
 
 /// Whether graphs of calls of a single pipeline followed one another, with tokens spread evenly.

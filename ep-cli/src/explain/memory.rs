@@ -7,12 +7,13 @@ use ep_runtime::plan::Plan;
 use crate::failure::Failure;
 use crate::json::Object;
 use crate::numbers::{count, positive};
-use crate::problem::{memory_parts, reference_options, set, unfit};
+use crate::problem::{MAX_TOKENS, memory_parts, reference_options, set, unfit};
 
 /// The size of a buffer, of which a plan knows nothing.
 #[derive(Debug, clap::Args)]
 pub(super) struct Size {
-    /// Most tokens of a rank; shows the memory of a buffer with this dispatch
+    /// Most tokens of a rank: of a pipeline that has max_tokens, short for --set max_tokens=N; of nvl-dispatch, those
+    /// of a buffer whose memory is shown
     #[arg(long, value_name = "N", value_parser = count)]
     tokens: Option<usize>,
     /// Handles, outputs and combine inputs of the buffer, each; 1 by default
@@ -30,14 +31,14 @@ pub(super) struct BufferMemory {
 }
 
 impl BufferMemory {
-    /// None if nobody asks; `given` are the assignments of the command line, which are right.
+    /// None without `--tokens`, and where `--tokens` sets a shape number; `given` are the assignments of the command line, which are right.
     pub(super) fn of(
         size: &Size,
         ir: &Pipeline,
         plan: &Plan,
         given: &[(String, String)],
     ) -> Result<Option<BufferMemory>, Failure> {
-        let Some(tokens) = size.tokens else { return Ok(None) };
+        let Some(tokens) = size.tokens.filter(|_| !has_max_tokens(ir)) else { return Ok(None) };
         if ir.name != (BuiltIn::entry(StandardPipeline::NvlDispatch).ir)().name {
             let what = format!("{} has no buffer; `--tokens` belongs to nvl-dispatch", ir.name);
             return Err(Failure::WrongUse(what));
@@ -63,6 +64,19 @@ impl BufferMemory {
         let sizes = [("tokens", self.options.tokens as u64), ("live", self.options.live as u64)];
         let all = sizes.into_iter().chain(memory_parts(&self.usage));
         all.fold(Object::new(), |object, (name, value)| object.with(name, value))
+    }
+}
+
+/// Whether the shape bounds the tokens of a rank.
+fn has_max_tokens(ir: &Pipeline) -> bool {
+    ir.dims.iter().any(|dim| dim.name == MAX_TOKENS)
+}
+
+impl Size {
+    /// The shape number that `--tokens` sets, for a pipeline that has one.
+    pub(super) fn max_tokens(&self, ir: &Pipeline) -> Option<(&'static str, String)> {
+        let tokens = self.tokens.filter(|_| has_max_tokens(ir))?;
+        Some((MAX_TOKENS, tokens.to_string()))
     }
 }
 

@@ -34,6 +34,31 @@ mod own {
                 for t in stripe { store here[t] = in_rank[t, me] as i32; }
             }
         }
+
+        /// Sends each row to the rank that it names, halved.
+        pub pipeline Halved {
+            shape { ranks: 1..=64, width: 16..=4096 step 16, most: 1..=512, slots: 2..=9 }
+            size tokens in 0..=most;
+            input x: bf16[tokens, width], to: i32[tokens] in 0..ranks, seen: i32[slots];
+            output y: bf16[ranks, most, width], first: i32[1];
+            tune { stripes: 2 in [1, 2, 4] }
+            cuda fn half(v: f32) -> f32 = r"__device__ inline float half(float v) { return 0.5f * v; }";
+            message Row { row x: bf16[width], token: i32 }
+            channel ring: ring<Row> over nvlink from Send to Take per all {
+                depth: 16, chunk: 1, header: [count],
+            };
+
+            role Send[peer] on even blocks, 4 warps {
+                announce ring[peer] { count: sum(token in stripe: (to[token] == peer) as i32) };
+                for token in stripe where to[token] == peer {
+                    push ring[peer] { x: half(x[token] as f32) as bf16, token: token };
+                }
+            }
+            role Take[peer] on odd blocks, 4 warps {
+                for message in ring[peer] { store y[peer, message.token] = message.x; }
+            }
+            role First on last block, 1 warps { store first[0] = seen[0]; }
+        }
     }
 }
 
@@ -69,6 +94,38 @@ fn any_pipeline_is_held_against_its_declaration() {
     assert!(code == 2 && text.contains("no pipeline here has `hidden`"), "{text}");
     let (code, text) = said(&[TOLD], "run layout").expect("as before");
     assert!(code == 2 && text.contains("there is no pipeline `layout`"), "{text}");
+}
+
+/// `explain` picks realistic values for a user's shape numbers, and names rows that move slowly.
+#[test]
+fn explain_takes_a_shape_of_use_and_names_slow_rows() {
+    let halved = AnyPipeline::of::<own::Halved>();
+    let (code, text) = said(&[halved], "explain halved").expect("no compiler is needed");
+    assert_eq!(code, 0, "{text}");
+    assert!(text.contains("reference shape: ranks 8, width 4096, most 512, slots 2\n"), "{text}");
+    let slow =
+        "Send +15: `half` computes the row `x`, so lanes load and store it element by element";
+    assert_eq!(text.matches("  slow: ").count(), 1, "{text}");
+    assert!(text.contains(slow), "{text}");
+    let (_, text) = said(&pipelines::ALL, "explain nvl-dispatch").expect("as before");
+    assert!(!text.contains("slow: "), "{text}");
+}
+
+/// `explain` shows measured times only for the text that was measured.
+#[test]
+fn times_belong_to_the_text_that_was_measured() {
+    let standard = AnyPipeline::of::<pipelines::DecodeCombine>();
+    let copy = AnyPipeline { digest: standard.digest ^ 1, ..standard };
+    for (entry, options, is_measured) in [
+        (standard, "", true),
+        (copy, "", false),
+        (standard, " --plain", false),
+        (standard, " --set sum_warps=8", false),
+    ] {
+        let line = format!("explain decode-combine{options}");
+        let (code, text) = said(&[entry], &line).expect("no compiler is needed");
+        assert!(code == 0 && text.contains("measured in CUDA graphs") == is_measured, "{text}");
+    }
 }
 
 /// A text that does not say what its declaration does.

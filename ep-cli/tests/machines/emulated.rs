@@ -2,8 +2,14 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
-use crate::{epforge, good, text};
+use ep_runtime::jit::Scratch;
+use ep_runtime::join::{ID_VARIABLE, UniqueId};
+
+use serde_json::Value;
+
+use crate::{epforge, good, objects, text};
 
 #[test]
 fn run_tells_what_each_role_moved() {
@@ -84,33 +90,119 @@ fn a_soak_ends_with_what_it_did() {
 
 #[test]
 fn wrong_use_is_told_apart() {
-    for (line, code, part) in [
-        ("run nothing", 2, "there is no pipeline `nothing`"),
-        ("run node-dispatch --nodes 3", 2, "3 nodes do not share 4 ranks evenly"),
-        ("run expand --nodes 2", 2, "expand knows of no nodes"),
-        ("run node-dispatch --net model:late=2us", 2, "`late=2us` is no setting of a network"),
-        ("run node-dispatch --set network=tcp", 2, "`network` is tcp, it takes rdma, ibgda"),
-        ("run expand --set network=ibgda", 2, "has no `network`"),
-        ("check node-dispatch --net libfabric:tcp", 2, "ranks of one have `model`"),
-        ("run node-dispatch --net libfabric:tcp", 2, "say how many, --nodes 2"),
-        ("run node-dispatch --nodes 3 --net libfabric:tcp", 2, "3 processes do not share 4 ranks"),
-        ("run node-dispatch --nodes 2 --net libfabric:tcp --set a=1", 2, "knows of no `a`"),
-        ("run expand --set hiden=16", 2, "did you mean `hidden`?"),
-        ("check expand --fault one-target", 2, "a fault of the standard pipelines"),
-        ("run layout --set depht=3", 2, "there is no `depht`"),
-        ("run layout --ranks 65", 2, "--ranks"),
-        ("check nvl-dispatch --set hidden=100", 2, "takes 16..=32768 step 16"),
-        ("check nvl-dispatch --mode fastest", 2, "fastest"),
-        ("run nvl-dispatch --set hidden=100", 2, "takes 16..=32768 step 16"),
+    for (line, part) in [
+        ("run nothing", "there is no pipeline `nothing`"),
+        ("run node-dispatch --nodes 3", "3 nodes do not share 4 ranks evenly"),
+        ("run node-dispatch --net model:late=2us", "`late=2us` is no setting of a network"),
+        ("run node-dispatch --set network=tcp", "`network` is tcp, it takes rdma, ibgda"),
+        ("run expand --set network=ibgda", "has no `network`"),
+        ("check node-dispatch --net libfabric:tcp", "ranks of one have `model`"),
+        ("run node-dispatch --net libfabric:tcp", "say how many, --nodes 2"),
+        ("run node-dispatch --nodes 3 --net libfabric:tcp", "3 nodes do not share 4 ranks evenly"),
+        ("run node-dispatch --nodes 2 --net libfabric:tcp --set a=1", "knows of no `a`"),
+        ("run expand --set hiden=16", "did you mean `hidden`?"),
+        ("check expand --fault one-target", "a fault of the standard pipelines"),
+        ("run layout --set depht=3", "there is no `depht`"),
+        ("run layout --ranks 65", "--ranks"),
+        ("check nvl-dispatch --set hidden=100", "takes 16..=32768 step 16"),
+        ("check nvl-dispatch --mode fastest", "fastest"),
+        ("run nvl-dispatch --set hidden=100", "takes 16..=32768 step 16"),
     ] {
-        let done = epforge(line, None);
-        let (out, err) = (text(&done.stdout), text(&done.stderr));
-        if err.contains("no C++ compiler") {
-            continue;
-        }
-        assert_eq!(done.status.code(), Some(code), "{line}: {out}{err}");
-        assert!(format!("{out}{err}").contains(part), "{line}: {out}{err}");
+        is_wrong_use(line, part);
     }
+}
+
+fn is_wrong_use(line: &str, part: &str) {
+    let done = epforge(line, None);
+    let (out, err) = (text(&done.stdout), text(&done.stderr));
+    let is_told = err.contains("no C++ compiler") || format!("{out}{err}").contains(part);
+    assert!(is_told, "{line}: {out}{err}");
+    assert!(done.status.code() == Some(2) || err.contains("no C++ compiler"), "{line}: {out}{err}");
+}
+
+#[test]
+fn options_that_contradict_or_do_nothing_are_refused() {
+    for (line, part) in [
+        ("run expand --nodes 2", "expand knows of no nodes: `--nodes` has no effect"),
+        ("run expand --set nodes=2", "expand knows of no nodes: `--nodes` has no effect"),
+        ("check expand --set nodes=2", "expand knows of no nodes: `--nodes` has no effect"),
+        ("run dispatch+combine --nodes 2", "dispatch+combine knows of no nodes"),
+        ("check dispatch+combine --nodes 2", "dispatch+combine knows of no nodes"),
+        ("run expand --ranks 5 --set ranks=4", "given twice: `--set ranks=` is `--ranks`"),
+        ("run layout --ranks 5 --set ranks=5", "given twice: `--set ranks=` is `--ranks`"),
+        ("check expand --ranks 5 --set ranks=4", "given twice: `--set ranks=` is `--ranks`"),
+        ("emit expand --ranks 5 --set ranks=4", "given twice: `--set ranks=` is `--ranks`"),
+        ("explain expand --ranks 5 --set ranks=4", "given twice: `--set ranks=` is `--ranks`"),
+        (
+            "bench --backend host --ranks 2 --set ranks=2",
+            "given twice: `--set ranks=` is `--ranks`",
+        ),
+        ("run expand --set ranks=65", "`ranks` is 65, it takes 1..=64"),
+        ("bench --backend host --set ranks=65", "`ranks` is 65, it takes 1..=64"),
+        (
+            "run low-latency-dispatch --set nodes=4 --nodes 2",
+            "given twice: `--set nodes=` is `--nodes`",
+        ),
+        (
+            "run decode-dispatch --set max_tokens=4 --tokens 8",
+            "given twice: `--set max_tokens=` is `--tokens`",
+        ),
+        ("run decode-dispatch --tokens 2000", "`max_tokens` is 2000, it takes 1..=1024"),
+        (
+            "run node-notify --ranks 6 --set nodes=2 --set local_ranks=2",
+            "6 ranks are not 2 nodes of 2 ranks",
+        ),
+        (
+            "run node-notify --set local_ranks=2147483647",
+            "`local_ranks` is 2147483647, it takes 1..=64",
+        ),
+        ("run node-notify --nodes 16 --set local_ranks=8", "are 128 ranks"),
+        ("run node-notify --set local_ranks=9", "`local_ranks` is 9, it takes 1..=8"),
+        (
+            "run low-latency-dispatch --set local_ranks=2",
+            "`local_ranks` follows from `--ranks` and `--nodes`",
+        ),
+        ("run layout --net model", "sends nothing between nodes here: `--net` has no effect"),
+        ("run low-latency-dispatch --net model:ordered", "`--net` has no effect"),
+        ("check all --net model:dead=0-99", "there is no rank 99 of 4"),
+        ("run node-dispatch --net model:dead=0-99", "there is no rank 99 of 4"),
+        ("run node-dispatch --net model:dead=2-3", "ranks 2 and 3 are on one node"),
+        ("run node-dispatch --net model:bytes-per-us=0", "`bytes-per-us=0` is no setting"),
+        ("run node-dispatch --nodes 2 --calls 3", "`--calls` has no effect without processes"),
+        (
+            "run node-dispatch --nodes 2 --net ibgda --backend gpu --silence 3",
+            "`--silence` has no effect over `ibgda`",
+        ),
+    ] {
+        is_wrong_use(line, part);
+    }
+}
+
+/// `--set NAME=N` and the option `--NAME N` mean the same.
+#[test]
+fn set_and_the_option_of_its_name_are_the_same() {
+    let kernel = "--set hidden=64 --set topk=2 --set experts=5 --seed 3 --json";
+    for (pipeline, option, set) in [
+        ("run layout", "--ranks 3 --tokens 4", "--set ranks=3 --tokens 4"),
+        ("run expand", "--ranks 5", "--set ranks=5"),
+        ("run decode-dispatch", "--ranks 2 --tokens 5", "--set ranks=2 --set max_tokens=5"),
+        ("check decode-dispatch --schedules 1", "--ranks 3", "--set ranks=3"),
+        ("run low-latency-dispatch", "--nodes 2 --tokens 2", "--set nodes=2 --set max_tokens=2"),
+        ("run node-dispatch", "--nodes 2 --ranks 2", "--set local_ranks=1"),
+    ] {
+        let [by_option, by_set] =
+            [option, set].map(|words| good(&format!("{pipeline} {words} {kernel}")));
+        let told = |out: Option<String>| {
+            let mut all = objects(&out?);
+            for object in all.iter_mut().filter_map(Value::as_object_mut) {
+                object.remove("seconds");
+            }
+            Some(all)
+        };
+        assert_eq!(told(by_option), told(by_set), "{pipeline}: {option}, {set}");
+    }
+    let Some(out) = good("run decode-dispatch --set ranks=2 --tokens 5") else { return };
+    assert!(out.contains("max_tokens 5") && out.contains("ranks 2"), "{out}");
 }
 
 /// A process for each of two nodes, and libfabric between them.
@@ -119,6 +211,46 @@ fn nodes_are_joined() {
     joined("demo --nodes 2", 12);
     let line = "run node-notify+low-latency-dispatch --nodes 2 --ranks 2 --net libfabric:shm";
     joined(&format!("{line} --tokens 4 --calls 3"), 4);
+}
+
+/// The compiler writes its temporary files into the cache, and not into TMPDIR.
+#[cfg(unix)]
+#[test]
+fn the_compiler_keeps_its_files_in_the_cache() {
+    use std::os::unix::fs::PermissionsExt;
+    let cache = Scratch::below(&std::env::temp_dir()).expect("a new folder can be made");
+    let script = cache.path().join("c++");
+    let log = cache.path().join("log");
+    let words = format!("#!/bin/sh\necho \"$TMPDIR $*\" >> {}\nexec c++ \"$@\"\n", log.display());
+    std::fs::write(&script, words).expect("it can be written");
+    std::fs::set_permissions(&script, PermissionsExt::from_mode(0o700)).expect("it is ours");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_epforge"));
+    command.args("run layout --ranks 1 --tokens 1 --set hidden=128".split(' '));
+    command.env("EPFORGE_CACHE", cache.path()).env("CXX", &script).env("TMPDIR", "/tmp");
+    let done = command.output().expect("the program runs");
+    let calls = std::fs::read_to_string(&log).unwrap_or_default();
+    if !done.status.success() && !calls.contains(" -o ") {
+        return eprintln!("skipped: {}", text(&done.stderr));
+    }
+    let own = cache.path().display().to_string();
+    let apart = calls.lines().filter(|line| line.contains(" -o ") && !line.starts_with(&own));
+    assert_eq!(apart.collect::<Vec<_>>(), Vec::<&str>::new());
+}
+
+/// A process whose peer never joins waits no longer than `--deadline`.
+#[test]
+fn a_process_alone_gives_up_at_its_deadline() {
+    let id = UniqueId::local().expect("there is a loopback interface");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_epforge"));
+    let words = "run node-notify --nodes 2 --ranks 2 --net libfabric:tcp --processes --rank 0";
+    command.args(words.split(' ')).args(["--deadline", "1"]);
+    id.hand_to(&mut command, ID_VARIABLE);
+    let begun = Instant::now();
+    let done = command.output().expect("the program runs");
+    let err = text(&done.stderr);
+    let is_told = err.contains("no C++ compiler") || err.contains("rank 1 did not come within 1s");
+    assert!(is_told && done.status.code() == Some(1), "{err}");
+    assert!(begun.elapsed() < Duration::from_secs(60), "not the 120 s of others");
 }
 
 /// Both nodes have done all of it.

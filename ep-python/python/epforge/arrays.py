@@ -105,6 +105,13 @@ def view(array: Any, name: str) -> View:
     raise _core.Mismatch(f"`{name}` is a {type(array).__name__}, which is no array that can be read")
 
 
+def is_read_only(array: Any) -> bool:
+    """Whether an array is marked read-only."""
+    interfaces = (getattr(array, f"__{kind}_interface__", None) for kind in ("cuda_array", "array"))
+    found = next((interface for interface in interfaces if interface is not None), None)
+    return found is not None and bool(found["data"][1])
+
+
 def _ordinal(array: Any) -> int:
     """The GPU of an array that says so; the interface has no word for it."""
     device = getattr(array, "device", None)

@@ -7,8 +7,9 @@ from typing import Any
 
 from . import _core
 from .arrays import Found, Layout, Library, library_of
-from .caller import Caller, How
+from .caller import Caller, How, checked
 from .group import Group
+from .limits import check_count
 from .results import NOWHERE, PAYLOADS, Combined, Handle, Offered, Received
 
 #: What a combine reads: how it runs, the output in place, the combine input, the biases, and what keeps them.
@@ -49,7 +50,7 @@ class Buffer(Caller):
     ) -> None:
         self.hidden, self.topk, self.experts, self.tokens = hidden, topk, experts, tokens
         self.payload, self.weights, self.biases = payload, weights, biases
-        options = {
+        options: dict[str, Any] = {
             "tokens": tokens,
             "hidden": hidden,
             "topk": topk,
@@ -68,6 +69,8 @@ class Buffer(Caller):
             "placement": None if placement is None else list(placement),
             "settings": list(settings),
         }
+        for name in ("tokens", "hidden", "topk", "experts", "capacity", "live", "handles", "biases", "alignment"):
+            check_count(name, options[name])
         group._agree("a buffer", options)
         self._core = _core.Buffer(group._core, options)
         self.scales = 0 if payload == "bf16" else -(-hidden // 128)
@@ -115,7 +118,7 @@ class Buffer(Caller):
         its tensors. Returns when the work is in the stream.
         """
         rank = self.group.rank(rank)
-        how = (stream, sms, timeout, after, done)
+        how = checked((stream, sms, timeout, after, done))
         library = library_of(x)
         arrays = (x, scale, topk_idx, topk_weights, tokens_from)
         if not self.group._mirror:
@@ -169,7 +172,7 @@ class Buffer(Caller):
     ) -> Received:
         """Sends other rows of the same tokens to the same places; only rows and scales travel."""
         self._own(handle)
-        how = (stream, sms, timeout, after, done)
+        how = checked((stream, sms, timeout, after, done))
         library = library_of(x)
 
         def given(rank: int, arrays: tuple[Any, Any]) -> tuple[_core.Input, list[Any]]:
@@ -220,7 +223,7 @@ class Buffer(Caller):
         were left. The sums are left in ``out`` if it is there.
         """
         self._own(handle)
-        how = (stream, sms, timeout, after, done)
+        how = checked((stream, sms, timeout, after, done))
         arrays = (rows, weights, tuple(biases))
         if not self.group._mirror:
             given = self._brought(handle, handle._core, arrays, how)

@@ -14,6 +14,7 @@ from .arrays import (
     View,
     address_of,
     as_torch,
+    is_read_only,
     library_of,
     portable,
     read,
@@ -21,6 +22,7 @@ from .arrays import (
     view,
 )
 from .group import Group, brought_by_all
+from .limits import check_count, check_seconds
 
 #: The legacy default stream of the driver; 0 means the rank's own one.
 LEGACY_STREAM = 1
@@ -28,6 +30,16 @@ LEGACY_STREAM = 1
 #: Stream, SMs, timeout, event before and event behind of a call, as far as the caller names them.
 How = tuple[int | None, int | None, float | None, int | None, int | None]
 NO_CHOICE: How = (None, None, None, None, None)
+
+
+def checked(how: How) -> How:
+    """Checks the options of a call before any rank makes it."""
+    _, sms, timeout, _, _ = how
+    if sms is not None or timeout is not None:
+        check_count("sms", sms, least=1)
+        check_seconds("timeout", timeout)
+    return how
+
 
 Made = TypeVar("Made")
 
@@ -71,6 +83,8 @@ class Caller:
         if found is not None:
             return int(found)
         where = self._checked(view(out, "out"), "out", "bfloat16", None)
+        if is_read_only(out):
+            raise _core.Mismatch("`out` is read-only, and sums are left in it")
         self._require_dense(where, "out", shape)
         if not self.group.on_emulator:
             self._require_here(rank, where, "out")

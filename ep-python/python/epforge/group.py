@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from . import _core
+from .limits import MOST_RANKS, check_count, check_seconds
 from .turns import Turns
 
 if TYPE_CHECKING:
@@ -83,6 +84,8 @@ class Group:
         ``ranks`` beyond their number share GPUs. ``timeout`` is the longest wait inside a kernel, in seconds. With
         ``leaves_out_absent`` low-latency calls go on without a rank that has not answered for so long: see `absent`.
         """
+        check_count("ranks", ranks, least=1, most=MOST_RANKS)
+        check_seconds("timeout", timeout)
         if devices is None:
             count = _core.gpus()
             devices = [rank % count for rank in range(count if ranks is None else ranks)]
@@ -112,6 +115,10 @@ class Group:
         `on_gpus`.
         """
         named = _core.UniqueId.parse(unique_id) if isinstance(unique_id, str) else unique_id
+        for name, value, least in (("rank", rank, 0), ("ranks", ranks, 1), ("nodes", nodes, 1)):
+            check_count(name, value, least=least, most=MOST_RANKS)
+        check_seconds("timeout", timeout)
+        check_seconds("deadline", deadline)
         if device is None:
             device = int(os.environ.get("LOCAL_RANK", rank))
         numbers, times = (rank, ranks, nodes), (deadline, timeout)
@@ -267,6 +274,10 @@ class Group:
         if devices and ranks not in (None, len(devices)):
             raise _core.Mismatch(f"{ranks} ranks, but {len(devices)} devices")
         each = len(devices) or (1 if ranks is None else ranks)
+        for name, value, least in (("node", node, 0), ("nodes", nodes, 1), ("ranks", each, 1)):
+            check_count(name, value, least=least, most=MOST_RANKS)
+        for name, wait in (("timeout", timeout), ("deadline", deadline), ("patience", patience)):
+            check_seconds(name, wait)
         core = _core.Group.over_network(named, (node, nodes, each), list(devices), net, deadline, timeout)
         return cls(core, patience=patience)
 
@@ -289,6 +300,9 @@ class Group:
         rank waits for the others' calls before the emulator is asked who is missing. ``leaves_out_absent`` is as
         in `on_gpus`.
         """
+        check_count("ranks", ranks, least=1, most=MOST_RANKS)
+        check_count("nodes", nodes, least=1, most=MOST_RANKS)
+        check_seconds("patience", patience)
         return cls(_core.Group.on_host(ranks, nodes, seed, check, leaves_out_absent), patience=patience)
 
     def device(self, rank: int | None = None) -> int | None:

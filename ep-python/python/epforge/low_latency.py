@@ -8,12 +8,16 @@ from typing import Any, TypeVar
 
 from . import _core
 from .arrays import BYTES, TORCH, Found, Layout, Library, library_of, view
-from .caller import NO_CHOICE, Caller, How
+from .caller import NO_CHOICE, Caller, How, checked
 from .group import Group
+from .limits import check_count
 from .results import PAYLOADS
 
 #: SMs of a call with fewer tokens than these: with fewer, calls of 8 tokens take a third longer.
 LEAST_SMS = 64
+
+#: Most calls of a kind between their phases: each has kernels of its own.
+MOST_BETWEEN = 64
 
 #: How rows may travel: once for each of their experts, or once for each rank.
 WAYS = ("per-expert", "per-rank")
@@ -62,10 +66,11 @@ class LowLatency(Caller):
         way: str = "per-expert",
         weights_ahead: bool = False,
     ) -> None:
+        for name, value in (("tokens", tokens), ("hidden", hidden), ("topk", topk), ("experts", experts)):
+            check_count(name, value, least=1)
+        check_count("between", between, least=1, most=MOST_BETWEEN)
         # The warps of a block work on a message each.
         super().__init__(group, max(tokens, LEAST_SMS))
-        if between < 1:
-            raise _core.Mismatch(f"{between} calls between their phases are too few to make one")
         if way not in WAYS:
             raise _core.Mismatch(f"way `{way}` is none of {', '.join(WAYS)}")
         if weights_ahead and way != "per-rank":
@@ -199,7 +204,7 @@ class LowLatency(Caller):
         if words or statistics is not None or waits is not None:
             self._refuse_per_rank(words, "do not tell of rows while they run: words are")
             adding = (statistics, waits, arrived_rows, arrived_parts)
-        how = (stream, sms, timeout, after, done)
+        how = checked((stream, sms, timeout, after, done))
         library, payload = library_of(x), payload or self.payload
         if group._turns is None and not group.left_out:
             if payload not in self._sending:
@@ -343,7 +348,7 @@ class LowLatency(Caller):
             else:
                 # Kernels of the other way find rows that travelled once for each rank where they look for them.
                 self._refuse_ahead(wire, waits=waits, topk_idx=topk_idx, expert_done=expert_done, tile_done=tile_done)
-        how = (stream, sms, timeout, after, done)
+        how = checked((stream, sms, timeout, after, done))
         if group._turns is None and not group.left_out:
             sums = None
             if is_plain and topk_weights is not None and packed._library is TORCH:
@@ -613,10 +618,11 @@ class Phased:
         done: int | None = None,
     ) -> None:
         """Launches the second phase, on any stream; what comes behind it there finds the results."""
+        how = checked((stream, sms, timeout, after, done))
         if self.is_here:
             return
         for call in (self, *self._others):
-            self._owner._receive(call, (stream, sms, timeout, after, done))
+            self._owner._receive(call, how)
 
     def _require_received(self) -> None:
         if not self.is_here:

@@ -82,6 +82,13 @@ pub enum CacheError {
         /// The number of the user that runs this process.
         user: u32,
     },
+    /// Other users can replace the folder.
+    Exposed {
+        /// The folder.
+        folder: PathBuf,
+        /// Which folder above it allows that, and why, as a clause.
+        flaw: String,
+    },
     /// The path names something that is not a folder.
     NoFolder {
         /// The path.
@@ -109,6 +116,12 @@ impl fmt::Display for CacheError {
                 f,
                 "the cache folder {} belongs to user {owner} and not to user {user}, who runs \
                  this: name another folder in {VARIABLE}",
+                folder.display()
+            ),
+            CacheError::Exposed { folder, flaw } => write!(
+                f,
+                "other users can replace the cache folder {}, since {flaw}: name another folder in \
+                 {VARIABLE}",
                 folder.display()
             ),
             CacheError::NoFolder { path } => {

@@ -4,7 +4,7 @@
 //! xtask setup` must search exactly the places that the run time will search.
 
 #[path = "trust.rs"]
-mod trust;
+pub(super) mod trust;
 
 use std::cmp::Reverse;
 use std::collections::HashSet;

@@ -15,6 +15,11 @@ pub(crate) fn shared(place: &Path) -> Option<String> {
     owners::shared(place)
 }
 
+/// Why other users could replace files that this user creates in `folder`, as a clause.
+pub(crate) fn exposed(folder: &Path) -> Option<String> {
+    owners::exposed(folder)
+}
+
 #[cfg(unix)]
 mod owners {
     use std::fs::{self, Metadata};
@@ -69,15 +74,20 @@ mod owners {
     }
 
     pub(super) fn distrust(path: &Path) -> Option<String> {
-        distrust_for(path, user())
+        distrust_for(path, user(), false)
     }
 
-    fn distrust_for(path: &Path, user: u32) -> Option<String> {
+    pub(super) fn exposed(folder: &Path) -> Option<String> {
+        distrust_for(folder, user(), true)
+    }
+
+    /// The first flaw of `path` and of the folders above it. `is_above`: `path` itself only holds the files.
+    fn distrust_for(path: &Path, user: u32, is_above: bool) -> Option<String> {
         let real = match fs::canonicalize(path) {
             Ok(real) => real,
             Err(error) => return Some(format!("{} cannot be read: {error}", path.display())),
         };
-        real.ancestors().find_map(|place| flaw_of(place, user, place != real))
+        real.ancestors().find_map(|place| flaw_of(place, user, is_above || place != real))
     }
 
     pub(super) fn shared(place: &Path) -> Option<String> {
@@ -124,12 +134,14 @@ mod owners {
             let own = std::env::current_dir().unwrap();
             let owner = fs::metadata(&own).unwrap().uid();
             let other = owner.wrapping_add(1);
-            let said = distrust_for(&own, other);
+            let said = distrust_for(&own, other, false);
             match owner {
                 SYSTEM => assert_eq!(said, None),
                 _ => assert!(said.unwrap().contains("belongs to user")),
             }
-            assert!(distrust_for(&own.join("no such file"), owner).unwrap().contains("be read"));
+            assert!(
+                distrust_for(&own.join("no such file"), owner, false).unwrap().contains("be read")
+            );
         }
     }
 }
@@ -144,6 +156,10 @@ mod owners {
     }
 
     pub(super) fn shared(_: &Path) -> Option<String> {
+        None
+    }
+
+    pub(super) fn exposed(_: &Path) -> Option<String> {
         None
     }
 }

@@ -218,9 +218,12 @@ fn secret_from(text: &str) -> Result<[u8; 16], JoinError> {
     }
 }
 
+/// The prefix of unique names.
+pub(crate) const NAME_PREFIX: &str = "epforge-";
+
 /// A name on this machine that nobody else takes.
 pub(crate) fn unique_name() -> Result<String, JoinError> {
-    Ok(format!("epforge-{:032x}", u128::from_le_bytes(random()?)))
+    Ok(format!("{NAME_PREFIX}{:032x}", u128::from_le_bytes(random()?)))
 }
 
 /// Random bytes of the system, for names, secrets and challenges.

@@ -10,6 +10,7 @@ use std::ptr::{self, NonNull};
 
 use super::fabric::{Fabric, InfoList, text_at};
 use super::provider::Provider;
+use super::swept::{self, HeldFile};
 use super::sys::{
     self, Av, AvAttr, Cq, CqAttr, CqEntry, CqError, DmaBuf, Domain, Ep, FabricObject, Fid, Iov, Mr,
     MrAttr,
@@ -189,6 +190,8 @@ struct Way {
 pub(super) struct Endpoint {
     fabric: &'static Fabric,
     objects: Objects,
+    /// Keeps other processes from removing the shared memory of `shm`; dropped after the objects.
+    _held: HeldFile,
     regions: Vec<Region>,
     /// Whether offsets of peers count from an address or from 0.
     by_address: bool,
@@ -218,6 +221,9 @@ impl Endpoint {
         // Shared memory that the library names by the number of its process is taken for that of one which was killed, or
         // which has the same number in another container.
         let own = if provider == Provider::Shm { Some(unique_name()?) } else { None };
+        if own.is_some() {
+            swept::sweep();
+        }
         let list = fabric.list(provider, source.or(own.as_deref()), has_gpu)?;
         let none = || NetError::NoProvider {
             provider: provider.name(),
@@ -228,6 +234,7 @@ impl Endpoint {
         let (mr_mode, tx) = unsafe { ((*(*info).domain).mr_mode, &*(*info).tx) };
         let (in_flight, inject_max) = (tx.size, tx.inject_size as u64);
         let objects = open_objects(fabric, &list, info, blocks, mr_mode)?;
+        let held = own.as_deref().map(HeldFile::of).unwrap_or_default();
         let is_told = mr_mode & (sys::MR_LOCAL | sys::MR_HMEM) != 0;
         let region = |(block, mr): (&Block<'_>, &Object<Mr>)| Region {
             first: block.first,
@@ -242,6 +249,7 @@ impl Endpoint {
         Ok(Endpoint {
             fabric,
             objects,
+            _held: held,
             regions,
             by_address: mr_mode & sys::MR_VIRT_ADDR != 0,
             contexts: vec![Context([0; 8]); count].into(),
@@ -613,7 +621,12 @@ mod tests {
         let first = open().unwrap();
         let mapped = std::fs::read_to_string("/proc/self/maps").unwrap();
         let region = mapped.lines().find_map(|line| Some(&line[line.find("/dev/shm/")?..]));
-        let left = std::fs::read(region.unwrap()).unwrap();
+        let region = region.unwrap();
+        let file = File::open(region).unwrap();
+        // SAFETY: the descriptor is open, and the call touches no memory.
+        let locked = unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) };
+        assert_eq!(locked, -1, "nobody sweeps the file of an open endpoint");
+        let left = std::fs::read(region).unwrap();
         drop(first);
         // SAFETY: it changes nothing.
         let (process, user) = (std::process::id(), unsafe { libc::getuid() });

@@ -10,7 +10,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::support::{self, Folder};
-use ep_runtime::jit::{CACHE_VARIABLE, Cache, CacheError, CacheWarning, Entry, Fetched, Key};
+use ep_runtime::jit::{
+    CACHE_VARIABLE, Cache, CacheError, CacheWarning, Entry, Fetched, Key, Scratch,
+};
 
 /// The user that root becomes to be refused something.
 const NOBODY: u32 = 65534;
@@ -219,6 +221,43 @@ fn a_folder_that_others_can_write_is_refused() {
     assert!(Cache::open(folder.path()).is_ok());
 }
 
+/// A user who can rename a folder above the cache can replace the cache.
+#[test]
+fn a_folder_below_one_that_others_can_write_is_refused() {
+    let above = Folder::new("exposed");
+    let cache = above.join("project").join("cache");
+    fs::create_dir_all(&cache).unwrap();
+    chmod(&cache, 0o700);
+    for mode in [0o777, 0o757] {
+        chmod(above.path(), mode);
+        let error = Cache::open(&cache).unwrap_err();
+        assert!(matches!(error, CacheError::Exposed { .. }), "{error}");
+        let flaw =
+            format!("{} can be written by everybody (mode {mode:04o})", above.path().display());
+        assert!(error.to_string().contains(&flaw), "{error}");
+        let refused = Scratch::below(&above.join("project")).unwrap_err().to_string();
+        assert!(refused.contains(&flaw), "{refused}");
+    }
+    // In a sticky folder nobody can rename what belongs to others.
+    for mode in [0o1777, 0o755] {
+        chmod(above.path(), mode);
+        assert!(Cache::open(&cache).is_ok() && Scratch::below(above.path()).is_ok());
+    }
+}
+
+#[test]
+fn a_folder_above_that_belongs_to_somebody_else_is_refused() {
+    if !is_root() {
+        return eprintln!("skipped: only root gives folders away");
+    }
+    let above = Folder::new("given");
+    fs::create_dir(above.join("cache")).unwrap();
+    chown(above.path(), Some(NOBODY), None).unwrap();
+    chmod(above.path(), 0o1755);
+    let error = Cache::open(&above.join("cache")).unwrap_err().to_string();
+    assert!(error.contains("belongs to user 65534, and this process to user 0"), "{error}");
+}
+
 #[test]
 fn a_folder_of_somebody_else_is_refused() {
     let folder = Folder::new("foreign");
@@ -307,6 +346,9 @@ fn what_is_listed_can_be_cleared() {
     fetch(&cache);
     fs::write(folder.join("notes.txt"), "not the cache's").unwrap();
     fs::write(folder.join(&format!("{}.1-2.tmp", key())), "left by a killed process").unwrap();
+    // The cache ignores folders, even one that is named like an entry.
+    let namesake = folder.join(&format!("{}.entry", Key::of(["a folder"])));
+    fs::create_dir(&namesake).unwrap();
 
     let listed = cache.list().unwrap();
     assert_eq!(listed.len(), 1);
@@ -320,7 +362,7 @@ fn what_is_listed_can_be_cleared() {
     let cleared = cache.clear().unwrap();
     assert_eq!(cleared.entries, 1);
     assert_eq!((cache.size().unwrap(), cache.list().unwrap().len()), (0, 0));
-    assert!(folder.join("notes.txt").exists());
+    assert!(folder.join("notes.txt").exists() && namesake.exists());
     assert!(!fetch(&cache).cached);
 }
 

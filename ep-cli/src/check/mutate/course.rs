@@ -152,7 +152,7 @@ impl Course {
         (plain, arch): (bool, Arch),
         programs: &Programs,
     ) -> Result<Course, Failure> {
-        let problem = Problem { ranks: RANKS, nodes, tokens: Some(ROWS), set, plain };
+        let problem = Problem { ranks: Some(RANKS), nodes, tokens: Some(ROWS), set, plain };
         Ok(Course::of_drawn(name, Drawn::new(entry, &problem, arch, programs)?))
     }
 
@@ -161,7 +161,7 @@ impl Course {
         let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
         let set = own.set.iter().copied().flatten().map(owned).collect();
         let Own { ranks, nodes, rows, rounds, plain, more_blocks, short, far_apart, .. } = *own;
-        let problem = Problem { ranks, nodes, tokens: Some(rows), set, plain };
+        let problem = Problem { ranks: Some(ranks), nodes, tokens: Some(rows), set, plain };
         let mut drawn = Drawn::new(entry, &problem, Arch::Sm90a, programs)?;
         if far_apart {
             drawn.calls.spread_floats();

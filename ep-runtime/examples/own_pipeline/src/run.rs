@@ -28,8 +28,8 @@ impl Dispatch {
         Ok(Dispatch(group.clone(), shape, tagged, layout))
     }
 
-    /// Sends the rows of each local rank, and returns the rows that arrived there.
-    pub fn send(&self, sent: &[Sent]) -> Result<Vec<Arrived>, CallError> {
+    /// Sends the rows of each local rank in each of `steps` steps, and returns the rows that arrived there.
+    pub fn send(&self, sent: &[Sent], steps: usize) -> Result<Vec<Arrived>, CallError> {
         let Dispatch(group, shape, tagged, layout) = self;
         let Shape { tokens, hidden, topk, experts, .. } = *shape;
         let (begin, call) = (Placement::even(experts, group.ranks()), CallOptions::default());
@@ -46,9 +46,19 @@ impl Dispatch {
             let inputs = Inputs { x, tag, topk_idx, topk_weights, expert_begin };
             ranks.push((to, layout.outputs(rank)?, inputs, tagged.outputs(rank)?));
         }
+        let mut handles = Vec::new();
         for (rank, (to, counts, inputs, rows)) in group.local().zip(&ranks) {
             let routes = layout.launch(rank, &call, to, counts, &Default::default())?;
             tagged.launch(rank, &call, inputs, rows, &routes, &Default::default())?;
+            handles.push(routes);
+        }
+        for _ in 1..steps {
+            for ((rank, routes), (to, counts, inputs, rows)) in
+                group.local().zip(&handles).zip(&ranks)
+            {
+                layout.launch_into(rank, &call, to, counts, &Default::default(), routes)?;
+                tagged.launch(rank, &call, inputs, rows, routes, &Default::default())?;
+            }
         }
         group.local().try_for_each(|rank| group.sync(rank))?;
         let read = ranks.iter().map(|(_, counts, _, rows)| {

@@ -50,10 +50,10 @@ fn tags_come_with_their_rows() {
         let options = Options { tunes, ..Options::default() };
         let dispatch = Dispatch::prepare(&group, SHAPE, options).unwrap();
         let mut random = Random::new(seed);
-        // The second call goes round in the same rings.
+        // The second round continues in the same rings, and makes two steps with one handle.
         for call in 0..2 {
             let (sent, oracle) = problem(&mut random);
-            let arrived = dispatch.send(&sent).unwrap();
+            let arrived = dispatch.send(&sent, 1 + call).unwrap();
             for (rank, (rows, tags)) in arrived.iter().enumerate() {
                 let wanted = oracle.arrivals(rank);
                 assert!(!wanted.is_empty());
@@ -86,7 +86,7 @@ fn what_does_not_fit_the_declaration_is_refused_by_name() {
     let none = Options { topk_weights: false, ..Options::default() };
     let dispatch = Dispatch::prepare(&group, SHAPE, none).unwrap();
     let (sent, _) = problem(&mut Random::new(1));
-    let error = dispatch.send(&sent).err().map(refused).unwrap();
+    let error = dispatch.send(&sent, 1).err().map(refused).unwrap();
     let text = "TaggedDispatch: `topk_weights` is given, but these options take none";
     assert_eq!(error, text);
 }

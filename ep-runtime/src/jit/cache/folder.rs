@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::super::find::trust;
 use super::{CacheError, CacheWarning, Cleared, Entry, Key, Listed, scratch};
 
 const ENTRY: &str = "entry";
@@ -53,6 +54,9 @@ impl Folder {
             Err(error) => return Ok(Err(error)),
         };
         private::check_folder(&path)?;
+        if let Some(flaw) = path.parent().and_then(trust::exposed) {
+            return Err(CacheError::Exposed { folder: path, flaw });
+        }
         Ok(Ok(Folder { path }))
     }
 
@@ -195,7 +199,11 @@ impl Folder {
         };
         let mut files = Vec::new();
         for item in fs::read_dir(&self.path).map_err(refused)? {
-            let path = item.map_err(refused)?.path();
+            let item = item.map_err(refused)?;
+            if item.file_type().is_ok_and(|kind| kind.is_dir()) {
+                continue;
+            }
+            let path = item.path();
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
             let Some((key, rest)) = name.split_once('.') else { continue };
             let kind = rest.rsplit('.').next().unwrap_or_default();

@@ -10,6 +10,7 @@ use std::hash::BuildHasher as _;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
+use super::super::find::trust;
 use super::folder::private;
 
 /// What the names of these folders begin with.
@@ -27,8 +28,13 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// A new folder below `folder`.
+    /// Makes a new folder below `folder`. Fails if other users could replace it.
     pub fn below(folder: &Path) -> io::Result<Scratch> {
+        if let Some(flaw) = trust::exposed(folder) {
+            let what =
+                format!("other users can replace what is in {}, since {flaw}", folder.display());
+            return Err(io::Error::other(what));
+        }
         loop {
             // Nobody can take all names away, as it could take those that count up.
             let path = folder.join(format!("{PREFIX}{:016x}", RandomState::new().hash_one(0)));
