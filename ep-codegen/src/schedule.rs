@@ -78,6 +78,10 @@ pub fn refusals(ir: &Pipeline) -> Vec<Refusal> {
             more.into_iter().filter(|refusal| !found.contains(refusal)).collect::<Vec<_>>(),
         );
     }
+    // What lacks the steps of a refused statement has no reason of its own.
+    if found.iter().any(|refusal| refusal.why.limit.is_some()) {
+        found.retain(|refusal| refusal.why.limit.is_some());
+    }
     found
 }
 

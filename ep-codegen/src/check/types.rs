@@ -214,6 +214,9 @@ impl<'a> Scalar<'a> {
 /// What every message has beside its fields: its row, its number, where it came from.
 pub(super) const MESSAGE_NUMBERS: &[&str] = &["row", "index", "source", "part"];
 
+/// Where a stripe begins among the rows of this rank, and how many it has.
+pub(super) const STRIPE_NUMBERS: &[&str] = &["first", "count"];
+
 /// What a channel of slots counts.
 pub(super) const SLOT_NUMBERS: &[&str] = &["count", "base"];
 

@@ -268,6 +268,9 @@ pub(super) fn loop_binders<'a>(
     inner: &'a For,
 ) -> Vec<Binder<'a>> {
     let mut binders = vec![index_binder(view, scope, &inner.binder, &inner.domain)];
+    if inner.conditions_of_others().is_some() && binders[0].counted().is_some() {
+        binders[0].meaning = Meaning::Index(Counted::Peers(PeerSet::Others));
+    }
     if let (Some(_), Some(counted)) = (&inner.position, binders[0].counted()) {
         binders[0].meaning = Meaning::Placed(counted);
     }

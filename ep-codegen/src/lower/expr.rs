@@ -90,10 +90,37 @@ impl Lowering {
             },
             _ => return self.expr(base),
         };
+        if name == "stripe" {
+            return self.of_stripe(&field);
+        }
         if self.is(&name, Named::Channel) {
             return ir::Expr::OfChannel { channel: name, index, field, indices };
         }
         ir::Expr::Field { of: name, field, indices }
+    }
+
+    /// `stripe.first` or `stripe.count`, as numbers of the rows that all stripes share.
+    fn of_stripe(&self, field: &str) -> ir::Expr {
+        let stripe = || self.name("stripe".to_string(), Vec::new());
+        let stripes = || self.name("stripes".to_string(), Vec::new());
+        let size = self.striped.as_ref().map(|(size, _)| size.clone()).unwrap_or_default();
+        let rows = || self.name(size.clone(), Vec::new());
+        let each = || binary(ir::BinaryOp::Div, rows(), stripes());
+        // So many stripes have one row more.
+        let longer = || binary(ir::BinaryOp::Rem, rows(), stripes());
+        match field {
+            "first" => {
+                let args = vec![stripe(), longer()];
+                let more = ir::Expr::Call { helper: "min".to_string(), args };
+                let before = binary(ir::BinaryOp::Mul, stripe(), each());
+                binary(ir::BinaryOp::Add, before, more)
+            }
+            _ => {
+                let is_longer = binary(ir::BinaryOp::Lt, stripe(), longer());
+                let more = ir::Expr::Cast { value: Box::new(is_longer), elem: ir::Elem::I32 };
+                binary(ir::BinaryOp::Add, each(), more)
+            }
+        }
     }
 
     /// `name` or `name[indices]`.
