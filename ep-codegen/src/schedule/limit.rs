@@ -135,7 +135,7 @@ limits! {
     NoSize of "a word that counts with what is not declared":
         "no size says how many rows the stripes share",
     OneName of "names that the text gives to two things":
-        "two {} are called `{}` in CUDA",
+        "{} and {} are both `{}` in CUDA: choose another name",
 }
 
 impl Limit {

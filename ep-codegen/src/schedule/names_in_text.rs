@@ -3,9 +3,9 @@
 use super::Refusal;
 use crate::ir::counting::{Counting, counted, has_last};
 use crate::ir::naming::{camel, constant, snake};
-use crate::ir::params::params;
+use crate::ir::params::{Param, ParamKind, params};
 use crate::ir::parts::meta_sources;
-use crate::ir::{Channel, Message, Pipeline, Source, walk};
+use crate::ir::{Channel, Message, Pipeline, Source, Tensor, walk};
 use crate::schedule::limit::Limit;
 
 /// What `Cfg` and the kernel hold beside what is declared.
@@ -74,6 +74,9 @@ const OF_KERNEL: &[&str] = &["args", "block", "blocks", "call", "smem", "team", 
 /// What it holds beside these where its last block does what is left.
 const OF_LAST: &[&str] = &["last", "store"];
 
+/// What has a name that every kernel uses.
+const OF_EVERY_KERNEL: &str = "a part of every kernel";
+
 /// Names of a pipeline that the text would give to two things.
 pub(super) fn check(ir: &Pipeline) -> Result<(), Refusal> {
     Names { ir }.check()
@@ -83,70 +86,93 @@ struct Names<'a> {
     ir: &'a Pipeline,
 }
 
+/// What a name is of, in words, and how the text spells it.
+type Named = (String, String);
+
 impl Names<'_> {
     fn check(&self) -> Result<(), Refusal> {
-        let arguments = params(self.ir).0.into_iter().map(|param| param.name);
-        self.each_once("arguments of the kernel", &[], arguments)?;
-        let dims = self.ir.dims.iter().map(|dim| constant(&dim.name));
-        let tunes = self.ir.tunes.iter().map(|tune| constant(&tune.name));
-        self.each_once("numbers of the kernel", OF_TOP, dims.chain(tunes))?;
+        let arguments = params(self.ir).0.into_iter().map(|param| (of_param(&param), param.name));
+        self.each_once(&[], arguments)?;
+        let dims = self.ir.dims.iter().map(|dim| &dim.name);
+        let numbers = dims.chain(self.ir.tunes.iter().map(|tune| &tune.name));
+        self.each_once(OF_TOP, numbers.map(|name| (the("number", name), constant(name))))?;
         for message in &self.ir.messages {
             self.check_fields(message)?;
         }
+        let tensor = |tensor: &Tensor| (the("tensor", &tensor.name), constant(&tensor.name));
         let summed = counted(self.ir).into_iter().filter(|(_, kind)| *kind == Counting::Summed);
-        let summed = summed.map(|(tensor, _)| constant(&tensor.name));
-        self.each_once("numbers of its counters", OF_COUNTED, summed)?;
-        let roles = self.ir.roles.iter().map(|role| role.name.clone());
-        let messages = self.ir.messages.iter().map(|message| message.name.clone());
+        self.each_once(OF_COUNTED, summed.map(|(summed, _)| tensor(summed)))?;
+        let roles = self.ir.roles.iter().map(|role| (the("role", &role.name), role.name.clone()));
+        let messages = self.ir.messages.iter();
+        let messages = messages.map(|it| (the("message", &it.name), it.name.clone()));
         // A channel may share the struct of its message.
-        let channels = self.ir.channels.iter().map(|channel| camel(&channel.name));
-        let own = channels.filter(|name| !self.ir.messages.iter().any(|it| it.name == *name));
+        let channels =
+            self.ir.channels.iter().map(|it| (the("channel", &it.name), camel(&it.name)));
+        let own = channels.filter(|(_, name)| !self.ir.messages.iter().any(|it| it.name == *name));
         let words = walk::awaited_words(self.ir);
-        let numbers = words.iter().map(|tensor| constant(&tensor.name));
-        self.each_once("numbers of its words", &[], numbers)?;
+        self.each_once(&[], words.iter().map(|word| tensor(word)))?;
         let mut structs = STRUCTS.to_vec();
         structs.extend((!words.is_empty()).then_some("Words"));
-        self.each_once("structs", &structs, roles.chain(messages).chain(own))?;
-        let functions = self.ir.roles.iter().map(|role| snake(&role.name));
+        self.each_once(&structs, roles.chain(messages).chain(own))?;
+        let functions = self.ir.roles.iter().map(|it| (the("role", &it.name), snake(&it.name)));
         let own =
             if has_last(self.ir) { [OF_KERNEL, OF_LAST].concat() } else { OF_KERNEL.to_vec() };
-        self.each_once("names in the kernel", &own, functions)
+        self.each_once(&own, functions)
     }
 
     fn check_fields(&self, message: &Message) -> Result<(), Refusal> {
         let sources = meta_sources(self.ir, message);
         let fields = sources.iter().flat_map(|source| {
-            let name = constant(&source.name);
-            [format!("{name}Count"), name]
+            let (name, what) = (constant(&source.name), the("field", &source.name));
+            [(what.clone(), format!("{name}Count")), (what, name)]
         });
         let shares = |channel: &Channel| camel(&channel.name) == message.name;
         let mut own = OF_MESSAGE.to_vec();
         if self.ir.channels.iter().any(shares) {
             own.extend(OF_CHANNEL);
         }
-        self.each_once(&format!("numbers of the message `{}`", message.name), &own, fields)
+        self.each_once(&own, fields)
     }
 
-    fn each_once(
-        &self,
-        what: &str,
-        own: &[&str],
-        names: impl Iterator<Item = String>,
-    ) -> Result<(), Refusal> {
-        let mut seen: Vec<String> = own.iter().map(|name| name.to_string()).collect();
-        for name in names {
+    /// Refuses the first name that is one of `own`, or that two things have.
+    fn each_once(&self, own: &[&str], names: impl Iterator<Item = Named>) -> Result<(), Refusal> {
+        let mut seen: Vec<Named> =
+            own.iter().map(|name| (OF_EVERY_KERNEL.to_string(), name.to_string())).collect();
+        for (what, name) in names {
             // The copies of an `up to n` tensor are one array.
             if name.contains('[') && !name.ends_with("[0]") {
                 continue;
             }
             let name = name.trim_end_matches("[0]").to_string();
-            if seen.contains(&name) {
+            if let Some((other, _)) = seen.iter().find(|(_, known)| *known == name) {
                 let at = Source { line: 0, text: self.ir.name.clone() };
-                let why = Limit::OneName.of(&[what, &name]);
+                let why = Limit::OneName.of(&[&what, other, &name]);
                 return Err(Refusal { at, why });
             }
-            seen.push(name);
+            seen.push((what, name));
         }
         Ok(())
+    }
+}
+
+fn the(what: &str, name: &str) -> String {
+    format!("the {what} `{name}`")
+}
+
+/// What a member of `struct Args` is of.
+fn of_param(param: &Param) -> String {
+    match &param.kind {
+        ParamKind::Group | ParamKind::Net => OF_EVERY_KERNEL.to_string(),
+        ParamKind::Size => the("size", &param.name),
+        ParamKind::Arg { .. } => the("arg", &param.name),
+        ParamKind::Pointer { tensor, .. } => the("tensor", tensor),
+        ParamKind::SizeFrom { size } | ParamKind::Capacity { size } => {
+            format!("a number of {}", the("size", size))
+        }
+        ParamKind::Copies { tensor }
+        | ParamKind::RowStride { tensor, .. }
+        | ParamKind::ColumnStride { tensor, .. }
+        | ParamKind::WindowOffset { tensor } => format!("a number of {}", the("tensor", tensor)),
+        ParamKind::MetaOffset { channel } => format!("a number of {}", the("channel", channel)),
     }
 }
