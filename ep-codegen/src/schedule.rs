@@ -220,6 +220,7 @@ pub fn elem_type(elem: &Elem) -> &'static str {
     match elem {
         Elem::Bool => "bool",
         Elem::U8 => "ep::u8",
+        Elem::I8 => "ep::i8",
         Elem::I32 => "ep::i32",
         Elem::I64 => "ep::i64",
         Elem::F32 => "float",

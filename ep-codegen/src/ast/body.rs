@@ -241,6 +241,8 @@ impl Expr {
 pub enum ExprKind {
     /// An integer.
     Int(i64),
+    /// A decimal number.
+    Real(f32),
     /// `true`, `false`
     Bool(bool),
     /// A name, `me` and `stripe` included.

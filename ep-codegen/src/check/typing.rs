@@ -38,6 +38,7 @@ impl<'a> Typing<'_, 'a> {
     pub(super) fn expr(&mut self, scope: &mut Scope<'a>, expr: &'a Expr) -> Type<'a> {
         match &expr.kind {
             ExprKind::Int(_) => Type::number(),
+            ExprKind::Real(_) => Type::scalar(Scalar::Decimal),
             ExprKind::Bool(_) => Type::scalar(Scalar::Bool),
             ExprKind::Name(name) => self.name(scope, name),
             ExprKind::Index { base, indices } => self.index(scope, base, indices),

@@ -17,6 +17,7 @@ impl Lowering {
     pub(super) fn expr(&mut self, expr: &ast::Expr) -> ir::Expr {
         match &expr.kind {
             ast::ExprKind::Int(value) => ir::Expr::Int { value: *value },
+            ast::ExprKind::Real(value) => ir::Expr::Real { bits: value.to_bits() },
             ast::ExprKind::Bool(value) => ir::Expr::Bool { value: *value },
             ast::ExprKind::Name(name) => self.name(name.to_string(), Vec::new()),
             ast::ExprKind::Index { base, indices } => {
@@ -162,6 +163,7 @@ pub(crate) fn scalar(name: &str) -> Option<ir::Elem> {
     Some(match name {
         "bool" => ir::Elem::Bool,
         "u8" => ir::Elem::U8,
+        "i8" => ir::Elem::I8,
         "i32" => ir::Elem::I32,
         "i64" => ir::Elem::I64,
         "f32" => ir::Elem::F32,

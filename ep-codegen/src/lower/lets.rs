@@ -94,7 +94,7 @@ fn put(whole: &mut Expr, name: &str, value: &Expr) {
     let each = |list: &mut Vec<Expr>| list.iter_mut().for_each(|part| put(part, name, value));
     match whole {
         Expr::Name { name: own, .. } if own == name => *whole = value.clone(),
-        Expr::Int { .. } | Expr::Bool { .. } | Expr::Name { .. } => {}
+        Expr::Int { .. } | Expr::Real { .. } | Expr::Bool { .. } | Expr::Name { .. } => {}
         Expr::Element { indices, .. } | Expr::Field { indices, .. } => each(indices),
         Expr::OfChannel { index, indices, .. } => {
             each(index);

@@ -118,3 +118,29 @@ fn what_is_given_is_in_its_range() {
     }
     assert_eq!(given(&[0; 9], &[0, 2, 4]), "`tokens` is 3, not 0..2");
 }
+
+#[test]
+fn args_are_drawn_between_their_ends() {
+    let all = lowered(
+        "pipeline P {
+            shape { ranks: 1..=8 }
+            arg { open: f32 = 0.1 in 0..=1, scale: f32 = 1 in 0.25..=1024.0, n: i32 = 1 in 1..=3 }
+            output o: f32[1];
+            role R on block 0 { store o[0] = open * scale * n; }
+        }",
+    );
+    let functions = BTreeMap::new();
+    let mut drawn = std::collections::BTreeSet::new();
+    for seed in 0..200 {
+        let call = Drawing::new(seed, &[], &functions)
+            .draw(&all[0])
+            .unwrap_or_else(|error| panic!("{error}"));
+        assert!(call.run(&functions).is_ok());
+        for (name, value) in &call.args {
+            drawn.insert(format!("{name} {value:?}"));
+        }
+    }
+    let has = |value: &str| drawn.contains(value);
+    assert!(has("open Real(0.0)") && has("open Real(1.0)") && has("open Real(0.5)"), "{drawn:?}");
+    assert!(has("scale Real(0.25)") && has("n Int(3)"), "{drawn:?}");
+}

@@ -242,7 +242,7 @@ impl Planner<'_> {
     pub(super) fn blocks_min(&self) -> i64 {
         let arg = |name: &str| {
             let arg = self.ir.args.iter().find(|arg| arg.name == name);
-            self.config.args.get(name).copied().or(arg.map(|arg| arg.default))
+            self.config.args.get(name).copied().or(arg.map(|arg| arg.default))?.whole()
         };
         let mut numbers = self.numbers.clone();
         for arg_name in self.ir.args.iter().map(|arg| arg.name.clone()) {
