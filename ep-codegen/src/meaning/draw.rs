@@ -9,6 +9,7 @@
 //! `expert_begin`, which says where experts live, is the same on every rank.
 
 mod shape;
+mod unranged;
 mod values;
 
 use std::collections::BTreeMap;
@@ -480,7 +481,10 @@ impl Drawn {
 
     /// What the call leaves.
     pub fn run(&self, functions: &BTreeMap<String, &Function>) -> Result<Outcome, Wrong> {
-        run(&self.problem(functions))
+        run(&self.problem(functions)).map_err(|mut wrong| {
+            wrong.help = unranged::proposal(&self.ir, &wrong);
+            wrong
+        })
     }
 
     /// The most rows that a size may have, if its declaration says so.
