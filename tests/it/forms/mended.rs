@@ -190,10 +190,7 @@ fn users_names_may_be_those_of_the_text() {
             dispatch_by_ring,
             &[("token", "position"), ("peer", "team"), ("ring", "mover"), ("message", "meta")],
         ),
-        (
-            combine,
-            &[("token", "turns"), ("peer", "theirs"), ("part", "args"), ("parts", "counters")],
-        ),
+        (combine, &[("token", "turns"), ("peer", "theirs"), ("part", "args"), ("parts", "smem")]),
         (combine_by_ring, &[("token", "register"), ("peer", "requires"), ("part", "new")]),
     ];
     for (source, names) in cases {
@@ -202,4 +199,34 @@ fn users_names_may_be_those_of_the_text() {
         let numbers: Vec<(&str, i64)> = declared.copied().collect();
         Form::new(&renamed(source, names), &numbers).compile();
     }
+}
+
+/// So may numbers, fields, channels, counters and roles.
+#[test]
+fn declared_names_may_be_those_of_the_text() {
+    agrees(
+        "shape { ranks: 1..=8, threads: 1..=4, hidden: 16..=32 step 16 }
+         tune { stripes: 2 in [1, 2] }
+         size tokens in 0..=6;
+         input x: bf16[tokens, hidden], to: i32[tokens] in 0..ranks;
+         output y: bf16[ranks, 6, hidden], n: i32[1];
+         table count: i32[ranks], sums: i32[ranks];
+         message Smem { row x: bf16[hidden], depth: i32, row_bytes: i32 }
+         channel smem: ring<Smem> over nvlink from Call to Args per all { depth: 16, chunk: 1, header: [count] };
+         role Call[peer] on even blocks, 2 warps {
+             announce smem[peer] { count: sum(token in stripe: (to[token] == peer) as i32) };
+             for token in stripe where to[token] == peer {
+                 push smem[peer] { x: x[token], depth: token, row_bytes: threads };
+             }
+         }
+         role Args[peer] on odd blocks, 2 warps {
+             for message in smem[peer] {
+                 store y[peer, message.depth] = message.x;
+             }
+         }
+         role Store on even blocks, 1 warps, warps shared by stripe {
+             for token in stripe { count count[to[token]]; count sums[to[token]]; }
+         }
+         role Last on last block { store n[0] = sum(r in ranks: count[r] + sums[r]) * threads; }",
+    );
 }
