@@ -51,7 +51,7 @@ struct Cfg {
         static constexpr int kSrcCount = 1;
         static constexpr int kExperts = 228;
         static constexpr int kExpertsCount = 8;
-        static constexpr int kTurns = 260;
+        static constexpr int kTurns_ = 260;
         static constexpr int kWeights = 292;
         static constexpr int kWeightsCount = 8;
     };
@@ -294,7 +294,7 @@ __device__ __forceinline__ void dispatch(const Args& args, Smem& smem, ep::Team&
             });
             if (team.lane < Cfg::kTopk) {
                 args.send_turn[ep::i64{token} * Cfg::kTopk + choice] = turn;
-                ep::set<ep::i32>(record + Cfg::Token::kTurns, choice, turn);
+                ep::set<ep::i32>(record + Cfg::Token::kTurns_, choice, turn);
             }
             // +85  push rows[peer] at rank_prefix[me, peer] { x: cast_e4m3(x[token], 128), src:
             //     token, experts: topk_idx[token], turns: send_turn[token], weights:
@@ -382,7 +382,7 @@ __device__ __forceinline__ void dispatch(const Args& args, Smem& smem, ep::Team&
             // +102  let place = sum(earlier in 0..message.source: counts[earlier].per_expert[expert
             //     * has]) + message.turns[choice]
             const int place = static_cast<ep::i32>(ep::i64{ahead}
-                + ep::get<ep::i32>(record + Cfg::Token::kTurns, choice));
+                + ep::get<ep::i32>(record + Cfg::Token::kTurns_, choice));
             // +105  for once in 0..1 where expert >= 0 && again == 0
             const bool match = used && (expert >= 0 && again == 0);
             // +109  store packed_x[expert, place] = message.x

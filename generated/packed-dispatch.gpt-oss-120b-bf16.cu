@@ -49,7 +49,7 @@ struct Cfg {
         static constexpr int kSrcCount = 1;
         static constexpr int kExperts = 4;
         static constexpr int kExpertsCount = 4;
-        static constexpr int kTurns = 20;
+        static constexpr int kTurns_ = 20;
         static constexpr int kWeights = 36;
         static constexpr int kWeightsCount = 4;
     };
@@ -280,7 +280,7 @@ __device__ __forceinline__ void dispatch(const Args& args, Smem& smem, ep::Team&
             });
             if (team.lane < Cfg::kTopk) {
                 args.send_turn[ep::i64{token} * Cfg::kTopk + choice] = turn;
-                ep::set<ep::i32>(record + Cfg::Token::kTurns, choice, turn);
+                ep::set<ep::i32>(record + Cfg::Token::kTurns_, choice, turn);
             }
             // +79  push rows[peer] at rank_prefix[me, peer] { x: x[token], src: token, experts:
             //     topk_idx[token], turns: send_turn[token], weights: topk_weights[token] }
@@ -364,7 +364,7 @@ __device__ __forceinline__ void dispatch(const Args& args, Smem& smem, ep::Team&
             // +102  let place = sum(earlier in 0..message.source: counts[earlier].per_expert[expert
             //     * has]) + message.turns[choice]
             const int place = static_cast<ep::i32>(ep::i64{ahead}
-                + ep::get<ep::i32>(record + Cfg::Token::kTurns, choice));
+                + ep::get<ep::i32>(record + Cfg::Token::kTurns_, choice));
             // +105  for once in 0..1 where expert >= 0 && again == 0
             const bool match = used && (expert >= 0 && again == 0);
             // +109  store packed_x[expert, place] = message.x

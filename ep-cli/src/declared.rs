@@ -138,9 +138,9 @@ impl Subject {
         let arms = self.ir.axes.iter().map(|axis| axis.name.clone());
         let mut set: BTreeMap<String, String> =
             arms.zip(config.choice.arms.iter().cloned()).collect();
-        let numbers = [&config.dims, &config.tunes, &config.copies, &config.args];
-        let numbers = numbers.into_iter().flatten();
+        let numbers = [&config.dims, &config.tunes, &config.copies].into_iter().flatten();
         set.extend(numbers.map(|(name, value)| (name.clone(), value.to_string())));
+        set.extend(config.args.iter().map(|(name, value)| (name.clone(), value.to_string())));
         for tune in self.ir.select(&config.choice).tunes {
             set.entry(tune.name).or_insert_with(|| tune.default.to_string());
         }

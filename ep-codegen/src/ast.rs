@@ -9,6 +9,8 @@ mod role;
 
 use proc_macro2::{Ident, Span, TokenStream};
 
+use crate::ir;
+
 pub use body::{
     BinaryOp, ChannelRef, Domain, Expr, ExprKind, FieldValue, For, Gather, Place, Stmt, StmtKind,
 };
@@ -128,6 +130,21 @@ pub struct Int {
     pub span: Span,
 }
 
+/// A number literal, whole or decimal, with a minus sign where one is allowed.
+#[derive(Debug, Clone)]
+pub struct Number {
+    /// Value.
+    pub value: ir::Number,
+    /// The literal.
+    pub span: Span,
+}
+
+impl From<&Number> for TokenRange {
+    fn from(number: &Number) -> TokenRange {
+        number.span.into()
+    }
+}
+
 /// `shape { .. }`
 #[derive(Debug, Clone)]
 pub struct Shape {
@@ -223,11 +240,11 @@ pub struct Arg {
     /// Element type.
     pub elem: Elem,
     /// Default.
-    pub default: Int,
+    pub default: Number,
     /// Least value.
-    pub low: Int,
+    pub low: Number,
     /// Greatest value.
-    pub high: Int,
+    pub high: Number,
     /// The entry.
     pub source: Excerpt,
 }

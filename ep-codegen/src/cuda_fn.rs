@@ -115,6 +115,7 @@ fn cuda_types(elem: &Elem) -> Option<&'static [&'static str]> {
     Some(match elem_name(elem).as_str() {
         "bool" => &["bool"],
         "u8" => &["ep::u8", "unsigned char"],
+        "i8" => &["ep::i8", "signed char"],
         "i32" => &["ep::i32", "int"],
         "i64" => &["ep::i64", "long long"],
         "f32" => &["float"],

@@ -13,6 +13,7 @@ pub mod helpers;
 pub mod kind;
 pub mod naming;
 pub mod network;
+mod number;
 pub mod params;
 pub mod parts;
 pub mod rows;
@@ -30,8 +31,8 @@ pub use canon::Canon;
 pub use canon::Embed;
 pub use channel::{Channel, ChannelOption, Field, Message, PeerSet, Transport, Waiver};
 pub use declared::{
-    Arg, Arm, Axis, CudaFn, CudaParam, Dim, DimKind, Elem, ElemType, Memory, Part, Pipeline,
-    Require, Size, Source, Tensor, TensorKind, Tune, Values, When,
+    Arg, Arm, Axis, CudaFn, CudaParam, Dim, DimKind, Elem, ElemType, Memory, Number, Part,
+    Pipeline, Require, Size, Source, Tensor, TensorKind, Tune, Values, When,
 };
 pub use kind::ChannelKind;
 pub use select::Choice;

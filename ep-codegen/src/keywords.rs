@@ -39,4 +39,4 @@ pub const PEER_SETS: &[(&str, PeerSet)] = &[
 ];
 
 /// The scalar element types.
-pub const ELEMS: &[&str] = &["bool", "u8", "i32", "i64", "f32", "bf16", "e4m3", "ue8m0"];
+pub const ELEMS: &[&str] = &["bool", "u8", "i8", "i32", "i64", "f32", "bf16", "e4m3", "ue8m0"];

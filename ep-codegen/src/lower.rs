@@ -21,6 +21,7 @@
 mod body;
 mod declared;
 mod expr;
+mod lets;
 #[cfg(test)]
 mod tests;
 
@@ -81,6 +82,9 @@ struct Lowering {
     binders: Vec<String>,
     /// Channel of each message binder, so that `..message` finds its fields.
     messages: BTreeMap<String, String>,
+    /// The size whose rows the stripes share, and whether the caller gives it: the first such one, else the
+    /// first of all.
+    striped: Option<(String, bool)>,
     /// Names of the tables that a handle brings without a list.
     implicit: Vec<String>,
     out: ir::Pipeline,
@@ -109,6 +113,7 @@ impl Lowering {
             names: BTreeMap::new(),
             binders: Vec::new(),
             messages: BTreeMap::new(),
+            striped: None,
             implicit: Vec::new(),
             out,
         }
@@ -129,7 +134,13 @@ impl Lowering {
                 }
                 ast::Item::Tune(tunes) => self.note(tunes.iter().map(|t| &t.name), Named::Tune),
                 ast::Item::Arg(args) => self.note(args.iter().map(|arg| &arg.name), Named::Arg),
-                ast::Item::Size(size) => self.note([&size.name], Named::Size),
+                ast::Item::Size(size) => {
+                    self.note([&size.name], Named::Size);
+                    let given = size.value.is_none();
+                    if self.striped.as_ref().is_none_or(|(_, known)| given && !known) {
+                        self.striped = Some((size.name.to_string(), given));
+                    }
+                }
                 ast::Item::Tensors(tensors) => {
                     self.note(tensors.list.iter().map(|t| &t.name), Named::Tensor);
                 }
@@ -392,7 +403,8 @@ impl Lowering {
         };
         let bound = role.binder.iter().map(ToString::to_string);
         self.binders = bound.chain(shared.iter().cloned()).collect();
-        let body = self.body(&role.body);
+        let mut body = self.body(&role.body);
+        lets::settle(&mut body);
         self.binders.clear();
         let share = match (&role.binder, &role.share) {
             (Some(binder), _) => {

@@ -85,6 +85,10 @@ pub fn refusals(ir: &Pipeline) -> Vec<Refusal> {
             more.into_iter().filter(|refusal| !found.contains(refusal)).collect::<Vec<_>>(),
         );
     }
+    // What lacks the steps of a refused statement has no reason of its own.
+    if found.iter().any(|refusal| refusal.why.limit.is_some()) {
+        found.retain(|refusal| refusal.why.limit.is_some());
+    }
     found
 }
 
@@ -239,6 +243,7 @@ pub fn elem_type(elem: &Elem) -> &'static str {
     match elem {
         Elem::Bool => "bool",
         Elem::U8 => "ep::u8",
+        Elem::I8 => "ep::i8",
         Elem::I32 => "ep::i32",
         Elem::I64 => "ep::i64",
         Elem::F32 => "float",

@@ -429,10 +429,11 @@ impl Call<'_> {
                 }
                 ParamKind::Arg { .. } => {
                     let default = self.ir().args.iter().find(|arg| arg.name == param.name);
-                    match self.drawn.args.get(&param.name) {
-                        Some(Scalar::Real(value)) => bindings.real(&param.name, *value),
-                        Some(Scalar::Int(value)) => bindings.number(&param.name, *value),
-                        _ => bindings.number(&param.name, default.map_or(0, |arg| arg.default)),
+                    let default = default.map(|arg| Scalar::of(arg.default));
+                    match self.drawn.args.get(&param.name).copied().or(default) {
+                        Some(Scalar::Real(value)) => bindings.real(&param.name, value),
+                        Some(Scalar::Int(value)) => bindings.number(&param.name, value),
+                        _ => bindings.number(&param.name, 0),
                     };
                 }
                 _ => {}

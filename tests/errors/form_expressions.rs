@@ -262,3 +262,23 @@ ep_runtime::pipeline! {
         }
     }
 }
+
+//- decimal_too_large
+// A decimal number is beyond every `f32`.
+ep_runtime::pipeline! {
+    pipeline Gate {
+        shape { ranks: 1..=64 }
+        output kept: f32[1];
+        role Keep on block 0 { store kept[0] = 1e39; }
+    }
+}
+
+//- decimal_dim
+// A number of the shape is a whole one.
+ep_runtime::pipeline! {
+    pipeline Gate {
+        shape { ranks: 1..=64.5 }
+        output kept: i32[1];
+        role Keep on block 0 { store kept[0] = ranks; }
+    }
+}

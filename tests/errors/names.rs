@@ -399,24 +399,14 @@ ep_runtime::pipeline! {
 }
 
 //- word_of_the_emitted_text
-// A binder has a name that the emitted functions use themselves.
+// A function has a name that the emitted functions use themselves.
 ep_runtime::pipeline! {
-    pipeline Tally {
-        shape { ranks: 1..=64, topk: 1..=32, experts: 1..=4096, stripes: 1..=1024 }
-        size tokens;
-        input topk_idx: i64[tokens, topk], expert_begin: i32[ranks + 1];
-        output per_rank: i32[ranks];
-        table in_rank: bool[tokens, ranks];
-        role Count on all blocks, warps shared by stripe {
-            for token in stripe {
-                for team in ranks {
-                    record in_rank[token, team] = routed(topk_idx[token], team);
-                }
-                for peer in ranks where routed(topk_idx[token], peer) {
-                    count per_rank[peer];
-                }
-            }
-        }
+    pipeline Doubled {
+        shape { ranks: 1..=64 }
+        input x: f32[ranks];
+        output y: f32[ranks];
+        cuda fn team(v: f32) -> f32 = r"__device__ inline float team(float v) { return v + v; }";
+        role Work on block 0 { for peer in ranks { store y[peer] = team(x[peer]); } }
     }
 }
 

@@ -567,3 +567,14 @@ ep_runtime::pipeline! {
         }
     }
 }
+
+//- decimal_of_whole_arg
+// An arg of whole numbers has a decimal default.
+ep_runtime::pipeline! {
+    pipeline Gate {
+        shape { ranks: 1..=64 }
+        arg { least: i32 = 0.5 in 0..=1 }
+        output kept: i32[1];
+        role Keep on block 0 { store kept[0] = least; }
+    }
+}

@@ -314,3 +314,26 @@ ep_runtime::pipeline! {
         }
     }
 }
+
+//- field_of_stripe
+// A stripe has a first row and a number of rows.
+ep_runtime::pipeline! {
+    pipeline Numbered {
+        shape { ranks: 1..=64, stripes: 1..=64 }
+        size tokens;
+        output number: i32[tokens];
+        role Count on all blocks, warps shared by stripe {
+            for token in stripe { store number[token] = token - stripe.begin; }
+        }
+    }
+}
+
+//- stripe_of_nothing
+// The rows of a stripe are rows of some size.
+ep_runtime::pipeline! {
+    pipeline Numbered {
+        shape { ranks: 1..=64, stripes: 1..=64 }
+        output first: i32[stripes];
+        role Count on all blocks, warps shared by stripe { store first[stripe] = stripe.first; }
+    }
+}

@@ -1,6 +1,7 @@
 //! Pipelines as authors write them from the manual alone: what the compiler says to first attempts, and
 //! programs of every kind, which leave what was worked out for them by hand.
 
+mod all_gather;
 mod broadcast;
 mod by_hand;
 mod capped_rows;
@@ -10,6 +11,7 @@ mod dense;
 mod drop;
 mod exchange_scan;
 mod forwarder;
+mod gate;
 mod global_load;
 mod local_combine;
 mod nested;
@@ -75,7 +77,7 @@ macro_rules! programs {
 }
 
 programs! {
-    broadcast, capped_rows, computed_peer, computed_rows, dense, drop, exchange_scan, forwarder, global_load,
+    all_gather, broadcast, capped_rows, computed_peer, computed_rows, dense, drop, exchange_scan, forwarder, gate, global_load,
     local_combine, nested, next_rank, private_count, quantised_shift, reduce_scatter, remote_lookup,
     scaled_combine, two_channels, two_payloads, two_sources, ulysses, weight_histogram,
 }

@@ -144,6 +144,24 @@ pub struct For {
     pub body: Vec<Stmt>,
 }
 
+impl For {
+    /// Of `for peer in ranks where peer != me && ..`, which is a loop over `others`: the rest of its
+    /// conditions, in order. `None`: it is another loop.
+    pub fn conditions_of_others(&self) -> Option<Vec<&Expr>> {
+        let Domain::Expr(Expr { kind: ExprKind::Name(name), .. }) = &self.domain else {
+            return None;
+        };
+        if name != "ranks" || self.position.is_some() || self.gather.is_some() {
+            return None;
+        }
+        let mut conditions = Vec::new();
+        self.filter.as_ref()?.conditions(&mut conditions);
+        let all = conditions.len();
+        conditions.retain(|condition| !condition.is_other_than_me(&self.binder));
+        (conditions.len() < all).then_some(conditions)
+    }
+}
+
 /// `gather part from channel[peer] at position across peer in domain`
 #[derive(Debug, Clone)]
 pub struct Gather {
@@ -194,11 +212,37 @@ pub struct Expr {
     pub at: TokenRange,
 }
 
+impl Expr {
+    /// Appends the sides of a chain of `&&`, in order; any other expression is a chain of one.
+    fn conditions<'a>(&'a self, out: &mut Vec<&'a Expr>) {
+        match &self.kind {
+            ExprKind::Binary { op: BinaryOp::And, left, right, .. } => {
+                left.conditions(out);
+                right.conditions(out);
+            }
+            _ => out.push(self),
+        }
+    }
+
+    /// Whether this is `binder != me`, or `me != binder`.
+    fn is_other_than_me(&self, binder: &Ident) -> bool {
+        let ExprKind::Binary { op: BinaryOp::Ne, left, right, .. } = &self.kind else {
+            return false;
+        };
+        let (ExprKind::Name(left), ExprKind::Name(right)) = (&left.kind, &right.kind) else {
+            return false;
+        };
+        (left == binder && right == "me") || (left == "me" && right == binder)
+    }
+}
+
 /// The expressions.
 #[derive(Debug, Clone)]
 pub enum ExprKind {
     /// An integer.
     Int(i64),
+    /// A decimal number.
+    Real(f32),
     /// `true`, `false`
     Bool(bool),
     /// A name, `me` and `stripe` included.

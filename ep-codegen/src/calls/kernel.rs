@@ -5,7 +5,7 @@ use quote::{format_ident, quote};
 
 use super::tensors::{elem_type, name_of, table_tensor};
 use super::{Calls, HandleUse, PlaceName};
-use crate::ir::{Elem, Size};
+use crate::ir::{Elem, Number, Size};
 
 impl Calls<'_> {
     /// Sizes that calls say.
@@ -26,11 +26,10 @@ impl Calls<'_> {
             let doc = format!(" `{}..={}`", arg.low, arg.high);
             let name = format_ident!("{}", arg.name);
             let of = elem_type(name_of(&arg.elem), proc_macro2::Span::call_site());
-            let default = arg.default;
             fields.push(quote!(#[doc = #doc] pub #name: #of));
-            defaults.push(match arg.elem {
-                Elem::Bool => quote!(#name: #default != 0),
-                _ => quote!(#name: #default as #of),
+            defaults.push(match arg.default {
+                Number::Whole { value } => quote!(#name: #value as #of),
+                Number::Real { bits } => quote!(#name: #of::from_bits(#bits)),
             });
         }
         for size in self.said() {

@@ -269,7 +269,7 @@ pub(super) fn name_of(elem: &Elem) -> &'static str {
 /// The Rust type that stands for an element type.
 pub(super) fn elem_type(name: &str, span: Span) -> TokenStream {
     let own = match name {
-        "bool" | "u8" | "i32" | "i64" | "f32" => {
+        "bool" | "u8" | "i8" | "i32" | "i64" | "f32" => {
             let name = Ident::new(name, span);
             return quote_spanned!(span=> ::core::primitive::#name);
         }

@@ -143,7 +143,7 @@ fn heard<'a>(view: &View<'a>, expr: &'a Expr, out: &mut Vec<Step<'a>>) {
         | ExprKind::Neg { value }
         | ExprKind::Not { value }
         | ExprKind::Fold { body: value, .. } => heard(view, value, out),
-        ExprKind::Int(_) | ExprKind::Bool(_) | ExprKind::Name(_) => {}
+        ExprKind::Int(_) | ExprKind::Real(_) | ExprKind::Bool(_) | ExprKind::Name(_) => {}
     }
 }
 

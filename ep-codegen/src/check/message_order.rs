@@ -295,6 +295,6 @@ fn fields<'a>(expr: &'a Expr, found: &mut Vec<(&'a Ident, &'a Ident)>) {
             fields(left, found);
             fields(right, found);
         }
-        ExprKind::Int(_) | ExprKind::Bool(_) | ExprKind::Name(_) => {}
+        ExprKind::Int(_) | ExprKind::Real(_) | ExprKind::Bool(_) | ExprKind::Name(_) => {}
     }
 }

@@ -228,21 +228,15 @@ const COMMON_WORDS: &[&str] = &[
 const CALL_TYPES: &[&str] =
     &["args", "handle", "inputs", "kernel", "offers", "options", "outputs", "shape", "tunes"];
 
-/// What the emitted functions call their own things; channels and binders stand beside them.
-const EMITTED: &[&str] = &[
-    "args", "base", "counters", "ep", "goes", "hits", "meta", "mine", "mover", "own", "peers",
-    "position", "present", "records", "smem", "stages", "sum", "team", "theirs", "turns", "units",
-];
+/// What the emitted functions call their own things: the text of a `cuda fn` could not be called beside them. All
+/// other names get a number where they would meet one of these.
+const OF_FUNCTIONS: &[&str] =
+    &["args", "block", "blocks", "call", "counters", "ep", "own", "peers", "smem", "team"];
 
-/// A binder of a role or a statement, which becomes a variable.
+/// A binder of a role or a statement, which becomes a variable of some name.
 pub(super) fn binder(name: &Ident, out: &mut Diagnostics) {
-    let text = name.to_string();
-    if RESERVED.contains(&text.as_str()) {
+    if RESERVED.iter().any(|word| name == word) {
         out.push(errors::reserved(name));
-    } else if CPP_WORDS.contains(&text.as_str()) {
-        out.push(errors::word_of_cpp(name, &text));
-    } else if EMITTED.contains(&text.as_str()) {
-        out.push(errors::word_of_emitted(name));
     }
 }
 
@@ -250,11 +244,7 @@ fn reserved(name: &Ident, item: &Item, out: &mut Diagnostics) {
     let text = name.to_string();
     // A role becomes a function, whose name is in snake case.
     let emitted = if matches!(item, Item::Role(_)) { snake(&text) } else { text.clone() };
-    let taken = match item {
-        Item::Channel(_) | Item::CudaFn(_) => EMITTED.contains(&text.as_str()),
-        Item::Tensors(_) | Item::Size(_) | Item::Arg(_) => text == "group",
-        _ => false,
-    };
+    let is_taken = matches!(item, Item::CudaFn(_)) && OF_FUNCTIONS.contains(&text.as_str());
     let is_call_type = matches!(item, Item::Variant(_)) && CALL_TYPES.contains(&text.as_str());
     // Options of a kernel: its variants, its tunes, the tensors that it takes, and how many calls live.
     let is_option = matches!(item, Item::Variant(_) | Item::Tune(_) | Item::Tensors(_));
@@ -264,7 +254,7 @@ fn reserved(name: &Ident, item: &Item, out: &mut Diagnostics) {
         out.push(errors::word_of_calls(name));
     } else if CPP_WORDS.contains(&emitted.as_str()) || COMMON_WORDS.contains(&emitted.as_str()) {
         out.push(errors::word_of_cpp(name, &emitted));
-    } else if taken {
+    } else if is_taken {
         out.push(errors::word_of_emitted(name));
     }
 }

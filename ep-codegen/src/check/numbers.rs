@@ -42,7 +42,7 @@ fn shape_entry(entry: &ShapeEntry, out: &mut Diagnostics) {
         out.push(errors::step_not_positive(step, name));
     }
     if low.value > high.value {
-        out.push(errors::empty_range(low, high, name));
+        out.push(errors::empty_range(high, low.value, high.value, name));
     } else if low.value < 0 {
         out.push(errors::negative(low, name));
     } else if high.value > i64::from(i32::MAX) {
@@ -83,15 +83,22 @@ fn check_arg(arg: &Arg, out: &mut Diagnostics) {
         Elem::Name(name) if name == "f32" => (-(1 << 24), 1 << 24),
         elem => return out.push(errors::arg_elem(elem.span(), &arg.name)),
     };
-    if arg.low.value > arg.high.value {
-        return out.push(errors::empty_range(&arg.low, &arg.high, &arg.name));
+    let is_real = matches!(&arg.elem, Elem::Name(name) if name == "f32");
+    for number in [&arg.default, &arg.low, &arg.high] {
+        if !is_real && number.value.whole().is_none() {
+            return out.push(errors::decimal_of_whole(number, arg.elem.span()));
+        }
     }
-    if !(arg.low.value..=arg.high.value).contains(&arg.default.value) {
+    if arg.low.value.order(arg.high.value).is_gt() {
+        return out.push(errors::empty_range(&arg.high, arg.low.value, arg.high.value, &arg.name));
+    }
+    if !arg.default.value.is_within(arg.low.value, arg.high.value) {
         return out.push(errors::default_out_of_range(arg));
     }
     for end in [&arg.low, &arg.high] {
-        if end.value < limits.0 || end.value > limits.1 {
-            return out.push(errors::does_not_fit(end, arg.elem.span()));
+        let fits = end.value.whole().is_none_or(|value| (limits.0..=limits.1).contains(&value));
+        if !fits {
+            return out.push(errors::does_not_fit(end, end.value, arg.elem.span()));
         }
     }
 }
@@ -237,7 +244,7 @@ pub(super) fn mentions(expr: &Expr, name: &str) -> bool {
 /// Calls `visit` with every name in `expr`, binders of folds included.
 pub(super) fn visit_names<'a>(expr: &'a Expr, visit: &mut dyn FnMut(&'a proc_macro2::Ident)) {
     match &expr.kind {
-        ExprKind::Int(_) | ExprKind::Bool(_) => {}
+        ExprKind::Int(_) | ExprKind::Real(_) | ExprKind::Bool(_) => {}
         ExprKind::Name(name) => visit(name),
         ExprKind::Index { base, indices } => {
             visit_names(base, visit);

@@ -84,7 +84,10 @@ fn of_expr(view: &View<'_>, known: &Known, expr: &Expr) -> Option<Range> {
             let [left, right] = args.as_slice() else { return None };
             call(&helper.to_string(), sub(left)?, sub(right)?)
         }
-        ExprKind::Index { .. } | ExprKind::Field { .. } | ExprKind::Fold { .. } => None,
+        ExprKind::Real(_)
+        | ExprKind::Index { .. }
+        | ExprKind::Field { .. }
+        | ExprKind::Fold { .. } => None,
     }
 }
 
@@ -107,7 +110,8 @@ fn of_name(view: &View<'_>, known: &Known, name: &str) -> Option<Range> {
         return (!values.is_empty()).then(|| Range::new(&values));
     }
     if let Some(arg) = view.args.iter().find(|arg| arg.name == name) {
-        return Some(Range { low: arg.low.value.into(), high: arg.high.value.into() });
+        let (low, high) = (arg.low.value.whole()?, arg.high.value.whole()?);
+        return Some(Range { low: low.into(), high: high.into() });
     }
     let sized = view.sizes.iter().any(|size| size.name == name);
     sized.then_some(Range { low: 0, high: FAR })

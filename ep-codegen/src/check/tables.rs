@@ -58,12 +58,17 @@ fn declaration(tensor: &ast::Tensor, kind: TensorKind, out: &mut Diagnostics) {
     if let Elem::Name(elem) = &tensor.elem {
         let limits = match elem.to_string().as_str() {
             "u8" => 0..=255,
+            "i8" => -128..=127,
             "bool" => 0..=1,
             "i32" => i64::from(i32::MIN)..=i64::from(i32::MAX),
             _ => i64::MIN..=i64::MAX,
         };
         if !limits.contains(&fill.value.value) {
-            out.push(crate::diagnostics::numbers::does_not_fit(&fill.value, elem.span()));
+            out.push(crate::diagnostics::numbers::does_not_fit(
+                &fill.value,
+                fill.value.value,
+                elem.span(),
+            ));
         }
     }
 }
@@ -302,7 +307,7 @@ fn absent_field<'a>(
         | ExprKind::Not { value }
         | ExprKind::Neg { value } => sub(value),
         ExprKind::Binary { left, right, .. } => sub(left).or_else(|| sub(right)),
-        ExprKind::Int(_) | ExprKind::Bool(_) | ExprKind::Name(_) => None,
+        ExprKind::Int(_) | ExprKind::Real(_) | ExprKind::Bool(_) | ExprKind::Name(_) => None,
     }
 }
 

@@ -13,6 +13,7 @@ pub(super) fn with_names(expr: &Expr, replace: &dyn Fn(&str) -> Option<String>) 
     let list = |exprs: &[Expr]| exprs.iter().map(sub).collect::<Vec<_>>().join(", ");
     match &expr.kind {
         ExprKind::Int(value) => value.to_string(),
+        ExprKind::Real(value) => format!("{value:?}"),
         ExprKind::Bool(value) => value.to_string(),
         ExprKind::Name(name) => replace(&name.to_string()).unwrap_or_else(|| name.to_string()),
         ExprKind::Index { base, indices } => format!("{}[{}]", sub(base), list(indices)),

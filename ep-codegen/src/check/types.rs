@@ -48,6 +48,8 @@ pub(super) enum Scalar<'a> {
     Bf16,
     /// A result in f32 of bf16 values: may be stored as either.
     Float,
+    /// A decimal number of the text, which may be stored as either too.
+    Decimal,
     /// `e4m3`
     E4m3,
     /// `ue8m0`
@@ -101,7 +103,7 @@ impl fmt::Display for Scalar<'_> {
         match self {
             Scalar::Bool => f.write_str("bool"),
             Scalar::Int(name) => f.write_str(name),
-            Scalar::F32 | Scalar::Float => f.write_str("f32"),
+            Scalar::F32 | Scalar::Float | Scalar::Decimal => f.write_str("f32"),
             Scalar::Bf16 => f.write_str("bf16"),
             Scalar::E4m3 => f.write_str("e4m3"),
             Scalar::Scaled(code, _) => f.write_str(code.name()),
@@ -150,7 +152,7 @@ impl<'a> Scalar<'a> {
 
     /// Whether it is a float, or an axis whose chosen arm is one float.
     pub(super) fn is_float(&self) -> bool {
-        matches!(self.plain(), Scalar::F32 | Scalar::Bf16 | Scalar::Float)
+        matches!(self.plain(), Scalar::F32 | Scalar::Bf16 | Scalar::Float | Scalar::Decimal)
     }
 
     /// An axis of one part is that part.
@@ -187,9 +189,9 @@ impl<'a> Scalar<'a> {
                 (self.plain(), from.plain()),
                 (Scalar::Bool, Scalar::Bool)
                     | (Scalar::Int(_), Scalar::Int(_))
-                    | (Scalar::F32, Scalar::F32 | Scalar::Float)
-                    | (Scalar::Bf16, Scalar::Bf16 | Scalar::Float)
-                    | (Scalar::Float, Scalar::F32 | Scalar::Bf16 | Scalar::Float)
+                    | (Scalar::F32, Scalar::F32 | Scalar::Float | Scalar::Decimal)
+                    | (Scalar::Bf16, Scalar::Bf16 | Scalar::Float | Scalar::Decimal)
+                    | (Scalar::Float, Scalar::F32 | Scalar::Bf16 | Scalar::Float | Scalar::Decimal)
                     | (Scalar::E4m3, Scalar::E4m3)
                     | (Scalar::Ue8m0, Scalar::Ue8m0)
                     | (Scalar::Bits, Scalar::Bits)
@@ -203,9 +205,9 @@ impl<'a> Scalar<'a> {
             (Scalar::Int(name), Scalar::Int(other)) => {
                 Scalar::Int(if name == NUMBER { other } else { name })
             }
-            (Scalar::F32, Scalar::F32 | Scalar::Int(_)) | (Scalar::Int(_), Scalar::F32) => {
-                Scalar::F32
-            }
+            (Scalar::Decimal, Scalar::Decimal) => Scalar::Decimal,
+            (Scalar::F32 | Scalar::Decimal, Scalar::F32 | Scalar::Decimal | Scalar::Int(_))
+            | (Scalar::Int(_), Scalar::F32 | Scalar::Decimal) => Scalar::F32,
             _ => Scalar::Float,
         }
     }
@@ -213,6 +215,9 @@ impl<'a> Scalar<'a> {
 
 /// What every message has beside its fields: its row, its number, where it came from.
 pub(super) const MESSAGE_NUMBERS: &[&str] = &["row", "index", "source", "part"];
+
+/// Where a stripe begins among the rows of this rank, and how many it has.
+pub(super) const STRIPE_NUMBERS: &[&str] = &["first", "count"];
 
 /// What a channel of slots counts.
 pub(super) const SLOT_NUMBERS: &[&str] = &["count", "base"];
@@ -237,6 +242,7 @@ pub(super) fn scalar_named<'a>(name: &str) -> Option<Scalar<'a>> {
     Some(match name {
         "bool" => Scalar::Bool,
         "u8" => Scalar::Int("u8"),
+        "i8" => Scalar::Int("i8"),
         "i32" => Scalar::Int("i32"),
         "i64" => Scalar::Int("i64"),
         "f32" => Scalar::F32,

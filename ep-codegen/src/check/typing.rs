@@ -10,7 +10,8 @@ use super::model::{Tensor, View};
 use super::names::{self, Named};
 use super::text::text;
 use super::types::{
-    Extent, MESSAGE_NUMBERS, SLOT_NUMBERS, Scalar, Type, Value, declared, scalar_named, scalar_of,
+    Extent, MESSAGE_NUMBERS, SLOT_NUMBERS, STRIPE_NUMBERS, Scalar, Type, Value, declared,
+    scalar_named, scalar_of,
 };
 use super::walk::{Counted, Meaning, Scope, index_binder};
 use crate::ast::{
@@ -37,6 +38,7 @@ impl<'a> Typing<'_, 'a> {
     pub(super) fn expr(&mut self, scope: &mut Scope<'a>, expr: &'a Expr) -> Type<'a> {
         match &expr.kind {
             ExprKind::Int(_) => Type::number(),
+            ExprKind::Real(_) => Type::scalar(Scalar::Decimal),
             ExprKind::Bool(_) => Type::scalar(Scalar::Bool),
             ExprKind::Name(name) => self.name(scope, name),
             ExprKind::Index { base, indices } => self.index(scope, base, indices),
@@ -227,6 +229,9 @@ impl<'a> Typing<'_, 'a> {
         {
             return Type::number();
         }
+        if matches!(&base.kind, ExprKind::Name(name) if name == "stripe") {
+            return self.field_of_stripe(field);
+        }
         match self.expr(scope, base) {
             Type::Unknown => Type::Unknown,
             Type::Message(channel) => self.field_of(channel, field, MESSAGE_NUMBERS),
@@ -255,6 +260,17 @@ impl<'a> Typing<'_, 'a> {
                 })
             }
         }
+    }
+
+    fn field_of_stripe(&mut self, field: &Ident) -> Type<'a> {
+        if !STRIPE_NUMBERS.iter().any(|number| field == number) {
+            self.out.push(errors::unknown_of_stripe(field, STRIPE_NUMBERS));
+            return Type::Unknown;
+        }
+        if names::striped(self.view).is_none() {
+            self.out.push(errors::stripe_of_nothing(field));
+        }
+        Type::number()
     }
 
     fn field_of(&mut self, channel: &'a Channel, field: &Ident, numbers: &[&str]) -> Type<'a> {

@@ -3,7 +3,7 @@
 use proc_macro2::Ident;
 
 use super::model::{Guard, View, holds};
-use super::names::is_known;
+use super::names::{is_known, is_number};
 use super::types::Type;
 use super::typing;
 use crate::ast::{Channel, Domain, Expr, ExprKind, For, PeerSet, Share, Stmt, StmtKind};
@@ -268,6 +268,9 @@ pub(super) fn loop_binders<'a>(
     inner: &'a For,
 ) -> Vec<Binder<'a>> {
     let mut binders = vec![index_binder(view, scope, &inner.binder, &inner.domain)];
+    if inner.conditions_of_others().is_some() && is_number(view, "ranks") {
+        binders[0].meaning = Meaning::Index(Counted::Peers(PeerSet::Others));
+    }
     if let (Some(_), Some(counted)) = (&inner.position, binders[0].counted()) {
         binders[0].meaning = Meaning::Placed(counted);
     }

@@ -90,6 +90,12 @@ pub(crate) fn number_too_large(at: Span, literal: &str) -> Diagnostic {
         .help(i64::MAX.to_string())
 }
 
+/// A decimal number that an `f32` cannot hold.
+pub(crate) fn decimal_too_large(at: Span, number: &str) -> Diagnostic {
+    Diagnostic::new(at, format!("`{number}` is beyond the greatest `f32`"))
+        .help(format!("{:e}", f32::MAX))
+}
+
 /// Brackets with nothing between them.
 pub(crate) fn empty_brackets(at: Span, what: &str, example: &str) -> Diagnostic {
     Diagnostic::new(at, format!("expected {what} between the brackets")).help(example)

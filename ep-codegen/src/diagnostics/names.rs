@@ -10,7 +10,7 @@ use crate::spelling::nearest;
 pub(super) fn suggest(diagnostic: Diagnostic, name: &Ident, known: &[String]) -> Diagnostic {
     match nearest(&name.to_string(), known.iter().map(String::as_str)) {
         Some(near) => diagnostic.help(format!("did you mean `{near}`?")),
-        None if known.is_empty() || known.len() > 8 => diagnostic,
+        None if known.is_empty() || known.len() > 9 => diagnostic,
         None => diagnostic.help(format!("write {}", listed(known, "or"))),
     }
 }

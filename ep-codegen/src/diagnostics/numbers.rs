@@ -1,18 +1,21 @@
 //! Numbers of the shape, tunes, args and sizes.
 
+use std::fmt::Display;
+
 use proc_macro2::{Ident, Span};
 
 use super::Diagnostic;
-use crate::ast::{Arg, Int, TokenRange, Tune};
+use crate::ast::{Arg, Int, Number, TokenRange, Tune};
 
 /// A range whose end lies below its begin.
-pub(crate) fn empty_range(low: &Int, high: &Int, name: &Ident) -> Diagnostic {
-    let (least, greatest) = (low.value, high.value);
-    Diagnostic::new(
-        high,
-        format!("the range of `{name}` is empty: {greatest} is less than {least}"),
-    )
-    .help(format!("{greatest}..={least}"))
+pub(crate) fn empty_range<T: Display>(
+    at: impl Into<TokenRange>,
+    least: T,
+    greatest: T,
+    name: &Ident,
+) -> Diagnostic {
+    Diagnostic::new(at, format!("the range of `{name}` is empty: {greatest} is less than {least}"))
+        .help(format!("{greatest}..={least}"))
 }
 
 /// A step that leads nowhere.
@@ -81,12 +84,27 @@ pub(crate) fn default_out_of_range(arg: &Arg) -> Diagnostic {
     let default = arg.default.value;
     let message =
         format!("the default of `{}` is {default}, which is not in {low}..={high}", arg.name);
-    Diagnostic::new(&arg.default, message).help(default.clamp(low, high).to_string())
+    let nearest = if default.order(low).is_lt() { low } else { high };
+    Diagnostic::new(&arg.default, message).help(nearest.to_string())
+}
+
+/// A decimal number of an arg that is whole.
+pub(crate) fn decimal_of_whole(number: &Number, elem: Span) -> Diagnostic {
+    let value = number.value;
+    Diagnostic::new(
+        number,
+        format!("{value} is a decimal number, and this arg takes whole numbers"),
+    )
+    .also(elem, "an arg of `f32` takes decimal numbers")
 }
 
 /// A number that its type cannot hold.
-pub(crate) fn does_not_fit(value: &Int, elem: Span) -> Diagnostic {
-    Diagnostic::new(value, format!("{} does not fit the element type", value.value))
+pub(crate) fn does_not_fit(
+    at: impl Into<TokenRange>,
+    value: impl Display,
+    elem: Span,
+) -> Diagnostic {
+    Diagnostic::new(at, format!("{value} does not fit the element type"))
         .also(elem, "this element type has a smaller range")
 }
 

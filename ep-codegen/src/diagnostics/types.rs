@@ -78,6 +78,19 @@ pub(crate) fn unknown_field(field: &Ident, message: &Ident, known: Vec<String>) 
         .also(message, format!("the fields of `{message}` are declared here"))
 }
 
+/// A field that stripes do not have.
+pub(crate) fn unknown_of_stripe(field: &Ident, known: &[&str]) -> Diagnostic {
+    let known: Vec<String> = known.iter().map(|name| name.to_string()).collect();
+    let error = Diagnostic::new(field, format!("`stripe` has no field `{field}`"));
+    suggest(error, field, &known).unresolved()
+}
+
+/// The rows of a stripe where no size says how many there are.
+pub(crate) fn stripe_of_nothing(field: &Ident) -> Diagnostic {
+    let message = format!("`stripe.{field}` needs a size, whose rows the stripes share");
+    Diagnostic::new(field, message).help("size tokens;")
+}
+
 /// `1 is`, `2 are`
 fn counted(given: usize) -> String {
     if given == 1 { "1 is".to_string() } else { format!("{given} are") }

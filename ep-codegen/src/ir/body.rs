@@ -182,6 +182,8 @@ ir_types! {
     enum Expr {
         /// An integer.
         Int { value: i64 },
+        /// A decimal number, as the bits of an `f32`.
+        Real { bits: u32 },
         /// `true` or `false`.
         Bool { value: bool },
         /// A name.

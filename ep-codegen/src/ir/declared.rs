@@ -120,6 +120,15 @@ ir_types! {
         at: Source,
     }
 
+    /// A number that an arg may have.
+    #[derive(Copy)]
+    enum Number {
+        /// A whole one.
+        Whole { value: i64 },
+        /// One of an `f32`, by its bits.
+        Real { bits: u32 },
+    }
+
     /// A run-time number: never part of the text.
     struct Arg {
         /// Name.
@@ -127,11 +136,11 @@ ir_types! {
         /// Element type.
         elem: Elem,
         /// Value when the caller gives none.
-        default: i64,
+        default: Number,
         /// Least allowed value.
-        low: i64,
+        low: Number,
         /// Greatest allowed value.
-        high: i64,
+        high: Number,
         /// Guard.
         when: Vec<When>,
     }
@@ -154,6 +163,8 @@ ir_types! {
         Bool,
         /// `u8`.
         U8,
+        /// `i8`
+        I8,
         /// `i32`.
         I32,
         /// `i64`.

@@ -21,7 +21,7 @@ pub struct MetaSource<'a> {
 /// Bytes of one element.
 pub fn elem_bytes(elem: &Elem) -> i64 {
     match elem {
-        Elem::Bool | Elem::U8 | Elem::E4m3 | Elem::Ue8m0 => 1,
+        Elem::Bool | Elem::U8 | Elem::I8 | Elem::E4m3 | Elem::Ue8m0 => 1,
         Elem::Bf16 => 2,
         Elem::I32 | Elem::F32 => 4,
         Elem::I64 => 8,

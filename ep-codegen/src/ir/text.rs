@@ -382,6 +382,7 @@ fn exprs(list: &[Expr]) -> String {
 pub fn expr(whole: &Expr) -> String {
     match whole {
         Expr::Int { value } => value.to_string(),
+        Expr::Real { bits } => format!("{:?}", f32::from_bits(*bits)),
         Expr::Bool { value } => value.to_string(),
         Expr::Name { name, .. } => name.clone(),
         Expr::Element { tensor, indices } => indexed(tensor, indices),
@@ -439,7 +440,8 @@ fn operator(op: &BinaryOp) -> (&'static str, u8) {
     }
 }
 
-fn elem_type(elem: &ElemType) -> String {
+/// An element type as declared.
+pub fn elem_type(elem: &ElemType) -> String {
     match elem {
         ElemType::Scalar { elem } => self::elem(elem).to_string(),
         ElemType::OfAxis { axis } => axis.clone(),
@@ -452,6 +454,7 @@ pub fn elem(elem: &Elem) -> &'static str {
     match elem {
         Elem::Bool => "bool",
         Elem::U8 => "u8",
+        Elem::I8 => "i8",
         Elem::I32 => "i32",
         Elem::I64 => "i64",
         Elem::F32 => "f32",

@@ -68,7 +68,7 @@ pub fn exprs<'a>(stmt: &'a Stmt, see: &mut dyn FnMut(&'a Expr)) {
 pub fn expr<'a>(whole: &'a Expr, see: &mut dyn FnMut(&'a Expr)) {
     see(whole);
     match whole {
-        Expr::Int { .. } | Expr::Bool { .. } | Expr::Name { .. } => {}
+        Expr::Int { .. } | Expr::Real { .. } | Expr::Bool { .. } | Expr::Name { .. } => {}
         Expr::Element { indices, .. } | Expr::Field { indices, .. } => each(indices, see),
         Expr::OfChannel { index, indices, .. } => each(index.iter().chain(indices), see),
         Expr::Call { args, .. } => each(args, see),

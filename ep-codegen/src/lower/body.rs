@@ -1,5 +1,6 @@
 //! Statements.
 
+use super::expr::binary;
 use super::{Lowering, Named, condition};
 use crate::ast;
 use crate::ir::{self, helpers};
@@ -95,10 +96,16 @@ impl Lowering {
             let body = self.body(&head.body);
             ir::Action::Receive { binder, channel, peer, position, filter, body }
         } else {
-            let domain = self.domain(&head.domain);
+            let others = head.conditions_of_others().filter(|_| self.is("ranks", Named::Dim));
+            let domain = match &others {
+                Some(_) => ir::Domain::Peers { set: ir::PeerSet::Others },
+                None => self.domain(&head.domain),
+            };
             self.binders.push(binder.clone());
             let position = head.position.as_ref().map(|position| self.expr(position));
-            let filter = head.filter.as_ref().map(|filter| self.expr(filter));
+            let conditions = others.unwrap_or_else(|| head.filter.iter().collect());
+            let conditions = conditions.into_iter().map(|condition| self.expr(condition));
+            let filter = conditions.reduce(|left, right| binary(ir::BinaryOp::And, left, right));
             match &head.gather {
                 Some(gather) => self.gather(binder, domain, gather, &head.body),
                 None => {

@@ -18,12 +18,13 @@ pub(super) fn axis(variant: &ast::Variant) -> ir::Axis {
 }
 
 pub(super) fn arg(arg: &ast::Arg, guard: &Guard) -> ir::Arg {
+    let elem = scalar_of(&arg.elem);
     ir::Arg {
         name: arg.name.to_string(),
-        elem: scalar_of(&arg.elem),
-        default: arg.default.value,
-        low: arg.low.value,
-        high: arg.high.value,
+        default: arg.default.value.of(&elem),
+        low: arg.low.value.of(&elem),
+        high: arg.high.value.of(&elem),
+        elem,
         when: guard.when.clone(),
     }
 }

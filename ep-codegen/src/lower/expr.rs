@@ -17,6 +17,7 @@ impl Lowering {
     pub(super) fn expr(&mut self, expr: &ast::Expr) -> ir::Expr {
         match &expr.kind {
             ast::ExprKind::Int(value) => ir::Expr::Int { value: *value },
+            ast::ExprKind::Real(value) => ir::Expr::Real { bits: value.to_bits() },
             ast::ExprKind::Bool(value) => ir::Expr::Bool { value: *value },
             ast::ExprKind::Name(name) => self.name(name.to_string(), Vec::new()),
             ast::ExprKind::Index { base, indices } => {
@@ -90,10 +91,37 @@ impl Lowering {
             },
             _ => return self.expr(base),
         };
+        if name == "stripe" {
+            return self.of_stripe(&field);
+        }
         if self.is(&name, Named::Channel) {
             return ir::Expr::OfChannel { channel: name, index, field, indices };
         }
         ir::Expr::Field { of: name, field, indices }
+    }
+
+    /// `stripe.first` or `stripe.count`, as numbers of the rows that all stripes share.
+    fn of_stripe(&self, field: &str) -> ir::Expr {
+        let stripe = || self.name("stripe".to_string(), Vec::new());
+        let stripes = || self.name("stripes".to_string(), Vec::new());
+        let size = self.striped.as_ref().map(|(size, _)| size.clone()).unwrap_or_default();
+        let rows = || self.name(size.clone(), Vec::new());
+        let each = || binary(ir::BinaryOp::Div, rows(), stripes());
+        // So many stripes have one row more.
+        let longer = || binary(ir::BinaryOp::Rem, rows(), stripes());
+        match field {
+            "first" => {
+                let args = vec![stripe(), longer()];
+                let more = ir::Expr::Call { helper: "min".to_string(), args };
+                let before = binary(ir::BinaryOp::Mul, stripe(), each());
+                binary(ir::BinaryOp::Add, before, more)
+            }
+            _ => {
+                let is_longer = binary(ir::BinaryOp::Lt, stripe(), longer());
+                let more = ir::Expr::Cast { value: Box::new(is_longer), elem: ir::Elem::I32 };
+                binary(ir::BinaryOp::Add, each(), more)
+            }
+        }
     }
 
     /// `name` or `name[indices]`.
@@ -135,6 +163,7 @@ pub(crate) fn scalar(name: &str) -> Option<ir::Elem> {
     Some(match name {
         "bool" => ir::Elem::Bool,
         "u8" => ir::Elem::U8,
+        "i8" => ir::Elem::I8,
         "i32" => ir::Elem::I32,
         "i64" => ir::Elem::I64,
         "f32" => ir::Elem::F32,

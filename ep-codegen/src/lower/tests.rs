@@ -128,3 +128,69 @@ fn guards_and_phases_reach_the_items_and_statements_inside() {
     let guards: Vec<usize> = role.body.iter().map(|stmt| stmt.when.len()).collect();
     assert_eq!(guards, [2, 0]);
 }
+
+#[test]
+fn a_name_that_only_positions_use_is_its_value() {
+    let of = |lets: &str, position: &str, more: &str| {
+        let ir = &lowered(&format!(
+            "pipeline P {{
+                channel rows: direct<M> over nvlink from A to B per all;
+                role A on all blocks, warps shared by token {{
+                    for t in stripe {{ for p in ranks {{ {lets} push rows[p] at {position} {{ }}; {more} }} }}
+                }}
+            }}"
+        ))[0];
+        actions(ir)
+    };
+    let plain = of("", "f[p] + b[p, stripe]", "");
+    assert_eq!(of("let begin = f[p]; let all = begin + b[p, stripe];", "all", ""), plain);
+    // A name that something else uses too stays, and one that a fold hides a part of.
+    assert_eq!(of("let begin = f[p];", "begin", "store n[0] = begin;").len(), 5);
+    assert_eq!(of("let begin = f[p];", "sum(p in ranks: begin)", "").len(), 4);
+    // Names of names do not grow without end.
+    let doubled = |n: usize| {
+        let more = (1..n).map(|at| format!("let n{at} = n{0} + n{0};", at - 1));
+        of(&format!("let n0 = f[p]; {}", more.collect::<String>()), &format!("n{}", n - 1), "")
+    };
+    assert!(doubled(40).iter().all(|action| action.len() < 4000));
+}
+
+#[test]
+fn a_loop_over_all_ranks_but_this_one_is_over_the_others() {
+    let loops = |head: &str| {
+        let ir = &lowered(&format!(
+            "pipeline P {{
+                shape {{ ranks: 1..=8 }}
+                role A on block 0 {{ for p in {head} {{ count t[p]; }} }}
+            }}"
+        ))[0];
+        actions(ir).remove(0)
+    };
+    assert_eq!(loops("ranks where p != me"), "for p in others");
+    assert_eq!(loops("ranks where a[p] && me != p && b[p]"), "for p in others where a[p] && b[p]");
+    for other in ["ranks where p != you", "ranks where p != me || b[p]", "others where p != me"] {
+        assert_eq!(loops(other), format!("for p in {other}"));
+    }
+}
+
+#[test]
+fn a_stripe_knows_its_first_row_and_how_many_it_has() {
+    let ir = &lowered(
+        "pipeline P {
+            shape { stripes: 1..=8 }
+            size received = r[me];
+            size rows;
+            role A on all blocks, warps shared by stripe {
+                store f[stripe] = stripe.first;
+                store n[stripe] = stripe.count;
+            }
+        }",
+    )[0];
+    assert_eq!(
+        actions(ir),
+        [
+            "store f[stripe] = stripe * (rows / stripes) + min(stripe, rows % stripes)",
+            "store n[stripe] = rows / stripes + (stripe < rows % stripes) as i32",
+        ]
+    );
+}

@@ -10,7 +10,7 @@ use super::open::{OpenElement, Touched};
 use super::value::Parts;
 use super::world::World;
 use super::wrong::{Fault, Found, Stop};
-use crate::ir::{Action, Expr, Tensor as Declared, TensorKind, Values, text, walk};
+use crate::ir::{Action, Expr, Number, Tensor as Declared, TensorKind, Values, text, walk};
 
 impl<'p> World<'p> {
     /// Lays out the tensors of every rank.
@@ -61,11 +61,11 @@ impl<'p> World<'p> {
         for arg in &self.ir.args {
             let value = match self.problem.args.get(&arg.name) {
                 None => continue,
-                Some(super::Scalar::Int(value)) => *value as f64,
-                Some(super::Scalar::Real(value)) => f64::from(*value),
-                Some(_) => f64::NAN,
+                Some(super::Scalar::Int(value)) => Number::Whole { value: *value }.of(&arg.elem),
+                Some(super::Scalar::Real(value)) => Number::real(*value),
+                Some(_) => Number::real(f32::NAN),
             };
-            if !(arg.low as f64..=arg.high as f64).contains(&value) {
+            if !value.is_within(arg.low, arg.high) {
                 let (name, wanted) = (arg.name.clone(), format!("{}..={}", arg.low, arg.high));
                 return Err(Fault::Arg { name, value: value.to_string(), wanted }.into());
             }

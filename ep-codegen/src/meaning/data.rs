@@ -1,7 +1,7 @@
 //! Plain data: tensors of every element type, and single elements.
 
 use super::round::{bf16_to_f32, f32_to_bf16};
-use crate::ir::Elem;
+use crate::ir::{Elem, Number};
 
 /// The elements of one part of a tensor, in row-major order.
 #[derive(Debug, Clone, PartialEq)]
@@ -10,6 +10,8 @@ pub enum Data {
     Bool(Vec<bool>),
     /// `u8`
     U8(Vec<u8>),
+    /// `i8`
+    I8(Vec<i8>),
     /// `i32`
     I32(Vec<i32>),
     /// `i64`
@@ -41,6 +43,16 @@ pub enum Scalar {
     Bits(u64),
 }
 
+impl Scalar {
+    /// The value of a number.
+    pub fn of(number: Number) -> Scalar {
+        match number {
+            Number::Whole { value } => Scalar::Int(value),
+            Number::Real { bits } => Scalar::Real(f32::from_bits(bits)),
+        }
+    }
+}
+
 /// Why an element cannot hold a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unfit {
@@ -55,6 +67,7 @@ macro_rules! each {
         match $data {
             Data::Bool($list) => $body,
             Data::U8($list) => $body,
+            Data::I8($list) => $body,
             Data::I32($list) => $body,
             Data::I64($list) => $body,
             Data::F32($list) => $body,
@@ -72,6 +85,7 @@ impl Data {
         match elem {
             Elem::Bool => Data::Bool(vec![false; count]),
             Elem::U8 => Data::U8(vec![0; count]),
+            Elem::I8 => Data::I8(vec![0; count]),
             Elem::I32 => Data::I32(vec![0; count]),
             Elem::I64 => Data::I64(vec![0; count]),
             Elem::F32 => Data::F32(vec![0.0; count]),
@@ -86,6 +100,7 @@ impl Data {
         match self {
             Data::Bool(_) => "bool",
             Data::U8(_) => "u8",
+            Data::I8(_) => "i8",
             Data::I32(_) => "i32",
             Data::I64(_) => "i64",
             Data::F32(_) => "f32",
@@ -111,6 +126,7 @@ impl Data {
         Some(match self {
             Data::Bool(list) => Scalar::Bool(*list.get(index)?),
             Data::U8(list) => Scalar::Int((*list.get(index)?).into()),
+            Data::I8(list) => Scalar::Int((*list.get(index)?).into()),
             Data::I32(list) => Scalar::Int((*list.get(index)?).into()),
             Data::I64(list) => Scalar::Int(*list.get(index)?),
             Data::F32(list) => Scalar::Real(*list.get(index)?),
@@ -142,6 +158,7 @@ impl Data {
                 put(list.get_mut(index), if let Scalar::Bool(b) = value { Some(b) } else { None })
             }
             Data::U8(list) => whole(list.get_mut(index).ok_or(Unfit::Range)?, value),
+            Data::I8(list) => whole(list.get_mut(index).ok_or(Unfit::Range)?, value),
             Data::I32(list) => whole(list.get_mut(index).ok_or(Unfit::Range)?, value),
             Data::I64(list) => whole(list.get_mut(index).ok_or(Unfit::Range)?, value),
             Data::F32(list) => put(list.get_mut(index), real),
@@ -165,7 +182,7 @@ impl Data {
                 }
             };
         }
-        cut!(Bool, U8, I32, I64, F32, Bf16, E4m3, Ue8m0, Bits)
+        cut!(Bool, U8, I8, I32, I64, F32, Bf16, E4m3, Ue8m0, Bits)
     }
 
     /// Grows or shrinks to `count` elements; new ones are zero.
@@ -181,7 +198,7 @@ impl Data {
     /// Bytes of an element in memory.
     pub fn elem_bytes(&self) -> usize {
         match self {
-            Data::Bool(_) | Data::U8(_) | Data::E4m3(_) | Data::Ue8m0(_) => 1,
+            Data::Bool(_) | Data::U8(_) | Data::I8(_) | Data::E4m3(_) | Data::Ue8m0(_) => 1,
             Data::Bf16(_) => 2,
             Data::I32(_) | Data::F32(_) => 4,
             Data::I64(_) | Data::Bits(_) => 8,
@@ -214,6 +231,7 @@ impl Data {
         match self {
             Data::Bool(list) => put(list, index, bits != 0),
             Data::U8(list) | Data::E4m3(list) | Data::Ue8m0(list) => put(list, index, bits as u8),
+            Data::I8(list) => put(list, index, bits as i8),
             Data::Bf16(list) => put(list, index, bits as u16),
             Data::I32(list) => put(list, index, bits as i32),
             Data::I64(list) => put(list, index, bits as i64),
@@ -227,6 +245,7 @@ impl Data {
         Some(match self {
             Data::Bool(list) => (*list.get(index)?).into(),
             Data::U8(list) | Data::E4m3(list) | Data::Ue8m0(list) => (*list.get(index)?).into(),
+            Data::I8(list) => i64::from(*list.get(index)?) as u64,
             Data::I32(list) => i64::from(*list.get(index)?) as u64,
             Data::I64(list) => *list.get(index)? as u64,
             Data::F32(list) => {

@@ -9,6 +9,7 @@
 //! `expert_begin`, which says where experts live, is the same on every rank.
 
 mod shape;
+mod unranged;
 mod values;
 
 use std::collections::BTreeMap;
@@ -19,7 +20,8 @@ use super::world::World;
 use super::wrong::Found;
 use super::{Function, Outcome, Problem, Rank, Wrong, run};
 use crate::ir::{
-    Action, Choice, Elem, Pipeline, Tensor as Declared, TensorKind, Transport, Values, text, walk,
+    Action, Arg, Choice, Number, Pipeline, Tensor as Declared, TensorKind, Transport, Values, text,
+    walk,
 };
 use crate::plan::{Arch, Config, Numbers, PlanError};
 
@@ -94,7 +96,7 @@ pub struct Drawing<'a> {
     /// Numbers and arms so far.
     numbers: Numbers,
     arms: BTreeMap<String, String>,
-    args: BTreeMap<String, i64>,
+    args: BTreeMap<String, Number>,
     sizes: BTreeMap<String, Vec<i64>>,
     copies: BTreeMap<String, i64>,
     carrier: Option<Transport>,
@@ -269,21 +271,29 @@ impl<'a> Drawing<'a> {
     fn draw_args(&mut self, ir: &Pipeline, config: &mut Config) -> BTreeMap<String, Scalar> {
         let mut args = BTreeMap::new();
         for arg in &ir.args {
-            let few = arg.low.saturating_add(8);
-            let drawn = match self.random.within(arg.low, arg.high.min(few).saturating_add(1)) {
-                // One of them stands for more than a warp has lanes.
-                drawn if drawn == few => arg.high.min(few.saturating_add(64)),
-                drawn => drawn,
-            };
+            let drawn = self.draw_arg(arg);
             let value = *self.args.entry(arg.name.clone()).or_insert(drawn);
             config.args.insert(arg.name.clone(), value);
-            let scalar = match arg.elem {
-                Elem::F32 => Scalar::Real(value as f32),
-                _ => Scalar::Int(value),
-            };
+            let scalar = Scalar::of(value.of(&arg.elem));
             args.insert(arg.name.clone(), scalar);
         }
         args
+    }
+
+    /// One of the least values of an arg, or a greater one; those of an `f32` are sixteenths of their range.
+    fn draw_arg(&mut self, arg: &Arg) -> Number {
+        let (Some(low), Some(high)) = (arg.low.whole(), arg.high.whole()) else {
+            let (low, high) = (arg.low.value(), arg.high.value());
+            let step = (high - low).min(8.0) / 16.0;
+            return Number::real((low + step * self.random.within(0, 17) as f64) as f32);
+        };
+        let few = low.saturating_add(8);
+        let value = match self.random.within(low, high.min(few).saturating_add(1)) {
+            // One of them stands for more than a warp has lanes.
+            drawn if drawn == few => high.min(few.saturating_add(64)),
+            drawn => drawn,
+        };
+        Number::Whole { value }
     }
 
     /// Sizes and tensors of every rank.
@@ -471,7 +481,10 @@ impl Drawn {
 
     /// What the call leaves.
     pub fn run(&self, functions: &BTreeMap<String, &Function>) -> Result<Outcome, Wrong> {
-        run(&self.problem(functions))
+        run(&self.problem(functions)).map_err(|mut wrong| {
+            wrong.help = unranged::proposal(&self.ir, &wrong);
+            wrong
+        })
     }
 
     /// The most rows that a size may have, if its declaration says so.

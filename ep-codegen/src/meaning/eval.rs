@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use super::Word;
 use super::channels::{Lane, wait};
-use super::data::Tensor;
+use super::data::{Scalar, Tensor};
 use super::memory::Hand;
 use super::open::Touched;
 use super::value::{Message, Value, Written, binary, cast, form};
@@ -107,6 +107,7 @@ impl<'p> Eval<'_, 'p> {
     pub(super) fn expr(&mut self, whole: &'p Expr) -> Found<Value> {
         match whole {
             Expr::Int { value } => Ok(Value::int(*value)),
+            Expr::Real { bits } => Ok(Value::One(Scalar::Real(f32::from_bits(*bits)))),
             Expr::Bool { value } => Ok(Value::bool(*value)),
             Expr::Name { name, kind } => self.name(name, kind),
             Expr::Element { tensor, indices } => self.element(tensor, indices),

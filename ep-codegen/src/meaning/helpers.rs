@@ -16,7 +16,7 @@ impl<'p> World<'p> {
     pub(super) fn arg(&self, name: &str) -> Option<Scalar> {
         let arg = self.ir.args.iter().find(|arg| arg.name == name)?;
         let given = self.problem.args.get(name).copied();
-        let value = given.unwrap_or(Scalar::Int(arg.default));
+        let value = given.unwrap_or(Scalar::of(arg.default));
         cast(&arg.elem, value, name).ok()
     }
 

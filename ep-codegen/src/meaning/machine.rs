@@ -214,7 +214,8 @@ impl<'p> Machine<'p> {
     }
 
     fn wrong(&self, at: usize, fault: Fault) -> Wrong {
-        Wrong { at: Some(Box::new(self.whereabouts(at))), fault: Box::new(fault) }
+        let at = Some(Box::new(self.whereabouts(at)));
+        Wrong { at, fault: Box::new(fault), help: None }
     }
 
     fn whereabouts(&self, at: usize) -> Whereabouts {

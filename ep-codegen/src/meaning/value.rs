@@ -221,7 +221,7 @@ pub(super) fn cast(elem: &Elem, value: Scalar, text: impl Words) -> Found<Scalar
     let value = match (elem, value) {
         (_, Scalar::Bool(value)) => Scalar::Int(value.into()),
         // Toward zero, as C++ does; what is no number of 64 bits fits nowhere.
-        (Elem::U8 | Elem::I32 | Elem::I64, Scalar::Real(value)) => {
+        (Elem::U8 | Elem::I8 | Elem::I32 | Elem::I64, Scalar::Real(value)) => {
             let whole = f64::from(value).trunc();
             if !(-9.3e18..9.3e18).contains(&whole) || whole as i64 as f64 != whole {
                 return Err(unfit(text, &[], Scalar::Real(value), &place));

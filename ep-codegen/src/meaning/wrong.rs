@@ -9,6 +9,8 @@ pub struct Wrong {
     pub at: Option<Box<Whereabouts>>,
     /// What is wrong.
     pub fault: Box<Fault>,
+    /// What to declare, where the values of a drawn call may be the reason.
+    pub help: Option<String>,
 }
 
 /// A statement of a role on a rank.
@@ -264,9 +266,10 @@ impl fmt::Display for Awaited {
 impl fmt::Display for Wrong {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.at {
-            Some(at) => write!(f, "{at}: {}", self.fault),
-            None => self.fault.fmt(f),
+            Some(at) => write!(f, "{at}: {}", self.fault)?,
+            None => self.fault.fmt(f)?,
         }
+        self.help.iter().try_for_each(|help| write!(f, "; {help}"))
     }
 }
 
@@ -356,7 +359,7 @@ impl Fault {
 impl Wrong {
     /// What is wrong before anything has run, or when all has.
     pub(super) fn of_call(fault: impl Into<Fault>) -> Wrong {
-        Wrong { at: None, fault: Box::new(fault.into()) }
+        Wrong { at: None, fault: Box::new(fault.into()), help: None }
     }
 }
 

@@ -8,7 +8,7 @@ use super::numbers::Numbers;
 use crate::ir::naming::kebab;
 use crate::ir::network::over_network;
 use crate::ir::text::transport;
-use crate::ir::{Choice, DimKind, Pipeline, Transport};
+use crate::ir::{Choice, DimKind, Number, Pipeline, Transport};
 use crate::schedule::RuleSet;
 
 /// What [`Config::set`] calls the carrier of rows to other machines.
@@ -26,7 +26,7 @@ pub struct Config {
     /// How many of each optional or `up to` tensor the caller brings; others take all of them.
     pub copies: BTreeMap<String, i64>,
     /// Run-time numbers that differ from their default; they never change the text.
-    pub args: Numbers,
+    pub args: BTreeMap<String, Number>,
     /// What carries rows to other machines; none: `rdma` where every channel to them lists it, else `ibgda`.
     pub carrier: Option<Transport>,
     /// Whether kernels that can do without a rank go on without one that does not answer.
@@ -46,7 +46,7 @@ impl Config {
             dims: Numbers::new(),
             tunes: Numbers::new(),
             copies: BTreeMap::new(),
-            args: Numbers::new(),
+            args: BTreeMap::new(),
             carrier: None,
             leaves_out_absent: false,
             arch,
@@ -77,9 +77,10 @@ impl Config {
             // The list is checked by the plan: arms may offer different lists for one name.
             self.tunes.insert(name.into(), parse(value).ok_or_else(|| wrong("a number".into()))?);
         } else if let Some(arg) = ir.args.iter().find(|arg| arg.name == name) {
-            let number = parse(value).filter(|n| in_range(*n, arg.low, arg.high, 1));
-            self.args
-                .insert(name.into(), number.ok_or_else(|| wrong(range(arg.low, arg.high, 1)))?);
+            let number = Number::parse(&arg.elem, value);
+            let number = number.filter(|number| number.is_within(arg.low, arg.high));
+            let allowed = || wrong(format!("{}..={}", arg.low, arg.high));
+            self.args.insert(name.into(), number.ok_or_else(allowed)?);
         } else if let Some(tensor) = ir
             .tensors
             .iter()

@@ -33,6 +33,9 @@ impl Terms<'_> {
     fn with_precedence(&self, term: &Term) -> (String, u8) {
         match &term.node {
             Node::Int(value) => (value.to_string(), if *value < 0 { UNARY } else { ATOM }),
+            Node::Real(value) => {
+                (format!("{value:?}f"), if value.is_sign_negative() { UNARY } else { ATOM })
+            }
             Node::Bool(value) => (value.to_string(), ATOM),
             Node::Name(name) => (name.clone(), ATOM),
             Node::Constant(constant) => (constant.to_string(), ATOM),

@@ -1,8 +1,9 @@
 //! One function per role.
 
 use super::{RenderError, Rendered, Renderer};
+use crate::ir::naming::function_of;
 use crate::ir::{Blocks, Role};
-use crate::plan::{self, snake, sums};
+use crate::plan::{self, sums};
 use crate::schedule::library::ep;
 use crate::schedule::{self, COUNTED, Constant, MEMORY, PEERS, RANKS, RoleSteps};
 
@@ -139,5 +140,5 @@ impl Renderer<'_> {
 
 /// The function of a role.
 pub(super) fn role_fn(role: &Role) -> String {
-    snake(&role.name)
+    function_of(&role.name)
 }

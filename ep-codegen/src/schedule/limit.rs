@@ -71,7 +71,8 @@ limits! {
         "several warps of the role carry one stripe, so each keeps to its own peer of `{}`: compute peers \
          in a role with `warps shared by stripe`",
     PositionOfToken of "the position of a `push` that depends on the token":
-        "the position is that of the stripe's first row for the peer: it does not depend on the token",
+        "the position is that of the stripe's first row for the peer, and further pushes count on from there: \
+         it does not depend on the token, and `stripe.first` is the number of the stripe's first row",
     SlotsOfSome of "awaited slots that are not pushed to every peer, or twice":
         "every rank waits for a record of every other one: push in a loop over its peers, without \
          `where`, to its binder",
@@ -134,7 +135,7 @@ limits! {
     NoSize of "a word that counts with what is not declared":
         "no size says how many rows the stripes share",
     OneName of "names that the text gives to two things":
-        "two {} are called `{}` in CUDA",
+        "{} and {} are both `{}` in CUDA: choose another name",
 }
 
 impl Limit {

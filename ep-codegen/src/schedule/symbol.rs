@@ -7,7 +7,9 @@ use std::collections::BTreeSet;
 use super::library::{ALWAYS, Entity, ep};
 use super::step::{Copy, Lambda, Loop, ParamType, Step, Takers};
 use super::term::{Node, Term};
-use crate::ir::naming::{camel, constant};
+use crate::ir::naming::{
+    camel, constant, counted_constant, field_constant, number_constant, struct_of,
+};
 use crate::ir::{Channel, Elem, Role};
 
 /// A function that is called, or the class of an object.
@@ -147,17 +149,17 @@ impl Constant {
 
     /// A number of the shape or a tune.
     pub fn number(name: &str) -> Constant {
-        Constant { group: Cow::Borrowed(""), member: Cow::Owned(constant(name)) }
+        Constant { group: Cow::Borrowed(""), member: Cow::Owned(number_constant(name)) }
     }
 
     /// The struct of a channel.
     pub fn of_channel(channel: &Channel) -> Constant {
-        Constant::of_struct(camel(&channel.name))
+        Constant::of_struct(struct_of(&camel(&channel.name)))
     }
 
     /// The struct of a role.
     pub fn of_role(role: &Role) -> Constant {
-        Constant::of_struct(role.name.clone())
+        Constant::of_struct(struct_of(&role.name))
     }
 
     fn of_struct(group: String) -> Constant {
@@ -166,17 +168,17 @@ impl Constant {
 
     /// Where a field of a message is.
     pub fn field(message: &str, field: &str) -> Constant {
-        Constant::of_struct(message.to_string()).at(constant(field))
+        Constant::of_struct(struct_of(message)).at(field_constant(field))
     }
 
     /// How many values a field of a message has.
     pub fn field_count(message: &str, field: &str) -> Constant {
-        Constant::of_struct(message.to_string()).at(count_of(field))
+        Constant::of_struct(struct_of(message)).at(count_of(field))
     }
 
     /// Which counter of a block is the first of a tensor.
     pub fn counted(tensor: &str) -> Constant {
-        COUNTED.at(constant(tensor))
+        COUNTED.at(counted_constant(tensor))
     }
 
     /// The number of a tensor whose words are awaited.
@@ -192,7 +194,7 @@ impl Constant {
 
 /// The name of the constant that says how many values a field has.
 pub fn count_of(field: &str) -> String {
-    format!("{}Count", constant(field))
+    format!("{}Count", field_constant(field))
 }
 
 impl std::fmt::Display for Constant {

@@ -22,6 +22,8 @@ pub struct Term {
 pub enum Node {
     /// A whole number.
     Int(i64),
+    /// A decimal number.
+    Real(f32),
     /// `true` or `false`.
     Bool(bool),
     /// A variable or a member.
@@ -59,6 +61,11 @@ impl Term {
     pub fn int(value: i64) -> Term {
         let elem = if i32::try_from(value).is_ok() { Elem::I32 } else { Elem::I64 };
         Term { node: Node::Int(value), elem, range: Some((value, value)) }
+    }
+
+    /// A decimal number.
+    pub fn real(value: f32) -> Term {
+        Term::new(Node::Real(value), Elem::F32)
     }
 
     /// `true` or `false`.
@@ -185,13 +192,14 @@ impl Term {
 
     /// Whether this is a whole number.
     pub fn is_whole(&self) -> bool {
-        matches!(self.elem, Elem::U8 | Elem::I32 | Elem::I64 | Elem::Bool)
+        matches!(self.elem, Elem::U8 | Elem::I8 | Elem::I32 | Elem::I64 | Elem::Bool)
     }
 
     /// The terms that this one is made of.
     pub(super) fn inner(&self) -> Vec<&Term> {
         match &self.node {
             Node::Int(_)
+            | Node::Real(_)
             | Node::Bool(_)
             | Node::Name(_)
             | Node::Constant(_)
@@ -208,6 +216,7 @@ impl Term {
     pub(super) fn inner_mut(&mut self) -> Vec<&mut Term> {
         match &mut self.node {
             Node::Int(_)
+            | Node::Real(_)
             | Node::Bool(_)
             | Node::Name(_)
             | Node::Constant(_)

@@ -5,13 +5,14 @@ use crate::ir::{BinaryOp, Elem, ElemType, Expr, Field, NameKind, Pipeline};
 
 /// Whether C++ computes with elements of this type as they are.
 pub(crate) fn is_plain(elem: &Elem) -> bool {
-    matches!(elem, Elem::Bool | Elem::U8 | Elem::I32 | Elem::I64 | Elem::F32)
+    matches!(elem, Elem::Bool | Elem::U8 | Elem::I8 | Elem::I32 | Elem::I64 | Elem::F32)
 }
 
 /// The element type of `expr`; what only a message or a part of one has counts as a whole number.
 pub(crate) fn elem_of(ir: &Pipeline, expr: &Expr) -> Elem {
     match expr {
         Expr::Bool { .. } | Expr::Not { .. } => Elem::Bool,
+        Expr::Real { .. } => Elem::F32,
         Expr::Int { value } if i32::try_from(*value).is_err() => Elem::I64,
         Expr::Name { name, kind: NameKind::Arg } => {
             ir.args.iter().find(|arg| arg.name == *name).map_or(Elem::I32, |arg| arg.elem.clone())

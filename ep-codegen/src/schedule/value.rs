@@ -28,6 +28,7 @@ impl RoleLowering<'_> {
     ) -> Lowered<Term> {
         match expr {
             Expr::Int { value } => Ok(Term::int(*value)),
+            Expr::Real { bits } => Ok(Term::real(f32::from_bits(*bits))),
             Expr::Bool { value } => Ok(Term::bool(*value)),
             Expr::Name { name, kind } => self.name(scope, name, kind, i, out),
             Expr::Element { tensor, indices } => {
@@ -78,7 +79,7 @@ impl RoleLowering<'_> {
                 let arg = self.ir.args.iter().find(|arg| arg.name == *name);
                 let arg = arg.ok_or_else(|| broken(format!("no arg `{name}`")))?;
                 let value = Term::name(format!("args.{name}"), arg.elem.clone());
-                let range = value.is_whole().then_some((arg.low, arg.high));
+                let range = arg.low.whole().zip(arg.high.whole());
                 Ok(Term { range, ..value })
             }
             NameKind::Size => self.size(scope, name, out),

@@ -22,7 +22,7 @@ use super::scope::Scope;
 use super::step::{Lambda, Param, ParamType, Step};
 use super::term::{Node, Term};
 use super::{Lowered, RoleLowering};
-use crate::ir::naming::snake;
+use crate::ir::naming::function_of;
 use crate::ir::{
     Action, BinaryOp, Channel, Domain, Elem, Expr, NameKind, Place, Role, Share, Source, Stmt,
     Tensor, walk,
@@ -96,7 +96,7 @@ impl<'r, 'a> Whole<'r, 'a> {
         let twin = twin_of(self.role.ir, self.role.role);
         let own = match twin {
             Some(_) => self.shared_names()?,
-            None => format!("smem.{}[team.warp]", snake(&self.role.role.name)),
+            None => format!("smem.{}[team.warp]", function_of(&self.role.role.name)),
         };
         let mut front = Vec::new();
         let scope = self.own_experts(&mut front);

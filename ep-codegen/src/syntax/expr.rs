@@ -1,10 +1,10 @@
 //! Expressions: a closed form that looks like Rust, by precedence climbing.
 
 use syn::parse::ParseStream;
-use syn::{LitBool, LitInt, Token};
+use syn::{LitBool, LitFloat, LitInt, Token};
 
 use super::stream::{
-    Result, at_word, brackets, drain, expected, found, int, list, name, parens, sign,
+    Result, at_word, brackets, decimal, drain, expected, found, int, list, name, parens, sign,
 };
 use crate::ast::{BinaryOp, Domain, Expr, ExprKind, TokenRange};
 use crate::diagnostics::form;
@@ -151,6 +151,7 @@ fn unary(input: ParseStream, depth: u32) -> Result<Expr> {
         // A negative literal is one number, not an operation on one.
         let kind = match value.kind {
             ExprKind::Int(number) => ExprKind::Int(-number),
+            ExprKind::Real(number) => ExprKind::Real(-number),
             _ => ExprKind::Neg { value: Box::new(value) },
         };
         return Ok(Expr { kind, at });
@@ -186,6 +187,10 @@ fn atom(input: ParseStream, depth: u32) -> Result<Expr> {
     if input.peek(LitInt) {
         let int = int(input)?;
         return Ok(Expr { kind: ExprKind::Int(int.value), at: (&int).into() });
+    }
+    if input.peek(LitFloat) {
+        let (value, span) = decimal(input)?;
+        return Ok(Expr { kind: ExprKind::Real(value), at: span.into() });
     }
     if input.peek(LitBool) {
         let literal: LitBool = input.parse()?;

@@ -6,8 +6,8 @@ use syn::parse::ParseStream;
 
 use super::expr::expr;
 use super::stream::{
-    Result, any_word, at_word, braces, brackets, entries, expected, int, list, name, parens,
-    semicolon, sign, source, string, take_word, word,
+    Result, any_word, at_word, braces, brackets, entries, expected, int, list, name, number,
+    parens, semicolon, sign, source, string, take_word, word,
 };
 use super::tensor::{elem, tensor};
 use crate::ast::{
@@ -110,11 +110,11 @@ pub(super) fn arg(input: ParseStream, errors: &mut Diagnostics) -> Result<Vec<Ar
         sign::<Token![:]>(input, ":")?;
         let elem = elem(input)?;
         sign::<Token![=]>(input, "=")?;
-        let default = int(input)?;
+        let default = number(input)?;
         sign::<Token![in]>(input, "in")?;
-        let low = int(input)?;
+        let low = number(input)?;
         inclusive(input)?;
-        let high = int(input)?;
+        let high = number(input)?;
         Ok(Arg { name, elem, default, low, high, source: source(start, input) })
     }))
 }

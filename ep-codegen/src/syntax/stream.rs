@@ -5,11 +5,12 @@ use proc_macro2::{Ident, Span, TokenStream, TokenTree};
 use syn::buffer::Cursor;
 use syn::ext::IdentExt;
 use syn::parse::{ParseBuffer, ParseStream};
-use syn::{LitInt, LitStr, Token};
+use syn::{LitFloat, LitInt, LitStr, Token};
 
 use super::print;
-use crate::ast::{Excerpt, Int, TokenRange, Word};
+use crate::ast::{Excerpt, Int, Number, TokenRange, Word};
 use crate::diagnostics::{Diagnostic, Diagnostics, form};
+use crate::ir;
 
 /// What a parsing function gives: its node, or the mistake that ended it.
 pub(super) type Result<T> = std::result::Result<T, Diagnostic>;
@@ -107,6 +108,9 @@ pub(super) fn sign<T: syn::parse::Parse>(input: ParseStream, text: &str) -> Resu
 /// Takes an integer, a minus sign allowed.
 pub(super) fn int(input: ParseStream) -> Result<Int> {
     let minus = input.parse::<Token![-]>().ok();
+    if input.peek(LitFloat) {
+        return Err(expected(input, "a whole number"));
+    }
     let literal: LitInt = input.parse().map_err(|_| expected(input, "a whole number"))?;
     if !literal.suffix().is_empty() {
         let digits = literal.base10_digits();
@@ -117,6 +121,31 @@ pub(super) fn int(input: ParseStream) -> Result<Int> {
         .parse::<i64>()
         .map_err(|_| form::number_too_large(literal.span(), &literal.to_string()))?;
     Ok(Int { value, span: literal.span() })
+}
+
+/// Takes a whole or decimal number, a minus sign allowed.
+pub(super) fn number(input: ParseStream) -> Result<Number> {
+    let is_decimal = input.peek(LitFloat) || input.peek(Token![-]) && input.peek2(LitFloat);
+    if !is_decimal {
+        let Int { value, span } = int(input)?;
+        return Ok(Number { value: ir::Number::Whole { value }, span });
+    }
+    let minus = input.parse::<Token![-]>().is_ok();
+    let (value, span) = decimal(input)?;
+    Ok(Number { value: ir::Number::real(if minus { -value } else { value }), span })
+}
+
+/// Takes a decimal number: the nearest `f32`.
+pub(super) fn decimal(input: ParseStream) -> Result<(f32, Span)> {
+    let literal: LitFloat = input.parse().map_err(|_| expected(input, "a number"))?;
+    if !literal.suffix().is_empty() {
+        let digits = literal.base10_digits();
+        return Err(form::number_with_suffix(literal.span(), &literal.to_string(), digits));
+    }
+    let value = literal.base10_digits().parse().ok().filter(|value: &f32| value.is_finite());
+    let value =
+        value.ok_or_else(|| form::decimal_too_large(literal.span(), &literal.to_string()))?;
+    Ok((value, literal.span()))
 }
 
 /// Takes a string literal.

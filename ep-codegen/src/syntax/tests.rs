@@ -35,6 +35,7 @@ fn expr(text: &str) -> String {
 fn show(expr: &crate::ast::Expr) -> String {
     let all = |list: &[crate::ast::Expr]| list.iter().map(show).collect::<Vec<_>>().join(", ");
     match &expr.kind {
+        ExprKind::Real(value) => format!("{value:?}"),
         ExprKind::Int(value) => value.to_string(),
         ExprKind::Bool(value) => value.to_string(),
         ExprKind::Name(name) => name.to_string(),

@@ -42,6 +42,7 @@ macro_rules! numbers {
 }
 numbers! {
     u8: U8,
+    i8: I8,
     i32: I32,
     i64: I64,
     f32: F32,

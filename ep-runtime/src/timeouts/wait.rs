@@ -176,7 +176,7 @@ fn named(plan: &Plan, member: &str, value: u32) -> Option<String> {
     let holds = |group: &&ep_codegen::plan::CfgGroup| {
         group.members.iter().any(|m| m.name == member && m.value == i64::from(value))
     };
-    plan.cfg.iter().find(holds).map(|group| group.name.clone())
+    plan.cfg.iter().find(holds).map(|group| group.name.trim_end_matches('_').to_string())
 }
 
 /// The tensor with this number of those whose words are awaited, as the emitted `Cfg` names it.

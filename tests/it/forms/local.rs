@@ -370,3 +370,40 @@ fn loops_mix_what_warps_and_lanes_do() {
         held.unwrap_or_else(|words| panic!("{body}: {words}"));
     }
 }
+
+/// Signed numbers of one byte keep their sign in tensors, messages, rows and functions.
+#[test]
+fn small_signed_numbers_keep_their_sign() {
+    let source = r##"
+        shape { ranks: 1..=8, hidden: 16..=64 step 16 }
+        tune { stripes: 2 in [1, 2] }
+        size tokens in 0..=6;
+        input x: i8[tokens, hidden], n: i8[tokens], to: i32[tokens] in 0..ranks;
+        output
+            y: i8[ranks, 6, hidden], twice: i32[ranks, 6], low: i8[ranks, 6], least: i8[tokens],
+            total: i64[1], half: f32[ranks, 6];
+        cuda fn negated(n: i8) -> i8 = r#"__device__ inline ep::i8 negated(ep::i8 n) { return static_cast<ep::i8>(-n); }"#;
+        message Row { row x: i8[hidden], token: i32, n: i8 }
+        channel ring: ring<Row> over nvlink from Send to Take per all { depth: 16, chunk: 1, header: [count] };
+        role Send[peer] on even blocks, 2 warps {
+            announce ring[peer] { count: sum(token in stripe: (to[token] == peer) as i32) };
+            for token in stripe where to[token] == peer {
+                push ring[peer] { x: x[token], token: token, n: negated(n[token]) };
+            }
+        }
+        role Sum on even blocks, 1 warps {
+            store total[0] = sum(token in tokens: n[token]);
+            for token in tokens { store least[token] = min(n[token], -3) as i8; }
+        }
+        role Take[peer] on odd blocks, 2 warps {
+            for message in ring[peer] {
+                store y[peer, message.token] = message.x;
+                store twice[peer, message.token] = message.n * 2;
+                store low[peer, message.token] = message.n;
+                store half[peer, message.token] = message.n * 0.5;
+            }
+        }"##;
+    let ir = super::run::accepted(source).unwrap_or_else(|errors| panic!("{errors}"));
+    let held = super::meaning::held(std::slice::from_ref(&ir), &[("ranks", 3)], 1);
+    held.unwrap_or_else(|words| panic!("{words}"));
+}

@@ -179,6 +179,7 @@ fn of_memory(like: &Data, bytes: &[u8]) -> Data {
             match like {
                 Data::Bool(_) => Data::Bool(bytes.iter().map(|byte| *byte != 0).collect()),
                 Data::U8(_) => Data::U8(bytes.to_vec()),
+                Data::I8(_) => Data::I8(bytes.iter().map(|byte| *byte as i8).collect()),
                 Data::E4m3(_) => Data::E4m3(bytes.to_vec()),
                 Data::Ue8m0(_) => Data::Ue8m0(bytes.to_vec()),
                 $(Data::$kind(_) => {
@@ -202,10 +203,12 @@ fn call(drawn: &Drawn, second: &Outcome, rank: usize) -> Call {
         call = call.number(&name, *size as usize);
     }
     for (name, value) in &drawn.args {
-        match value {
-            Scalar::Int(value) => call = call.number(name, *value as usize),
+        let value = match value {
+            Scalar::Int(value) => *value as f64,
+            Scalar::Real(value) => f64::from(*value),
             other => panic!("an arg of {other:?}"),
-        }
+        };
+        call.numbers.push((name.clone(), value));
     }
     for tensor in &drawn.ir.tensors {
         let name = tensor.name.as_str();

@@ -2,6 +2,7 @@
 
 use super::meaning::held;
 use super::run::{Call, Form, accepted};
+use crate::front_end::SOURCES;
 
 fn agrees(source: &str) {
     let ir = accepted(source).unwrap_or_else(|errors| panic!("{errors}"));
@@ -140,4 +141,92 @@ fn refusals_stand_at_their_statements() {
     assert!(errors >= 2, "{said}");
     let pointed = |word: &str| lines.iter().any(|line| line.contains(word) && line.contains('|'));
     assert!(pointed("role Other") && pointed("add o[0]"), "{said}");
+}
+
+/// The body of one of the project's pipelines, with other names for some of its loops and channels.
+fn renamed(source: &str, names: &[(&str, &str)]) -> String {
+    let begin = source.find("pub pipeline ").expect("it declares one");
+    let begin = begin + source[begin..].find('{').expect("it has a body") + 1;
+    let end = source.trim_end_matches(['}', '\n', ' ']).len();
+    let mut body = source[begin..end].to_string();
+    let open = body.matches('{').count() - body.matches('}').count();
+    body.push_str(&"}".repeat(open));
+    for (from, to) in names {
+        // Words of the language stay: `warps shared by token`, `message Token`, `ring<Token>`.
+        let keeps = |at: usize| {
+            let (before, after) = (&body[..at], &body[at + from.len()..]);
+            let in_word = |letter: char| letter.is_alphanumeric() || letter == '_';
+            before.ends_with(in_word)
+                || before.ends_with("shared by ")
+                || after.starts_with(in_word)
+                || after.starts_with('<')
+                || *from == "message" && after.starts_with(' ') && !after.starts_with(" in ")
+        };
+        let places = body.match_indices(from).map(|(at, _)| at).filter(|at| !keeps(*at));
+        let places: Vec<usize> = places.collect();
+        assert!(!places.is_empty(), "no `{from}` in {body}");
+        for at in places.into_iter().rev() {
+            body.replace_range(at..at + from.len(), to);
+        }
+    }
+    body
+}
+
+/// Loops and channels may have the names that the emitted functions give to their own things, and loops may
+/// have words of C++.
+#[test]
+fn users_names_may_be_those_of_the_text() {
+    let [layout, dispatch, combine, ..] = SOURCES;
+    let dispatch_by_ring = &dispatch.replace("via { Direct, Ring }", "via { Ring, Direct }");
+    let combine_by_ring = &combine.replace("via { Pull, Ring }", "via { Ring, Pull }");
+    let cases: [(&str, &[(&str, &str)]); 6] = [
+        (layout, &[("token", "present"), ("expert", "hits"), ("peer", "goes"), ("dest", "sum")]),
+        (
+            dispatch,
+            &[("token", "base"), ("peer", "goes"), ("rows", "records"), ("message", "mine")],
+        ),
+        (dispatch, &[("token", "own"), ("peer", "peers"), ("rows", "units"), ("message", "int")]),
+        (
+            dispatch_by_ring,
+            &[("token", "position"), ("peer", "team"), ("ring", "mover"), ("message", "meta")],
+        ),
+        (combine, &[("token", "turns"), ("peer", "theirs"), ("part", "args"), ("parts", "smem")]),
+        (combine_by_ring, &[("token", "register"), ("peer", "requires"), ("part", "new")]),
+    ];
+    for (source, names) in cases {
+        let numbers = [("ranks", 4), ("hidden", 64), ("topk", 2), ("experts", 8), ("stripes", 4)];
+        let declared = numbers.iter().filter(|(name, _)| source.contains(&format!("{name}: ")));
+        let numbers: Vec<(&str, i64)> = declared.copied().collect();
+        Form::new(&renamed(source, names), &numbers).compile();
+    }
+}
+
+/// So may numbers, fields, channels, counters and roles.
+#[test]
+fn declared_names_may_be_those_of_the_text() {
+    agrees(
+        "shape { ranks: 1..=8, threads: 1..=4, hidden: 16..=32 step 16 }
+         tune { stripes: 2 in [1, 2] }
+         size tokens in 0..=6;
+         input x: bf16[tokens, hidden], to: i32[tokens] in 0..ranks;
+         output y: bf16[ranks, 6, hidden], n: i32[1];
+         table count: i32[ranks], sums: i32[ranks];
+         message Smem { row x: bf16[hidden], depth: i32, row_bytes: i32 }
+         channel smem: ring<Smem> over nvlink from Call to Args per all { depth: 16, chunk: 1, header: [count] };
+         role Call[peer] on even blocks, 2 warps {
+             announce smem[peer] { count: sum(token in stripe: (to[token] == peer) as i32) };
+             for token in stripe where to[token] == peer {
+                 push smem[peer] { x: x[token], depth: token, row_bytes: threads };
+             }
+         }
+         role Args[peer] on odd blocks, 2 warps {
+             for message in smem[peer] {
+                 store y[peer, message.depth] = message.x;
+             }
+         }
+         role Store on even blocks, 1 warps, warps shared by stripe {
+             for token in stripe { count count[to[token]]; count sums[to[token]]; }
+         }
+         role Last on last block { store n[0] = sum(r in ranks: count[r] + sums[r]) * threads; }",
+    );
 }

@@ -426,6 +426,21 @@ fn forms_are_emitted_or_say_why() {
     insta::assert_snapshot!(said.join("\n"));
 }
 
+/// A record of the position of a push that is refused has no reason of its own.
+#[test]
+fn what_follows_from_a_refusal_is_not_said() {
+    let moved = direct(&[
+        (
+            "before[peer, stripe] { x: x[token], src: token };",
+            "before[peer, stripe] + token { x: x[token], src: token }; record at[token, peer] = rows[peer].position;",
+        ),
+        ("table srcs", "table at: i32[tokens, ranks], srcs"),
+    ]);
+    let said = accepted(&moved).expect_err("the position depends on the token");
+    assert_eq!(said.matches("error: ").count(), 1, "{said}");
+    assert!(said.contains("`stripe.first` is the number of the stripe's first row"), "{said}");
+}
+
 /// What is said first, and of which words.
 fn verdict(source: &str) -> String {
     let Err(errors) = accepted(source) else { return "is emitted".to_string() };

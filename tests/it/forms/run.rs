@@ -310,7 +310,7 @@ struct Given {
 /// The arguments of one rank, and what the call must leave.
 #[derive(Default)]
 pub(super) struct Call {
-    numbers: Vec<(String, f64)>,
+    pub(super) numbers: Vec<(String, f64)>,
     tensors: Vec<Given>,
 }
 

@@ -28,7 +28,7 @@ const LIMIT: Duration = Duration::from_secs(120);
 pub(super) struct ByHand {
     entry: AnyPipeline,
     /// The shape of the example.
-    set: Vec<(String, i64)>,
+    set: Vec<(String, String)>,
     /// Numbers of all calls.
     fixed: Vec<(String, i64)>,
     ranks: Vec<OneRank>,
@@ -109,12 +109,12 @@ impl OneRank {
 
 impl ByHand {
     pub(super) fn of<P: Pipeline>(shape: &[(&str, i64)]) -> ByHand {
-        let set = shape.iter().map(|(name, value)| ((*name).to_string(), *value)).collect();
+        let set = shape.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
         ByHand { entry: AnyPipeline::of::<P>(), set, fixed: Vec::new(), ranks: Vec::new() }
     }
 
-    pub(super) fn set(mut self, name: &str, value: i64) -> ByHand {
-        self.set.push((name.to_string(), value));
+    pub(super) fn set(mut self, name: &str, value: impl ToString) -> ByHand {
+        self.set.push((name.to_string(), value.to_string()));
         self
     }
 
@@ -165,7 +165,7 @@ impl ByHand {
         let functions = functions.list();
         let mut drawing = Drawing::new(1, &known, &functions);
         for (name, value) in &self.set {
-            let all = known.iter().map(|known| drawing.set(known, name, &value.to_string()));
+            let all = known.iter().map(|known| drawing.set(known, name, value));
             assert!(Vec::from_iter(all).iter().any(Result::is_ok), "{name} is set nowhere");
         }
         self.give(&mut drawing, &known);

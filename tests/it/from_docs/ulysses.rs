@@ -20,9 +20,8 @@ pipeline! {
         role Send on all blocks, 4 warps, warps shared by token {
             for token in stripe {
                 for peer in ranks {
-                    push heads_of[peer] at begins[me] + stripe * (tokens / stripes) + min(stripe, tokens % stripes) {
-                        q: q[token, peer], token: token,
-                    };
+                    let first = begins[me] + stripe.first;
+                    push heads_of[peer] at first { q: q[token, peer], token: token };
                 }
             }
         }

@@ -90,6 +90,7 @@ impl Drawing<'_> {
         match &mut part.data {
             Data::Bool(list) => list.iter_mut().for_each(|it| *it = random.once_in(2)),
             Data::U8(list) => list.iter_mut().for_each(|it| *it = random.below(16) as u8),
+            Data::I8(list) => list.iter_mut().for_each(|it| *it = random.within(-8, 32) as i8),
             Data::I32(list) => list.iter_mut().for_each(|it| *it = random.within(-8, 32) as i32),
             Data::I64(list) => list.iter_mut().for_each(|it| *it = random.within(-8, 32)),
             Data::F32(list) => list.iter_mut().for_each(|it| *it = real(random)),

@@ -118,3 +118,90 @@ fn what_is_given_is_in_its_range() {
     }
     assert_eq!(given(&[0; 9], &[0, 2, 4]), "`tokens` is 3, not 0..2");
 }
+
+/// What a drawn call of some seed says.
+fn said_of(items: &str) -> String {
+    let all = lowered(&format!("pipeline P {{ shape {{ ranks: 1..=8, most: 1..=9 }} {items} }}"));
+    let functions = BTreeMap::new();
+    let said = (0..20).find_map(|seed| {
+        let mut drawing = Drawing::new(seed, &[], &functions).number("ranks", 3);
+        drawing.draw(&all[0]).ok()?.run(&functions).err()
+    });
+    said.map(|wrong| wrong.to_string()).unwrap_or_default()
+}
+
+#[test]
+fn an_index_without_a_range_is_named_with_the_range_that_it_needs() {
+    let pulled = |range: &str| {
+        said_of(&format!(
+            "size tokens in 1..=most; size rows in 1..=most;
+             input x: f32[rows, 16] in window, row_of: i32[tokens, ranks]{range};
+             output y: f32[tokens, 16];
+             message Part {{ row x: f32[16] }}
+             channel parts: pull<Part> over nvlink from Offer to Sum per all;
+             role Offer on block 0, 1 warps {{ push parts {{ x: x }}; }}
+             role Sum on all blocks, 2 warps, warps shared by token {{
+                 for t in tokens gather part from parts[peer] at row_of[t, peer] across peer in ranks {{
+                     store y[t] = sum(part.x);
+                 }}
+             }}"
+        ))
+    };
+    let said = pulled("");
+    let declared = "declare `row_of: i32[tokens, ranks] in -1..rows`";
+    assert!(said.contains("index 0 of `parts.x` is") && said.ends_with(declared), "{said}");
+    assert_eq!(pulled(" in -1..rows"), "");
+    let of = |input: &str, body: &str| {
+        said_of(&format!(
+            "size tokens in 1..=most; input {input}; inout o: i32[tokens, most], p: i32[ranks];
+             role R on block 0 {{ {body} }}"
+        ))
+    };
+    for (input, body, declared) in [
+        (
+            "a: i32[ranks]",
+            "for t in tokens { let m = a[me]; store o[t, m] = 1; }",
+            "`a: i32[ranks] in 0..most`",
+        ),
+        (
+            "a: i64[tokens, 2]",
+            "for t in tokens { for e in a[t] { count p[e]; } }",
+            "`a: i64[tokens, 2] in -1..ranks`",
+        ),
+        ("a: i32[2]", "for i in a[0]..a[1] { add p[i] = 1; }", "`a: i32[2] in 0..=ranks`"),
+        (
+            "a: i32[1], b: i32[most]",
+            "for t in tokens { store o[t, 0] = b[a[0]]; }",
+            "`a: i32[1] in 0..most`",
+        ),
+    ] {
+        let said = of(input, body);
+        assert!(said.ends_with(&format!("declare {declared}")), "{said}");
+    }
+}
+
+#[test]
+fn args_are_drawn_between_their_ends() {
+    let all = lowered(
+        "pipeline P {
+            shape { ranks: 1..=8 }
+            arg { open: f32 = 0.1 in 0..=1, scale: f32 = 1 in 0.25..=1024.0, n: i32 = 1 in 1..=3 }
+            output o: f32[1];
+            role R on block 0 { store o[0] = open * scale * n; }
+        }",
+    );
+    let functions = BTreeMap::new();
+    let mut drawn = std::collections::BTreeSet::new();
+    for seed in 0..200 {
+        let call = Drawing::new(seed, &[], &functions)
+            .draw(&all[0])
+            .unwrap_or_else(|error| panic!("{error}"));
+        assert!(call.run(&functions).is_ok());
+        for (name, value) in &call.args {
+            drawn.insert(format!("{name} {value:?}"));
+        }
+    }
+    let has = |value: &str| drawn.contains(value);
+    assert!(has("open Real(0.0)") && has("open Real(1.0)") && has("open Real(0.5)"), "{drawn:?}");
+    assert!(has("scale Real(0.25)") && has("n Int(3)"), "{drawn:?}");
+}

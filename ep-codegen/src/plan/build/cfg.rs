@@ -1,7 +1,9 @@
 //! The constants of `Cfg`.
 
 use super::Planner;
-use crate::ir::naming::{camel, constant};
+use crate::ir::naming::{
+    camel, constant, counted_constant, field_constant, number_constant, struct_of,
+};
 use crate::ir::network::{carriers, readers, uses_network};
 use crate::ir::text::transport;
 use crate::ir::{Blocks, Channel, Role, Tensor, Transport, walk};
@@ -30,7 +32,7 @@ impl Planner<'_> {
         let mut members: Vec<CfgMember> = Vec::new();
         let dims = self.ir.dims.iter().map(|dim| &dim.name);
         for name in dims.chain(self.ir.tunes.iter().map(|tune| &tune.name)) {
-            members.push(int(&constant(name), self.number(name).unwrap_or(0)));
+            members.push(int(&number_constant(name), self.number(name).unwrap_or(0)));
         }
         members.push(int("kThreads", threads));
         members.push(int("kSequences", self.sequences()));
@@ -46,11 +48,11 @@ impl Planner<'_> {
             }
             members.push(int("kMetaBytes", layout.meta_bytes));
             for field in &layout.meta {
-                let name = constant(&field.name);
+                let name = field_constant(&field.name);
                 members.push(int(&name, field.offset));
                 members.push(int(&format!("{name}Count"), field.count));
             }
-            CfgGroup { name: layout.name.clone(), members }
+            CfgGroup { name: struct_of(&layout.name), members }
         };
         self.layouts.iter().map(group).collect()
     }
@@ -91,7 +93,7 @@ impl Planner<'_> {
             members.extend(channels::numbers(channel, &extent, self.numbers));
             members.extend(window.add(channel, &extent, self.numbers));
             members.extend(network.add(channel, &extent, self.numbers));
-            groups.push(CfgGroup { name: camel(&channel.name), members });
+            groups.push(CfgGroup { name: struct_of(&camel(&channel.name)), members });
         }
         groups
     }
@@ -121,7 +123,7 @@ impl Planner<'_> {
             CfgMember { name: "kInShared".into(), value: in_shared, kind: CfgKind::Bool },
             window.sums(counters),
         ];
-        let first = |(name, first, _): &(String, i64, i64)| int(&constant(name), *first);
+        let first = |(name, first, _): &(String, i64, i64)| int(&counted_constant(name), *first);
         members.extend(counters.tensors.iter().map(first));
         Some(CfgGroup { name: "Counted".to_string(), members })
     }
@@ -228,7 +230,7 @@ impl Planner<'_> {
                 members.push(int("kSources", cut.sources));
             }
         }
-        CfgGroup { name: role.name.clone(), members }
+        CfgGroup { name: struct_of(&role.name), members }
     }
 
     /// What such a role counts, and when it tells of its rows.
@@ -242,7 +244,7 @@ impl Planner<'_> {
     pub(super) fn blocks_min(&self) -> i64 {
         let arg = |name: &str| {
             let arg = self.ir.args.iter().find(|arg| arg.name == name);
-            self.config.args.get(name).copied().or(arg.map(|arg| arg.default))
+            self.config.args.get(name).copied().or(arg.map(|arg| arg.default))?.whole()
         };
         let mut numbers = self.numbers.clone();
         for arg_name in self.ir.args.iter().map(|arg| arg.name.clone()) {

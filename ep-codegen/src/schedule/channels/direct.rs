@@ -130,30 +130,42 @@ impl<'a> RoleLowering<'a> {
 
     /// The position of a direct push is that of the stripe's first row for the peer.
     pub(super) fn check_first(&self, peer: &Expr, first: &Expr) -> Lowered<()> {
-        let mut moving: Vec<String> = Vec::new();
+        let mut moving: Vec<&str> = Vec::new();
+        let mut lets: Vec<(&str, &Expr)> = Vec::new();
         walk::stmts(&self.role.body, &mut |stmt| match &stmt.action {
             Action::For {
                 binder,
                 domain: Domain::Stripe | Domain::Tokens | Domain::Range { .. } | Domain::Row { .. },
                 ..
             }
-            | Action::Receive { binder, .. }
-            | Action::Let { name: binder, .. } => moving.push(binder.clone()),
+            | Action::Receive { binder, .. } => moving.push(binder),
+            Action::Let { name, value } => lets.push((name, value)),
             _ => {}
         });
-        let mut wrong = false;
-        walk::expr(first, &mut |part| {
-            let name = match part {
-                Expr::Name { name, .. } => name,
-                Expr::Field { of, .. } => of,
-                _ => return,
-            };
-            wrong |= moving.contains(name) && !names(peer, name);
-        });
-        match wrong {
-            true => Err(Limit::PositionOfToken.into()),
-            false => Ok(()),
+        // A `let` moves with what its value is made of, unless the peer itself is named by it.
+        let mut parts = vec![first];
+        let mut seen: Vec<&str> = Vec::new();
+        while let Some(part) = parts.pop() {
+            let mut wrong = false;
+            walk::expr(part, &mut |part| {
+                let (Expr::Name { name, .. }
+                | Expr::Field { of: name, .. }
+                | Expr::Element { tensor: name, .. }) = part
+                else {
+                    return;
+                };
+                if seen.contains(&name.as_str()) || names(peer, name) {
+                    return;
+                }
+                seen.push(name);
+                wrong |= moving.contains(&name.as_str());
+                parts.extend(lets.iter().filter(|(own, _)| own == name).map(|(_, value)| *value));
+            });
+            if wrong {
+                return Err(Limit::PositionOfToken.into());
+            }
         }
+        Ok(())
     }
 
     pub(super) fn receive_direct(

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use super::copies::{copy_of, pointers};
-use crate::ir::naming::snake;
+use crate::ir::naming::function_of;
 use crate::ir::network::over_network;
 use crate::ir::parts::row_field;
 use crate::ir::{
@@ -79,7 +79,7 @@ pub(in crate::schedule) fn rewrite(
     let records = staging.records.clone();
     let mut rewritten = staging.steps(steps.to_vec(), false);
     let of = |name: &str| Term::name(name, Elem::I32);
-    let own = of(&format!("smem.{}[team.warp]", snake(&role.role.name)));
+    let own = of(&format!("smem.{}[team.warp]", function_of(&role.role.name)));
     let mover = Step::Object {
         class: ep::Mover.of(Constant::of_role(role.role)),
         name: staging.mover.clone(),

@@ -1,8 +1,9 @@
 //! Roles that work as one team: their loops are spread over warps and lanes.
 
 use super::values::{is_name, mentions_name};
+use super::width::is_narrow;
 use super::{Checked, Forms};
-use crate::ir::{Action, Domain, Elem, Expr, NameKind, PeerSet, Place, Stmt, walk};
+use crate::ir::{Action, Domain, Expr, NameKind, PeerSet, Place, Stmt, walk};
 use crate::schedule::extents::{is_extent, is_one_more, writes_long_row};
 use crate::schedule::typed::elem_of;
 
@@ -152,7 +153,7 @@ impl Forms<'_> {
         if self.tensor(&target.tensor)?.optional {
             return self.refuse(&stmt.at, "a prefix sum goes to a tensor that is always there");
         }
-        if !matches!(elem_of(self.ir, body), Elem::Bool | Elem::U8 | Elem::I32) {
+        if !is_narrow(&elem_of(self.ir, body)) {
             return self.refuse(&stmt.at, "a prefix sum adds up numbers of 32 bits");
         }
         let Domain::Dim { name: count } = &**domain else {

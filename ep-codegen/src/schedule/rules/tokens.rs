@@ -56,7 +56,8 @@ impl Forms<'_> {
                 return Err(self.no_form(at));
             };
             let tensor = self.tensor(name)?;
-            let numbers = matches!(elem_of(self.ir, row), Elem::U8 | Elem::I32 | Elem::I64);
+            let numbers =
+                matches!(elem_of(self.ir, row), Elem::U8 | Elem::I8 | Elem::I32 | Elem::I64);
             let mut sized = false;
             if let Some(dim) = tensor.dims.last() {
                 walk::expr(dim, &mut |part| {

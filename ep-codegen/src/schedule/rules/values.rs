@@ -1,5 +1,6 @@
 //! What one lane writes, and the values that it makes: everything that rules have a text for.
 
+use super::width::is_narrow;
 use super::{Checked, Forms, Unfit};
 use crate::ir::counting::Counting;
 use crate::ir::parts::parts;
@@ -193,7 +194,7 @@ impl Forms<'_> {
         if !EMITTED_HELPERS.contains(&helper) {
             return self.refuse(&stmt.at, &format!("none has `{helper}` here"));
         }
-        let wide = |arg: &Expr| !matches!(elem_of(self.ir, arg), Elem::Bool | Elem::U8 | Elem::I32);
+        let wide = |arg: &Expr| !is_narrow(&elem_of(self.ir, arg));
         if ["align", "ceil", "max", "min"].contains(&helper) && args.iter().any(wide) {
             return self.refuse(&stmt.at, &format!("`{helper}` takes whole numbers of 32 bits"));
         }

@@ -111,6 +111,7 @@ impl Forms<'_> {
             _ => match elem_of(self.ir, whole) {
                 Elem::Bool => 1,
                 Elem::U8 => 255,
+                Elem::I8 => 128,
                 _ => MOST + 1,
             },
         }
@@ -127,6 +128,7 @@ impl Forms<'_> {
     }
 }
 
-fn is_narrow(elem: &Elem) -> bool {
-    matches!(elem, Elem::Bool | Elem::U8 | Elem::I32)
+/// Whether whole numbers of a type fit 32 bits.
+pub(super) fn is_narrow(elem: &Elem) -> bool {
+    matches!(elem, Elem::Bool | Elem::U8 | Elem::I8 | Elem::I32)
 }

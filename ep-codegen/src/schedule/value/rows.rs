@@ -58,7 +58,7 @@ impl<'a> RoleLowering<'a> {
                 self.is_row(scope, left)? || self.is_row(scope, right)?
             }
             Expr::Fold { body, .. } => self.is_row(scope, body)?,
-            Expr::Int { .. } | Expr::Bool { .. } => false,
+            Expr::Int { .. } | Expr::Real { .. } | Expr::Bool { .. } => false,
         })
     }
 

@@ -44,7 +44,7 @@ impl<'a> RoleLowering<'a> {
     pub(super) fn sum_elem(&self, tensor: &Tensor) -> Elem {
         match &parts(self.ir, &tensor.elem)[0].1 {
             Elem::F32 | Elem::Bf16 | Elem::E4m3 | Elem::Ue8m0 => Elem::F32,
-            Elem::Bool | Elem::U8 | Elem::I32 | Elem::I64 => Elem::I64,
+            Elem::Bool | Elem::U8 | Elem::I8 | Elem::I32 | Elem::I64 => Elem::I64,
         }
     }
 

@@ -1,7 +1,7 @@
 //! The rows of a token from all its peers, added up.
 
 use super::{Whole, call, cfg_of, method, name, object, team};
-use crate::ir::naming::snake;
+use crate::ir::naming::function_of;
 use crate::ir::{Action, Channel, Domain, Elem, Expr, Stmt};
 use crate::schedule::Lowered;
 use crate::schedule::library::ep;
@@ -40,7 +40,7 @@ impl Whole<'_, '_> {
             sum: self.role.names.fresh(part),
             position: self.role.names.fresh("position"),
         };
-        let own = format!("smem.{}[team.warp]", snake(&self.role.role.name));
+        let own = format!("smem.{}[team.warp]", function_of(&self.role.role.name));
         let class = ep::Gather.of(self.cfg());
         out.push(object(class, &names.stages, vec![name(&own), team()]));
         out.push(match channel.kind.traits().in_order {

@@ -2,7 +2,7 @@
 //! records.
 
 use super::{Whole, binary, call, cfg_of, method, name, object, team};
-use crate::ir::naming::snake;
+use crate::ir::naming::function_of;
 use crate::ir::parts::{MetaSource, meta_sources, parts};
 use crate::ir::rows::row_in_place;
 use crate::ir::{Action, BinaryOp, Elem, Expr, FieldValue, NameKind};
@@ -33,7 +33,7 @@ impl Whole<'_, '_> {
         let mut scope = self.own_experts(out);
         let tokens = self.tokens(out)?;
         let cfg = self.cfg();
-        let memory = name(&format!("smem.{}[team.warp]", snake(&one.role.name)));
+        let memory = name(&format!("smem.{}[team.warp]", function_of(&one.role.name)));
         let mover = self.mover();
         let packs = one.packs.is_some();
         let class = if packs { ep::PieceMover } else { ep::Mover };
@@ -304,7 +304,7 @@ impl Whole<'_, '_> {
         let last = self.role.names.fresh("last");
         let block = binary(BinaryOp::Sub, name("team.blocks"), Term::int(1));
         let own = call(ep::of_block, vec![team()]);
-        let tables = Symbol::text(format!("{}_tables", snake(&one.role.name)));
+        let tables = Symbol::text(format!("{}_tables", function_of(&one.role.name)));
         let args = vec![name("args"), name("smem"), name(&last)];
         let stopped = name(&format!("{last}.stopped"));
         out.push(Step::Remark(

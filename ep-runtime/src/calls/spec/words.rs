@@ -186,22 +186,15 @@ impl CallSpec {
     fn bind_args(&self, args: &[u64], values: &mut [u64]) -> Result<(), CallError> {
         let at = self.args_at();
         for (index, ((is_taken, arg), value)) in self.args.iter().zip(args).enumerate() {
-            let in_range = match arg.elem {
-                ir::Elem::F32 => {
-                    let real = f64::from(f32::from_bits(*value as u32));
-                    (arg.low as f64..=arg.high as f64).contains(&real)
-                }
-                _ => (arg.low..=arg.high).contains(&(*value as i64)),
+            let given = match arg.elem {
+                ir::Elem::F32 => ir::Number::Real { bits: *value as u32 },
+                _ => ir::Number::Whole { value: *value as i64 },
             };
-            if *is_taken && !in_range {
-                let value = match arg.elem {
-                    ir::Elem::F32 => f32::from_bits(*value as u32).to_string(),
-                    _ => (*value as i64).to_string(),
-                };
+            if *is_taken && !given.is_within(arg.low, arg.high) {
                 return Err(CallError::Plan(PlanError::OutOfRange {
                     pipeline: self.pipeline.clone(),
                     name: arg.name.clone(),
-                    value,
+                    value: given.to_string(),
                     allowed: format!("{}..={}", arg.low, arg.high),
                 }));
             }

@@ -15,6 +15,7 @@ pub(in crate::forms) fn rows(
 pub(super) fn encode(elem: &Elem, value: f64) -> Vec<u8> {
     match elem {
         Elem::Bool | Elem::U8 | Elem::E4m3 | Elem::Ue8m0 => vec![value as u8],
+        Elem::I8 => vec![value as i8 as u8],
         Elem::I32 => (value as i32).to_le_bytes().to_vec(),
         Elem::I64 => (value as i64).to_le_bytes().to_vec(),
         Elem::F32 => (value as f32).to_le_bytes().to_vec(),
