@@ -23,7 +23,7 @@ impl<'a> Typing<'_, 'a> {
         if let Some(cuda_fn) = self.view.cuda_fns.iter().find(|cuda_fn| cuda_fn.name == *name) {
             return self.call_cuda_fn(at, cuda_fn, args, &types);
         }
-        let Some(helper) = helpers::find(&name.to_string()) else {
+        let Some(helper) = helpers::find(&name.to_string(), args.len()) else {
             self.out.push(names::unknown_helper(self.view, name));
             return Type::Unknown;
         };

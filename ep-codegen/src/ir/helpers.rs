@@ -2,6 +2,7 @@
 //! device function of the same name; the grammar knows none of them.
 
 use super::parts::Code;
+use super::{Expr, Fold};
 
 /// What a helper takes or gives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,7 +60,9 @@ const HELPERS: &[Helper] = &[
     Helper { name: "local", params: &[("expert", Elementwise), ("rank", Number)], result: Elementwise, doc: "the expert's index on the rank, or -1 when it lives elsewhere" },
     Helper { name: "local_rank", params: &[("rank", Number)], result: Number, doc: "the rank's index in its node" },
     Helper { name: "max", params: &[("a", Number), ("b", Number)], result: Number, doc: "the greater whole number" },
+    Helper { name: "max", params: &[("field", Parts)], result: Parts, doc: "the greatest value of the gathered parts" },
     Helper { name: "min", params: &[("a", Number), ("b", Number)], result: Number, doc: "the lesser whole number" },
+    Helper { name: "min", params: &[("field", Parts)], result: Parts, doc: "the least value of the gathered parts" },
     Helper { name: "node", params: &[("rank", Number)], result: Number, doc: "the rank's node" },
     Helper { name: "owned", params: &[("row", RowOverExperts), ("rank", Number)], result: RowOverLocalExperts, doc: "the entries of the experts that live on the rank" },
     Helper { name: "owner", params: &[("expert", Number)], result: Number, doc: "the rank on which the expert lives" },
@@ -75,9 +78,10 @@ pub fn all() -> &'static [Helper] {
     HELPERS
 }
 
-/// The helper of this name.
-pub fn find(name: &str) -> Option<&'static Helper> {
-    HELPERS.iter().find(|helper| helper.name == name)
+/// The helper of this name, the one with so many parameters if there are two.
+pub fn find(name: &str, args: usize) -> Option<&'static Helper> {
+    let mut named = HELPERS.iter().filter(|helper| helper.name == name);
+    named.clone().find(|helper| helper.params.len() == args).or_else(|| named.next())
 }
 
 /// What a helper casts rows to, if it does.
@@ -86,18 +90,45 @@ pub fn casts_to(helper: &str) -> Option<Code> {
     [Code::E4m3, Code::Logfmt10].into_iter().find(|code| code.name() == name)
 }
 
-/// The words that fold an expression over a binder: `sum(b in domain: value)`.
-pub const FOLDS: [&str; 2] = ["sum", "prefix_sum"];
+impl Fold {
+    /// All folds.
+    pub const ALL: [Fold; 4] = [Fold::Max, Fold::Min, Fold::PrefixSum, Fold::Sum];
+
+    /// The word that folds a value over a binder, `sum(b in domain: value)`, or, but for the sum of those
+    /// before, over the parts of a gather, `sum(part.field)`.
+    pub fn word(self) -> &'static str {
+        match self {
+            Fold::Sum => "sum",
+            Fold::PrefixSum => "prefix_sum",
+            Fold::Max => "max",
+            Fold::Min => "min",
+        }
+    }
+
+    /// The fold of this word.
+    pub fn of_word(word: &str) -> Option<Fold> {
+        Fold::ALL.into_iter().find(|fold| fold.word() == word)
+    }
+
+    /// The fold over the parts of a gather that a call stands for, if it is one.
+    pub fn of_parts(helper: &str, args: &[Expr]) -> Option<Fold> {
+        let fold = Fold::of_word(helper).filter(|fold| *fold != Fold::PrefixSum);
+        fold.filter(|_| args.len() == 1)
+    }
+}
 
 /// The call that stands for a slot index of several axes (`at [expert, token]`, `rows[e, s]`).
 pub const SLOT: &str = "slot";
 
 #[cfg(test)]
 mod tests {
+    use std::cmp::Reverse;
+
     use super::*;
 
     #[test]
-    fn names_are_unique_and_in_order() {
-        assert!(HELPERS.windows(2).all(|pair| pair[0].name < pair[1].name));
+    fn helpers_are_unique_and_in_order() {
+        let key = |helper: &Helper| (helper.name, Reverse(helper.params.len()));
+        assert!(HELPERS.windows(2).all(|pair| key(&pair[0]) < key(&pair[1])));
     }
 }

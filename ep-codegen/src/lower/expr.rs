@@ -33,8 +33,8 @@ impl Lowering {
                 self.binders.push(binder.to_string());
                 let body = Box::new(self.expr(body));
                 self.binders.truncate(bound);
-                let prefix = helper == "prefix_sum";
-                ir::Expr::Fold { prefix, binder: binder.to_string(), domain, body }
+                let fold = ir::Fold::of_word(&helper.to_string()).unwrap_or(ir::Fold::Sum);
+                ir::Expr::Fold { fold, binder: binder.to_string(), domain, body }
             }
             ast::ExprKind::Cast { value, elem } => ir::Expr::Cast {
                 value: Box::new(self.expr(value)),

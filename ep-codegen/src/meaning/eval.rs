@@ -12,7 +12,7 @@ use super::value::{Message, Value, Written, binary, cast, form};
 use super::world::World;
 use super::wrong::{Fault, Found, Stop};
 use crate::ir::helpers::SLOT;
-use crate::ir::{BinaryOp, Channel, Expr, NameKind, walk};
+use crate::ir::{BinaryOp, Channel, Expr, Fold, NameKind, walk};
 
 /// One instance of a role: what its warps share has one value.
 #[derive(Debug)]
@@ -115,10 +115,8 @@ impl<'p> Eval<'_, 'p> {
                 self.of_channel(channel, index, field, indices)
             }
             Expr::Call { helper, args } => self.call(helper, args),
-            Expr::Fold { prefix, binder, domain, body } => match prefix {
-                true => Err(form(Written(whole))),
-                false => self.sum(binder, domain, body),
-            },
+            Expr::Fold { fold: Fold::PrefixSum, .. } => Err(form(Written(whole))),
+            Expr::Fold { fold, binder, domain, body } => self.fold(*fold, binder, domain, body),
             Expr::Cast { value, elem } => {
                 self.expr(value)?.decoded().map(&mut |one| cast(elem, one, Written(whole)))
             }
@@ -158,7 +156,7 @@ impl<'p> Eval<'_, 'p> {
         })
     }
 
-    fn bound(&self, name: &str) -> Option<&Bound> {
+    pub(super) fn bound(&self, name: &str) -> Option<&Bound> {
         self.binds.iter().rev().find(|bind| bind.name == name).map(|bind| &bind.bound)
     }
 
@@ -226,7 +224,7 @@ impl<'p> Eval<'_, 'p> {
     }
 
     /// `a + tensor[..]`: copies are added one after the other, and an optional tensor that is absent
-    /// adds nothing to the sum of a gather.
+    /// adds nothing to a fold of a gather.
     fn with_copies(&mut self, a: &Value, left: &'p Expr, right: &'p Expr) -> Found<Option<Value>> {
         let Expr::Element { tensor, indices } = right else { return Ok(None) };
         if self.bound(tensor).is_some() {
@@ -242,7 +240,7 @@ impl<'p> Eval<'_, 'p> {
                 }
                 Ok(Some(sum))
             }
-            Err(Stop::Absent) if has_gathered_sum(left) => Ok(Some(a.clone())),
+            Err(Stop::Absent) if folds_parts(left) => Ok(Some(a.clone())),
             _ => Ok(None),
         }
     }
@@ -380,11 +378,12 @@ fn under(name: &str, value: &Value, places: &[i64]) -> Found<Value> {
     Ok(Value::of(row.under(places.len(), start * inner)))
 }
 
-/// Whether the sum over gathered parts is in `expr`.
-fn has_gathered_sum(expr: &Expr) -> bool {
+/// Whether a fold over gathered parts is in `expr`.
+fn folds_parts(expr: &Expr) -> bool {
     let mut found = false;
     walk::expr(expr, &mut |part| {
-        found |= matches!(part, Expr::Call { helper, .. } if helper == "sum");
+        found |=
+            matches!(part, Expr::Call { helper, args } if Fold::of_parts(helper, args).is_some());
     });
     found
 }

@@ -119,7 +119,9 @@ struct Gather {
     /// Positions are computed, not those of a table.
     computed: bool,
     value: Added,
-    /// Rows and sums are `f32`.
+    /// What is made of the values: their sum, or one of them.
+    fold: Made,
+    /// Rows and folds are `f32`.
     wide: bool,
     turns: Turns,
 }
@@ -132,7 +134,15 @@ enum Over {
     Range,
 }
 
-/// What is added up.
+/// What is made of the values of a gather.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Made {
+    Sum,
+    Max,
+    Min,
+}
+
+/// What is folded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Added {
     Plain,
@@ -232,6 +242,7 @@ enum Field {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fold {
     Sum,
+    Greatest,
     Prefix,
     Copy,
 }

@@ -14,7 +14,7 @@ use super::scope::{Meaning, Scope, position_of};
 use super::step::{Step, Takers};
 use super::term::Term;
 use super::{Lowered, RoleLowering};
-use crate::ir::{Action, BinaryOp, Elem, Expr, NameKind, Stmt, Tensor, walk};
+use crate::ir::{Action, BinaryOp, Elem, Expr, Fold, NameKind, Stmt, Tensor, walk};
 
 impl<'a> RoleLowering<'a> {
     /// The statements of a block; names that it gives end with it.
@@ -67,7 +67,7 @@ impl<'a> RoleLowering<'a> {
         walk::exprs(stmt, &mut |part| {
             if let Expr::Binary { op: BinaryOp::Add, left, right } = part
                 && let Expr::Element { tensor, .. } = &**right
-                && sums_parts(left)
+                && folds_parts(left)
             {
                 added.push(tensor);
             }
@@ -111,10 +111,10 @@ impl<'a> RoleLowering<'a> {
         field.optional_with.clone()
     }
 
-    /// Whether `left + tensor` adds what came of a tensor to the sum of the parts of a gather: nothing, if
+    /// Whether `left + tensor` adds what came of a tensor to a fold of the parts of a gather: nothing, if
     /// nothing came.
     pub(super) fn adds_what_came(&self, left: &Expr, tensor: &Tensor) -> bool {
-        tensor.copies > 1 || (tensor.optional && sums_parts(left))
+        tensor.copies > 1 || (tensor.optional && folds_parts(left))
     }
 
     fn statement(&mut self, scope: &mut Scope, stmt: &Stmt, out: &mut Vec<Step>) -> Lowered<()> {
@@ -210,11 +210,12 @@ pub(super) fn records_position(body: &[Stmt]) -> bool {
     found
 }
 
-/// Whether a value adds up parts.
-pub(super) fn sums_parts(value: &Expr) -> bool {
+/// Whether a value folds parts.
+pub(super) fn folds_parts(value: &Expr) -> bool {
     let mut found = false;
     walk::expr(value, &mut |part| {
-        found |= matches!(part, Expr::Call { helper, .. } if helper == "sum");
+        found |=
+            matches!(part, Expr::Call { helper, args } if Fold::of_parts(helper, args).is_some());
     });
     found
 }

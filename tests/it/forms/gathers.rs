@@ -1,6 +1,9 @@
 //! Rows and fields of several ranks, added up.
 
-use super::run::{Call, Form, rows};
+use ep_codegen::schedule::RuleSet;
+
+use super::meaning::held;
+use super::run::{Call, Form, accepted, rows};
 
 /// The row of `peer` that token `token` of `rank` adds, if any.
 fn row(rank: usize, token: usize, peer: usize, of: usize) -> Option<usize> {
@@ -232,4 +235,55 @@ fn more_rows_are_pulled_than_a_page_holds() {
     let ir = ir.unwrap_or_else(|errors| panic!("{errors}"));
     let held = super::meaning::held(&[ir], &[("ranks", 2)], 3);
     held.unwrap_or_else(|words| panic!("{words}"));
+}
+
+/// Of parts, of what slots hold, of rows, and of nothing.
+const ENDS: &str = "
+        shape { ranks: 1..=8, hidden: 16..=1024 step 16, width: 3..=3 }
+        size tokens in 1..=5;
+        size rows in 1..=5;
+        input
+            x: bf16[rows, hidden] in window, w: f32[rows, width] in window, at: i32[tokens, ranks] in -1..rows,
+            bias: optional bf16[hidden], n: i32[width];
+        output
+            top: bf16[tokens, hidden], low: f32[tokens, hidden], both: f32[tokens, width], biased: bf16[tokens, hidden],
+            first: f32[width], most: i32[width], least: i64[1], none: f32[2], rows_top: bf16[hidden];
+        message Part { row x: bf16[hidden], w: f32[width] }
+        message Word { w: f32[width], n: i32[width] }
+        channel parts: pull<Part> over nvlink from Offer to Fold per all;
+        channel words: slots<Word> over nvlink from Tell to Tell per all { slot: [source], epochs: 2 };
+        role Offer on block 0, 1 warps { push parts { x: x, w: w }; }
+        role Fold on all blocks, 2 warps, warps shared by token {
+            for t in tokens gather part from parts[p] at at[t, p] across p in ranks {
+                store top[t] = max(part.x);
+                store low[t] = min(part.x * part.w[0]) + sum(part.x);
+                store both[t] = max(part.w) + min(part.w);
+                store biased[t] = max(part.x) + bias;
+            }
+        }
+        role Tell on block 0, 1 warps {
+            for peer in ranks { push words[peer] { w: w[0], n: n }; }
+            await words;
+            for i in width {
+                store first[i] = max(s in ranks: words[s].w[i]);
+                store most[i] = max(s in ranks: words[s].n[i] % 100);
+            }
+            store least[0] = min(k in width: max(j in 0..k + 1: n[j]));
+            store none[0] = max(k in 0..0: w[0, k]);
+            store none[1] = min(k in 0..0: w[0, k]);
+        }
+        role Rows on all blocks, 1 warps {
+            store rows_top = max(r in rows: x[r]);
+        }";
+
+#[test]
+fn the_greatest_and_the_least_are_folds() {
+    let ir = accepted(ENDS).unwrap_or_else(|errors| panic!("{errors}"));
+    for (seed, ranks) in [(0, 1), (1, 3)] {
+        let held = held(std::slice::from_ref(&ir), &[("ranks", ranks), ("hidden", 272)], seed);
+        held.unwrap_or_else(|words| panic!("seed {seed}: {words}"));
+    }
+    // Eight elements a lane, of several parts at once.
+    let text = Form::new(ENDS, &[("ranks", 2), ("hidden", 272), ("width", 3)]).text(RuleSet::All);
+    assert!(text.contains("ep::for_parts<ep::bf16") && text.contains("ep::greater("), "{text}");
 }

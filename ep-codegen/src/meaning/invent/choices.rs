@@ -1,7 +1,7 @@
 //! What a seed chooses for a piece.
 
 use super::{
-    Added, Bias, Dealt, Field, Filter, Fold, Gather, Lane, On, Op, Over, Piece, Real, RealOp,
+    Added, Bias, Dealt, Field, Filter, Fold, Gather, Lane, Made, On, Op, Over, Piece, Real, RealOp,
     Receiver, Sender, Set, Through, Turns, Value,
 };
 use crate::meaning::dice::Dice;
@@ -27,7 +27,7 @@ const SETS: [Set; 4] = [Set::All, Set::All, Set::Others, Set::Local];
 const ADDED: [Added; 5] =
     [Added::Plain, Added::Scaled, Added::Weighed, Added::Rounded, Added::Called];
 const SHARES: [Dealt; 5] = [Dealt::Stripe, Dealt::Token, Dealt::Block, Dealt::Peer, Dealt::Rank];
-const FOLDS: [Fold; 3] = [Fold::Sum, Fold::Prefix, Fold::Copy];
+const FOLDS: [Fold; 4] = [Fold::Sum, Fold::Prefix, Fold::Copy, Fold::Greatest];
 
 pub(super) fn one<T: Copy>(random: &mut Dice, list: &[T], or: T) -> T {
     random.one_of(list).copied().unwrap_or(or)
@@ -129,6 +129,7 @@ fn gather(random: &mut Dice) -> Gather {
         over,
         computed: random.once_in(2),
         value: one(random, &ADDED, Added::Plain),
+        fold: one(random, &[Made::Sum, Made::Sum, Made::Max, Made::Min], Made::Sum),
         wide: random.once_in(2),
         turns: one(random, &[Turns::Tokens, Turns::Choices, Turns::Own], Turns::Tokens),
     }
@@ -175,7 +176,7 @@ fn value(random: &mut Dice, depth: usize) -> Value {
             0 => Value::Number(random.within(0, 9)),
             1 => Value::Me,
             2 => Value::Input(random.below(3)),
-            3 => Value::Fold(random.below(3)),
+            3 => Value::Fold(random.below(5)),
             _ => Value::Index(random.below(3)),
         };
     }

@@ -2,7 +2,7 @@
 
 use super::values::{is_name, mentions_name};
 use super::{Checked, Forms};
-use crate::ir::{Action, Domain, Elem, Expr, NameKind, PeerSet, Place, Stmt, walk};
+use crate::ir::{Action, Domain, Elem, Expr, Fold, NameKind, PeerSet, Place, Stmt, walk};
 use crate::schedule::extents::{is_extent, is_one_more, writes_long_row};
 use crate::schedule::typed::elem_of;
 
@@ -97,7 +97,7 @@ impl Forms<'_> {
                 })
             }
             Action::Store { target, value } | Action::Record { target, value }
-                if matches!(value, Expr::Fold { prefix: true, .. }) =>
+                if matches!(value, Expr::Fold { fold: Fold::PrefixSum, .. }) =>
             {
                 if loops.iter().any(|(.., filtered)| *filtered) {
                     return self.refuse(&stmt.at, "a prefix sum stands in a loop without `where`");
@@ -199,5 +199,5 @@ pub(crate) fn takes_warps(body: &[Stmt]) -> bool {
 }
 
 pub(crate) fn is_prefix(value: &Expr) -> bool {
-    matches!(value, Expr::Fold { prefix: true, .. })
+    matches!(value, Expr::Fold { fold: Fold::PrefixSum, .. })
 }

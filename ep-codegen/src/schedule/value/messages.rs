@@ -2,7 +2,7 @@
 
 use super::{Numbers, counted_loop};
 use crate::ir::parts::{Code, meta_sources, parts};
-use crate::ir::{BinaryOp, Channel, Elem, ElemType, Expr, Message, Tensor};
+use crate::ir::{BinaryOp, Channel, Elem, ElemType, Expr, Fold, Message, Tensor};
 use crate::schedule::channels::End;
 use crate::schedule::library::ep;
 use crate::schedule::limit::broken;
@@ -180,16 +180,16 @@ impl<'a> RoleLowering<'a> {
         }
     }
 
-    /// `sum(value)` over the parts that a gather has brought together, in order of the peers.
-    pub(super) fn sum_of_parts(
+    /// A fold of `value` over the parts that a gather has brought together, in order of the peers.
+    pub(super) fn fold_of_parts(
         &mut self,
         scope: &Scope,
+        fold: Fold,
         value: &Expr,
         i: Option<&Term>,
         out: &mut Vec<Step>,
     ) -> Lowered<Term> {
-        let parts: Parts =
-            scope.parts.clone().ok_or(broken("`sum` adds up the parts of a gather"))?;
+        let parts: Parts = scope.parts.clone().ok_or(broken("the parts of a gather are folded"))?;
         let peer = self.names.fresh(&parts.across);
         let index = Term { range: parts.peers.range, ..Term::name(&peer, Elem::I32) };
         let mut steps = Vec::new();
@@ -234,12 +234,7 @@ impl<'a> RoleLowering<'a> {
             .with(&parts.part, Meaning::Message(arrived));
         let mut adds = Vec::new();
         let value = self.value(&inner, value, i, &mut adds)?;
-        let elem = if value.is_whole() { Elem::I64 } else { Elem::F32 };
-        let total = self.names.fresh("sum");
-        let zero = Term::int(0).converted(&elem);
-        out.push(Step::Variable { name: total.clone(), elem: elem.clone(), value: zero });
-        let total = Term::name(total, elem.clone());
-        adds.push(Step::Increase { place: total.clone(), value: value.converted(&elem) });
+        let total = self.folded(fold, value, out, &mut adds);
         steps.push(Step::If { condition: there, body: adds });
         let numbers = Numbers { from: Term::int(0), to: parts.peers.clone(), others: false };
         out.push(counted_loop(peer, numbers, Takers::Alone, steps));
