@@ -109,6 +109,7 @@ fn check_view(view: &View<'_>, out: &mut Diagnostics) {
     served::check_view(view, out);
     waited::check_view(view, out);
     words::check_view(view, out);
+    calls::check_view(view, out);
     message_order::check_view(view, out);
     tables::check_view(view, out);
     values::check_view(view, out);

@@ -2,14 +2,55 @@
 
 use proc_macro2::Ident;
 
+use super::model::View;
 use super::names;
 use super::numbers::mentions;
 use super::types::{Extent, Scalar, Type, Value, scalar_of};
 use super::typing::Typing;
-use super::walk::{Meaning, Scope};
+use super::walk::{Meaning, Scope, exprs};
 use crate::ast::{CudaFn, Expr, ExprKind, TokenRange as At};
-use crate::diagnostics::{types as errors, variants};
-use crate::ir::helpers::{self, Helper, Kind, casts_to};
+use crate::diagnostics::{Diagnostics, types as errors, variants};
+use crate::ir::Fold;
+use crate::ir::helpers::{self, FIRST, Helper, Kind, casts_to};
+
+/// A part of a gather is one of several: a fold reads it, or `first` takes it.
+pub(super) fn check_view(view: &View<'_>, out: &mut Diagnostics) {
+    for site in &view.sites {
+        exprs(site.stmt, &mut |expr| bare_part(&site.scope, expr, out));
+    }
+}
+
+fn bare_part(scope: &Scope<'_>, expr: &Expr, out: &mut Diagnostics) {
+    let mut inside = |list: &[Expr]| list.iter().for_each(|inner| bare_part(scope, inner, out));
+    match &expr.kind {
+        ExprKind::Call { helper, args } => {
+            let word = helper.to_string();
+            if args.len() != 1 || (word != FIRST && Fold::of_word(&word).is_none()) {
+                inside(args);
+            }
+        }
+        ExprKind::Field { base, field } => {
+            let ExprKind::Name(part) = &base.kind else { return bare_part(scope, base, out) };
+            let binder = scope.iter().rev().find(|binder| binder.name == part);
+            if matches!(binder.map(|binder| &binder.meaning), Some(Meaning::Part(_))) {
+                out.push(errors::bare_part(expr.at, part, field));
+            }
+        }
+        ExprKind::Index { base, indices } => {
+            inside(indices);
+            bare_part(scope, base, out);
+        }
+        ExprKind::Binary { left, right, .. } => {
+            bare_part(scope, left, out);
+            bare_part(scope, right, out);
+        }
+        ExprKind::Fold { body: value, .. }
+        | ExprKind::Cast { value, .. }
+        | ExprKind::Not { value }
+        | ExprKind::Neg { value } => bare_part(scope, value, out),
+        ExprKind::Int(_) | ExprKind::Bool(_) | ExprKind::Name(_) => {}
+    }
+}
 
 impl<'a> Typing<'_, 'a> {
     pub(super) fn call(
@@ -101,6 +142,7 @@ impl<'a> Typing<'_, 'a> {
             Kind::ScaledRow => rank == 1 && matches!(value.scalar, Scalar::Scaled(..)),
             // Only what is made from a gathered part has one value per part.
             Kind::Parts => value.scalar.is_numeric() && of_part(scope, arg),
+            Kind::Part => of_part(scope, arg),
         }
     }
 
@@ -153,6 +195,6 @@ fn wanted(kind: Kind) -> &'static str {
         Kind::FloatRow => "a row of `bf16` or `f32`",
         Kind::ScaledRow => "a row with scales",
         Kind::Bits => "`bits`",
-        Kind::Parts => "a field of the gathered part",
+        Kind::Parts | Kind::Part => "a field of the gathered part",
     }
 }

@@ -2,7 +2,7 @@
 //! device function of the same name; the grammar knows none of them.
 
 use super::parts::Code;
-use super::{Expr, Fold};
+use super::{Expr, Fold, walk};
 
 /// What a helper takes or gives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,6 +27,8 @@ pub enum Kind {
     Bits,
     /// A field of a gathered part: one value, or one row, per part.
     Parts,
+    /// The same of any type, since nothing is computed of it.
+    Part,
 }
 
 /// A helper.
@@ -36,14 +38,14 @@ pub struct Helper {
     pub name: &'static str,
     /// Parameters in order: name for messages, and kind.
     pub params: &'static [(&'static str, Kind)],
-    /// What it gives; [`Kind::Elementwise`] and [`Kind::Parts`] give what their argument holds.
+    /// What it gives; [`Kind::Elementwise`], [`Kind::Parts`] and [`Kind::Part`] give what their argument holds.
     pub result: Kind,
     /// One line for the reference.
     pub doc: &'static str,
 }
 
 use Kind::{
-    Bits, Bool, Elementwise, ExpertRow, FloatRow, Number, Parts, RowOverExperts,
+    Bits, Bool, Elementwise, ExpertRow, FloatRow, Number, Part, Parts, RowOverExperts,
     RowOverLocalExperts, ScaledRow,
 };
 
@@ -55,6 +57,7 @@ const HELPERS: &[Helper] = &[
     Helper { name: "cast_e4m3", params: &[("row", FloatRow), ("block", Number)], result: ScaledRow, doc: "the row in e4m3 with one scale per block" },
     Helper { name: "cast_logfmt10", params: &[("row", FloatRow), ("block", Number)], result: ScaledRow, doc: "the row in ten bits a value, of their logarithm between the least and the greatest of a block" },
     Helper { name: "ceil", params: &[("a", Number), ("b", Number)], result: Number, doc: "`a / b` rounded up" },
+    Helper { name: "first", params: &[("field", Part)], result: Part, doc: "that of the first gathered part, as it is" },
     Helper { name: "has", params: &[("bits", Bits), ("index", Number)], result: Bool, doc: "whether the bit of `index` is set" },
     Helper { name: "listed", params: &[("experts", ExpertRow), ("expert", Number)], result: Bool, doc: "whether the expert is one of those" },
     Helper { name: "local", params: &[("expert", Elementwise), ("rank", Number)], result: Elementwise, doc: "the expert's index on the rank, or -1 when it lives elsewhere" },
@@ -88,6 +91,29 @@ pub fn find(name: &str, args: usize) -> Option<&'static Helper> {
 pub fn casts_to(helper: &str) -> Option<Code> {
     let name = helper.strip_prefix("cast_")?;
     [Code::E4m3, Code::Logfmt10].into_iter().find(|code| code.name() == name)
+}
+
+/// The call that takes the first part of a gather as it is: in the IR, a field of a part that stands in no fold.
+pub const FIRST: &str = "first";
+
+/// The fields of `part` that stand in no fold, of all expressions that `visit` shows, outer ones first.
+pub fn taken_of_part<'a>(
+    part: &str,
+    visit: impl FnOnce(&mut dyn FnMut(&'a Expr)),
+) -> Vec<&'a Expr> {
+    let (mut folded, mut taken): (Vec<&Expr>, Vec<&Expr>) = Default::default();
+    visit(&mut |inner| match inner {
+        Expr::Call { helper, args } if Fold::of_parts(helper, args).is_some() => {
+            args.iter().for_each(|arg| walk::expr(arg, &mut |own| folded.push(own)));
+        }
+        Expr::Field { of, .. }
+            if of == part && !folded.iter().any(|own| std::ptr::eq(*own, inner)) =>
+        {
+            taken.push(inner);
+        }
+        _ => {}
+    });
+    taken
 }
 
 impl Fold {

@@ -3,6 +3,7 @@
 use super::{Lowering, Named};
 use crate::ast;
 use crate::ir;
+use crate::ir::helpers::FIRST;
 
 impl Lowering {
     /// Whether `name` is declared as `what` and no binder hides it.
@@ -24,6 +25,9 @@ impl Lowering {
                 self.indexed(base, indices)
             }
             ast::ExprKind::Field { base, field } => self.field(base, field.to_string(), Vec::new()),
+            ast::ExprKind::Call { helper, args } if helper == FIRST && args.len() == 1 => {
+                self.expr(&args[0])
+            }
             ast::ExprKind::Call { helper, args } => {
                 ir::Expr::Call { helper: helper.to_string(), args: self.exprs(args) }
             }

@@ -11,7 +11,7 @@ use super::open::Touched;
 use super::value::{Message, Value, Written, binary, cast, form};
 use super::world::World;
 use super::wrong::{Fault, Found, Stop};
-use crate::ir::helpers::SLOT;
+use crate::ir::helpers::{SLOT, taken_of_part};
 use crate::ir::{BinaryOp, Channel, Expr, Fold, NameKind, walk};
 
 /// One instance of a role: what its warps share has one value.
@@ -224,7 +224,7 @@ impl<'p> Eval<'_, 'p> {
     }
 
     /// `a + tensor[..]`: copies are added one after the other, and an optional tensor that is absent
-    /// adds nothing to a fold of a gather.
+    /// adds nothing to what is made of the parts of a gather.
     fn with_copies(&mut self, a: &Value, left: &'p Expr, right: &'p Expr) -> Found<Option<Value>> {
         let Expr::Element { tensor, indices } = right else { return Ok(None) };
         if self.bound(tensor).is_some() {
@@ -240,9 +240,21 @@ impl<'p> Eval<'_, 'p> {
                 }
                 Ok(Some(sum))
             }
-            Err(Stop::Absent) if folds_parts(left) => Ok(Some(a.clone())),
+            Err(Stop::Absent) if self.is_of_parts(left) => Ok(Some(a.clone())),
             _ => Ok(None),
         }
+    }
+
+    /// Whether an expression is made of the parts of a gather, or of one.
+    fn is_of_parts(&self, expr: &Expr) -> bool {
+        folds_parts(expr) || self.takes_part(expr)
+    }
+
+    /// Whether an expression takes a part of a gather as it is.
+    pub(super) fn takes_part(&self, expr: &Expr) -> bool {
+        let mut parts =
+            self.binds.iter().filter(|bind| matches!(bind.bound, Bound::Gathered { .. }));
+        parts.any(|bind| !taken_of_part(bind.name, |see| walk::expr(expr, see)).is_empty())
     }
 
     fn field(&mut self, of: &'p str, field: &str, indices: &'p [Expr]) -> Found<Value> {
@@ -270,6 +282,11 @@ impl<'p> Eval<'_, 'p> {
                 let part = self.part_of(&value, field)?;
                 under(of, &part, &places)
             }
+            // Outside of folds, a part is the first that there is.
+            Some(Bound::Gathered { parts, .. }) => match parts.first() {
+                Some((_, message)) => self.of_message(message, field, &places),
+                None => Err(Stop::Absent),
+            },
             Some(Bound::Absent) => Err(Stop::Absent),
             Some(_) => Err(form(&format!("{of}.{field}"))),
             None => {

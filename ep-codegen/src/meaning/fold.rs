@@ -147,6 +147,7 @@ impl<'p> Eval<'_, 'p> {
         }
         let whole = self.binds[at].bound.clone();
         let axis_at = self.binds.iter().rposition(|bind| bind.name == axis);
+        let first = axis_at.map(|axis| self.binds[axis].bound.clone());
         let is_real = self.is_real(value);
         let mut folded = Folded { fold, value: None };
         for (number, message) in &parts {
@@ -164,6 +165,9 @@ impl<'p> Eval<'_, 'p> {
             }
             let term = self.expr(value);
             self.binds[at].bound = whole.clone();
+            if let (Some(axis), Some(first)) = (axis_at, &first) {
+                self.binds[axis].bound = first.clone();
+            }
             folded.take(&term?)?;
         }
         Ok(folded.value.unwrap_or_else(|| nothing(fold, is_real)))

@@ -136,7 +136,7 @@ impl RoleLowering<'_> {
         out: &mut Vec<Step>,
     ) -> Lowered<Term> {
         if let (BinaryOp::Add, Expr::Element { tensor, indices }) = (op, right)
-            && self.adds_what_came(left, self.tensor(tensor)?)
+            && self.adds_what_came(scope, left, self.tensor(tensor)?)
         {
             // Each copy that came is added to what stands on the left, in turn.
             let tensor = self.tensor(tensor)?;

@@ -180,6 +180,31 @@ impl<'a> RoleLowering<'a> {
         }
     }
 
+    /// Whether values read the row of a part, and what is beside it.
+    pub(in crate::schedule) fn read_of_part(
+        &self,
+        parts: &Parts,
+        values: &[&Expr],
+    ) -> Lowered<(bool, bool)> {
+        let (_, layout) = self.carried(&parts.channel)?;
+        let (mut of_row, mut of_meta) = (false, false);
+        let mut see = |part: &Expr| {
+            if let Expr::Field { of, field, .. } = part
+                && *of == parts.part
+            {
+                let known = layout.fields.iter().find(|known| known.name == *field);
+                let is_row = known.is_some_and(|known| known.row);
+                of_row |= is_row;
+                // The scales of a row are beside it.
+                let is_code =
+                    known.is_some_and(|known| Code::of_elem(self.ir, &known.elem).is_some());
+                of_meta |= !is_row || is_code;
+            }
+        };
+        values.iter().for_each(|value| crate::ir::walk::expr(value, &mut see));
+        Ok((of_row, of_meta))
+    }
+
     /// A fold of `value` over the parts that a gather has brought together, in order of the peers.
     pub(super) fn fold_of_parts(
         &mut self,
@@ -202,21 +227,7 @@ impl<'a> RoleLowering<'a> {
             read_only: true,
             value,
         };
-        let (_, layout) = self.carried(&parts.channel)?;
-        let (mut of_row, mut of_meta) = (false, false);
-        crate::ir::walk::expr(value, &mut |part| {
-            if let Expr::Field { of, field, .. } = part
-                && *of == parts.part
-            {
-                let known = layout.fields.iter().find(|known| known.name == *field);
-                let is_row = known.is_some_and(|known| known.row);
-                of_row |= is_row;
-                // The scales of a row are beside it.
-                let is_code =
-                    known.is_some_and(|known| Code::of_elem(self.ir, &known.elem).is_some());
-                of_meta |= !is_row || is_code;
-            }
-        });
+        let (of_row, of_meta) = self.read_of_part(&parts, &[value])?;
         for (used, name, what) in [(of_row, &row, "row"), (of_meta, &meta, "meta")] {
             if used {
                 steps.push(bytes(name, pointer(what)));
