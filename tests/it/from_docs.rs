@@ -12,9 +12,11 @@ mod exchange_scan;
 mod forwarder;
 mod global_load;
 mod local_combine;
+mod max_over_ranks;
 mod nested;
 mod next_rank;
 mod planted;
+mod prefetch;
 mod private_count;
 mod quantised_shift;
 mod reduce_scatter;
@@ -76,6 +78,6 @@ macro_rules! programs {
 
 programs! {
     broadcast, capped_rows, computed_peer, computed_rows, dense, drop, exchange_scan, forwarder, global_load,
-    local_combine, nested, next_rank, private_count, quantised_shift, reduce_scatter, remote_lookup,
+    local_combine, max_over_ranks, nested, next_rank, prefetch, private_count, quantised_shift, reduce_scatter, remote_lookup,
     scaled_combine, two_channels, two_payloads, two_sources, ulysses, weight_histogram,
 }
