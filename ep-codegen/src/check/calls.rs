@@ -7,48 +7,51 @@ use super::names;
 use super::numbers::mentions;
 use super::types::{Extent, Scalar, Type, Value, scalar_of};
 use super::typing::Typing;
-use super::walk::{Meaning, Scope, exprs};
+use super::walk::{Meaning, Scope, Site, exprs};
 use crate::ast::{CudaFn, Expr, ExprKind, TokenRange as At};
 use crate::diagnostics::{Diagnostics, types as errors, variants};
 use crate::ir::Fold;
 use crate::ir::helpers::{self, FIRST, Helper, Kind, casts_to};
 
-/// A part of a gather is one of several: a fold reads it, or `first` takes it.
+/// A part of a gather is one of several, and so is its peer: a fold reads them, or `first` takes one.
 pub(super) fn check_view(view: &View<'_>, out: &mut Diagnostics) {
     for site in &view.sites {
-        exprs(site.stmt, &mut |expr| bare_part(&site.scope, expr, out));
+        exprs(site.stmt, &mut |expr| bare_part(view, site, expr, out));
     }
 }
 
-fn bare_part(scope: &Scope<'_>, expr: &Expr, out: &mut Diagnostics) {
-    let mut inside = |list: &[Expr]| list.iter().for_each(|inner| bare_part(scope, inner, out));
+fn bare_part(view: &View<'_>, site: &Site<'_>, expr: &Expr, out: &mut Diagnostics) {
+    let mut inside = |list: &[&Expr]| list.iter().for_each(|it| bare_part(view, site, it, out));
     match &expr.kind {
         ExprKind::Call { helper, args } => {
             let word = helper.to_string();
             if args.len() != 1 || (word != FIRST && Fold::of_word(&word).is_none()) {
-                inside(args);
+                inside(&args.iter().collect::<Vec<_>>());
             }
         }
         ExprKind::Field { base, field } => {
-            let ExprKind::Name(part) = &base.kind else { return bare_part(scope, base, out) };
-            let binder = scope.iter().rev().find(|binder| binder.name == part);
+            let ExprKind::Name(part) = &base.kind else { return inside(&[base]) };
+            let binder = site.scope.iter().rev().find(|binder| binder.name == part);
             if matches!(binder.map(|binder| &binder.meaning), Some(Meaning::Part(_))) {
                 out.push(errors::bare_part(expr.at, part, field));
             }
         }
+        ExprKind::Name(name) => {
+            let loops = site.loops.iter().filter_map(|index| view.sites[*index].as_for());
+            let mut gathers = loops.filter_map(|outer| outer.gather.as_ref());
+            if let Some(gather) = gathers.find(|gather| gather.across == *name) {
+                out.push(errors::bare_peer(name, &gather.part));
+            }
+        }
         ExprKind::Index { base, indices } => {
-            inside(indices);
-            bare_part(scope, base, out);
+            inside(&indices.iter().chain([&**base]).collect::<Vec<_>>());
         }
-        ExprKind::Binary { left, right, .. } => {
-            bare_part(scope, left, out);
-            bare_part(scope, right, out);
-        }
+        ExprKind::Binary { left, right, .. } => inside(&[left, right]),
         ExprKind::Fold { body: value, .. }
         | ExprKind::Cast { value, .. }
         | ExprKind::Not { value }
-        | ExprKind::Neg { value } => bare_part(scope, value, out),
-        ExprKind::Int(_) | ExprKind::Bool(_) | ExprKind::Name(_) => {}
+        | ExprKind::Neg { value } => inside(&[value]),
+        ExprKind::Int(_) | ExprKind::Bool(_) => {}
     }
 }
 

@@ -253,3 +253,9 @@ pub(crate) fn bare_part(at: TokenRange, part: &Ident, field: &Ident) -> Diagnost
     Diagnostic::new(at, format!("`{part}.{field}` is one value for each part"))
         .help(format!("first({part}.{field}), or a fold such as sum({part}.{field})"))
 }
+
+/// The peer of a part where one number is wanted.
+pub(crate) fn bare_peer(peer: &Ident, part: &Ident) -> Diagnostic {
+    Diagnostic::new(peer, format!("`{peer}` is one number for each part"))
+        .help(format!("fold it with the parts, as in sum({part}.x * scale[{peer}])"))
+}

@@ -77,8 +77,10 @@ impl RoleLowering<'_> {
             return Ok(scope.clone());
         }
         let method = |of, args| Term::method(&parts.object, of, args, Elem::U8);
-        let first = Term { elem: Elem::I32, ..method("first", Vec::new()) };
-        let first = self.named(&format!("{}_first", parts.across), first, out);
+        let name = self.names.fresh(&format!("{}_first", parts.across));
+        let value = Term { elem: Elem::I32, ..method("first", Vec::new()) };
+        out.push(Step::Let { name: name.clone(), value });
+        let first = Term::name(&name, Elem::I32);
         // Where there is none, nothing is read.
         let at = first.clone().test(BinaryOp::Lt, Term::int(0)).choose(Term::int(0), first.clone());
         let (of_row, of_meta) = self.read_of_part(parts, &values)?;
@@ -90,10 +92,10 @@ impl RoleLowering<'_> {
         let numbers = Vec::new();
         let arrived = Arrived { channel: parts.channel.clone(), row, meta, numbers };
         let most = parts.peers.range.map_or(i64::from(i32::MAX), |(_, most)| most);
-        let index = Term { range: Some((0, most)), ..first.clone() };
+        let index = Term { range: Some((0, most)), ..first };
         let scope = scope.with(&parts.across, Meaning::Value(index));
         let scope = scope.with(&parts.part, Meaning::Message(arrived));
-        parts.first = Some(first);
+        parts.first = Some(name);
         Ok(scope)
     }
 

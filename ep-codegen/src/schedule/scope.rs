@@ -188,7 +188,7 @@ pub(super) struct Parts {
     /// How many peers there may be.
     pub(super) peers: Term,
     /// The first peer that has a part, where statements take that one; negative: none has.
-    pub(super) first: Option<Term>,
+    pub(super) first: Option<String>,
 }
 
 impl Scope {

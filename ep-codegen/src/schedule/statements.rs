@@ -62,7 +62,9 @@ impl<'a> RoleLowering<'a> {
         }
         let first = scope.parts.as_ref().and_then(|parts| parts.first.clone());
         let takes = self.takes_part(scope, |see| walk::exprs(stmt, see));
-        let part = first.filter(|_| takes).map(|first| first.test(BinaryOp::Ge, Term::int(0)));
+        let part = first
+            .filter(|_| takes)
+            .map(|first| Term::name(first, Elem::I32).test(BinaryOp::Ge, Term::int(0)));
         // A field comes with its tensor: without it there are no elements of it.
         if matches!(stmt.action, Action::Push { .. }) {
             return part;
@@ -88,7 +90,11 @@ impl<'a> RoleLowering<'a> {
     }
 
     /// Whether expressions take the first part of a gather as it is, be it by a name for it.
-    fn takes_part<'e>(&self, scope: &Scope, visit: impl Fn(&mut dyn FnMut(&'e Expr))) -> bool {
+    pub(super) fn takes_part<'e>(
+        &self,
+        scope: &Scope,
+        visit: impl Fn(&mut dyn FnMut(&'e Expr)),
+    ) -> bool {
         let Some(parts) = &scope.parts else { return false };
         let mut takes = !taken_of_part(&parts.part, &visit).is_empty();
         visit(&mut |part| {

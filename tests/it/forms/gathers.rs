@@ -364,3 +364,40 @@ fn a_part_that_is_taken_keeps_its_bits() {
     };
     form.check(&call);
 }
+
+/// A part that is taken is passed on where there is one; where there is none, nothing is sent, which has no position.
+#[test]
+fn a_part_that_is_taken_is_passed_on() {
+    let passes = |table: &str, record: &str| {
+        format!(
+            "shape {{ ranks: 1..=8, hidden: 16..=64 step 16, rows: 3..=3 }}
+             input x: bf16[rows, hidden] in window, at: i32[rows, ranks] in -1..rows;
+             output y: bf16[ranks, rows, hidden], n: i32[ranks];
+             {table}
+             message Part {{ row x: bf16[hidden] }}
+             message Row {{ row x: bf16[hidden], of: i32 }}
+             channel parts: pull<Part> over nvlink from Offer to Pass per all;
+             channel on: slots<Row> over nvlink from Pass to Keep per all {{ slot: [source, k: rows] }};
+             role Offer on block 0, 1 warps {{ push parts {{ x: x }}; }}
+             role Pass on block 0, 1 warps {{
+                 for t in rows gather part from parts[p] at at[t, p] across p in ranks {{
+                     for peer in ranks {{ push on[peer] {{ x: first(part.x), of: t }}; {record} }}
+                 }}
+                 close on;
+             }}
+             role Keep on all blocks, 1 warps, warps shared by source {{
+                 store n[source] = on[source].count;
+                 for m in on[source] {{ store y[source, m.of] = m.x; }}
+             }}"
+        )
+    };
+    let ir = accepted(&passes("", "")).unwrap_or_else(|errors| panic!("{errors}"));
+    for (seed, ranks) in [(0, 1), (1, 3)] {
+        let held = held(std::slice::from_ref(&ir), &[("ranks", ranks), ("hidden", 16)], seed);
+        held.unwrap_or_else(|words| panic!("seed {seed}: {words}"));
+    }
+    let table = "table places: i32[rows, ranks];";
+    let marked = passes(table, "record places[t, peer] = on[peer].position;");
+    let refused = accepted(&marked).expect_err("it is refused");
+    assert!(refused.contains("a slot that is not filled has no position to record"), "{refused}");
+}
