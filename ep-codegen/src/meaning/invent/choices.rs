@@ -27,7 +27,7 @@ const SETS: [Set; 4] = [Set::All, Set::All, Set::Others, Set::Local];
 const ADDED: [Added; 5] =
     [Added::Plain, Added::Scaled, Added::Weighed, Added::Rounded, Added::Called];
 const SHARES: [Dealt; 5] = [Dealt::Stripe, Dealt::Token, Dealt::Block, Dealt::Peer, Dealt::Rank];
-const FOLDS: [Fold; 4] = [Fold::Sum, Fold::Prefix, Fold::Copy, Fold::Greatest];
+const FOLDS: [Fold; 3] = [Fold::Sum, Fold::Prefix, Fold::Copy];
 
 pub(super) fn one<T: Copy>(random: &mut Dice, list: &[T], or: T) -> T {
     random.one_of(list).copied().unwrap_or(or)
@@ -114,6 +114,17 @@ fn own_piece(random: &mut Dice) -> Piece {
     }
 }
 
+/// Draws what the first seeds do without.
+pub(super) fn newer(piece: &mut Piece, random: &mut Dice) {
+    match piece {
+        Piece::Gather(gather) => {
+            gather.fold = one(random, &[Made::Sum, Made::Max, Made::Min], Made::Sum);
+        }
+        Piece::Slots { folds, .. } if random.once_in(2) => folds.push(Fold::Greatest),
+        _ => {}
+    }
+}
+
 pub(super) fn dealt(random: &mut Dice) -> Piece {
     let share = one(random, &SHARES, Dealt::Stripe);
     Piece::Dealt { share, value: value(random, 2) }
@@ -129,7 +140,7 @@ fn gather(random: &mut Dice) -> Gather {
         over,
         computed: random.once_in(2),
         value: one(random, &ADDED, Added::Plain),
-        fold: one(random, &[Made::Sum, Made::Sum, Made::Max, Made::Min], Made::Sum),
+        fold: Made::Sum,
         wide: random.once_in(2),
         turns: one(random, &[Turns::Tokens, Turns::Choices, Turns::Own], Turns::Tokens),
     }
@@ -176,7 +187,7 @@ fn value(random: &mut Dice, depth: usize) -> Value {
             0 => Value::Number(random.within(0, 9)),
             1 => Value::Me,
             2 => Value::Input(random.below(3)),
-            3 => Value::Fold(random.below(5)),
+            3 => Value::Fold(random.below(3)),
             _ => Value::Index(random.below(3)),
         };
     }

@@ -182,9 +182,7 @@ pub(super) fn number(value: &Value, depth: usize) -> String {
         Value::Fold(at) => match at {
             0 => "sum(r in ranks: by_rank[r] + r)".to_string(),
             1 => "sum(c in topk: by_choice[c] * c)".to_string(),
-            2 => "sum(n in 1..3: by_three[n])".to_string(),
-            3 => "max(r in ranks: by_rank[r] - r)".to_string(),
-            _ => "min(c in topk: by_choice[c] * (c - 1))".to_string(),
+            _ => "sum(n in 1..3: by_three[n])".to_string(),
         },
         Value::Pair(op, left, right) => {
             let (left, right) = (number(left, depth), number(right, depth));
