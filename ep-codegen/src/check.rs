@@ -26,6 +26,7 @@ mod numbers;
 mod phases;
 mod ranges;
 mod roles;
+mod served;
 mod statements;
 mod tables;
 #[cfg(test)]
@@ -105,8 +106,10 @@ fn check_view(view: &View<'_>, out: &mut Diagnostics) {
     statements::check_view(view, out);
     messages::check_view(view, out);
     channels::check_view(view, out);
+    served::check_view(view, out);
     waited::check_view(view, out);
     words::check_view(view, out);
+    calls::check_view(view, out);
     message_order::check_view(view, out);
     tables::check_view(view, out);
     values::check_view(view, out);

@@ -24,7 +24,7 @@ pub mod text;
 pub mod walk;
 
 pub use body::{
-    Action, BinaryOp, Blocks, Domain, Expr, FieldValue, NameKind, Place, Role, Share, Stmt,
+    Action, BinaryOp, Blocks, Domain, Expr, FieldValue, Fold, NameKind, Place, Role, Share, Stmt,
 };
 pub use canon::Canon;
 #[cfg(feature = "syntax")]

@@ -151,3 +151,52 @@ ep_runtime::pipeline! {
         }
     }
 }
+
+//- ring_of_one_role
+// A role empties a ring only after it has filled it.
+ep_runtime::pipeline! {
+    pipeline Around {
+        shape { ranks: 2..=64, hidden: 16..=32768 step 16 }
+        tune { stripes: 12 in [4, 12] }
+        size rows;
+        input x: f32[rows, hidden];
+        output y: f32[rows, hidden];
+        message Row { row x: f32[hidden], step: i32, at: i32 }
+        channel ring: ring<Row> over nvlink from Pass to Pass per all { depth: 64, chunk: 8, header: [count] };
+        role Pass on all blocks, warps shared by stripe {
+            announce ring[(me + 1) % ranks] { count: sum(row in stripe: 1) };
+            for row in stripe {
+                push ring[(me + 1) % ranks] { x: x[row], step: 0, at: row };
+            }
+            for message in ring[(me + ranks - 1) % ranks] {
+                store y[message.at] = message.x;
+            }
+        }
+    }
+}
+
+//- ring_that_goes_round
+// A role passes on what it takes through the same ring.
+ep_runtime::pipeline! {
+    pipeline Around {
+        shape { ranks: 2..=64, hidden: 16..=32768 step 16 }
+        tune { stripes: 12 in [4, 12] }
+        size rows;
+        input x: f32[rows, hidden];
+        output y: f32[rows, hidden];
+        message Row { row x: f32[hidden], step: i32, at: i32 }
+        channel ring: ring<Row> over nvlink from Pass to Pass per all { depth: 64, chunk: 8, header: [count] };
+        role Pass on all blocks, warps shared by stripe {
+            announce ring[(me + 1) % ranks] { count: sum(row in stripe: 1) };
+            for row in stripe {
+                push ring[(me + 1) % ranks] { x: x[row], step: 0, at: row };
+            }
+            for message in ring[(me + ranks - 1) % ranks] {
+                for once in 0..1 where message.step < ranks - 2 {
+                    push ring[(me + 1) % ranks] { x: message.x + x[message.at], step: message.step + 1, at: message.at };
+                }
+                store y[message.at] = message.x;
+            }
+        }
+    }
+}

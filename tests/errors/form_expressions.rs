@@ -79,7 +79,7 @@ ep_runtime::pipeline! {
                 for peer in ranks {
                     record in_rank[token, peer] = routed(topk_idx[token], peer);
                 }
-                for peer in ranks where max(other in ranks: other) > peer {
+                for peer in ranks where align(other in ranks: other) > peer {
                     count per_rank[peer];
                 }
             }

@@ -337,3 +337,48 @@ ep_runtime::pipeline! {
         role Count on all blocks, warps shared by stripe { store first[stripe] = stripe.first; }
     }
 }
+
+//- bare_part
+// A part of a gather where one value is wanted.
+ep_runtime::pipeline! {
+    pipeline Ahead {
+        shape { ranks: 1..=64, hidden: 16..=32768 step 16 }
+        size tokens;
+        size rows;
+        input x: bf16[rows, hidden] in window, row_of: i32[tokens, ranks];
+        output y: bf16[tokens, hidden];
+        message Part { row x: bf16[hidden] }
+        channel parts: pull<Part> over nvlink from Offer to Fetch per all;
+        role Offer on block 0, 1 warps {
+            push parts { x: x };
+        }
+        role Fetch on all blocks, 8 warps, warps shared by token {
+            for token in tokens gather part from parts[peer] at row_of[token, peer] across peer in ranks {
+                store y[token] = part.x;
+            }
+        }
+    }
+}
+
+//- bare_peer
+// The peer of a part where one value is wanted.
+ep_runtime::pipeline! {
+    pipeline Ahead {
+        shape { ranks: 1..=64, hidden: 16..=32768 step 16 }
+        size tokens;
+        size rows;
+        input x: bf16[rows, hidden] in window, row_of: i32[tokens, ranks];
+        output y: bf16[tokens, hidden], from: i32[tokens];
+        message Part { row x: bf16[hidden] }
+        channel parts: pull<Part> over nvlink from Offer to Fetch per all;
+        role Offer on block 0, 1 warps {
+            push parts { x: x };
+        }
+        role Fetch on all blocks, 8 warps, warps shared by token {
+            for token in tokens gather part from parts[peer] at row_of[token, peer] across peer in ranks {
+                store y[token] = first(part.x);
+                store from[token] = peer;
+            }
+        }
+    }
+}

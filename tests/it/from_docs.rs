@@ -14,9 +14,11 @@ mod forwarder;
 mod gate;
 mod global_load;
 mod local_combine;
+mod max_over_ranks;
 mod nested;
 mod next_rank;
 mod planted;
+mod prefetch;
 mod private_count;
 mod quantised_shift;
 mod reduce_scatter;
@@ -78,6 +80,6 @@ macro_rules! programs {
 
 programs! {
     all_gather, broadcast, capped_rows, computed_peer, computed_rows, dense, drop, exchange_scan, forwarder, gate, global_load,
-    local_combine, nested, next_rank, private_count, quantised_shift, reduce_scatter, remote_lookup,
+    local_combine, max_over_ranks, nested, next_rank, prefetch, private_count, quantised_shift, reduce_scatter, remote_lookup,
     scaled_combine, two_channels, two_payloads, two_sources, ulysses, weight_histogram,
 }

@@ -2,14 +2,58 @@
 
 use proc_macro2::Ident;
 
+use super::model::View;
 use super::names;
 use super::numbers::mentions;
 use super::types::{Extent, Scalar, Type, Value, scalar_of};
 use super::typing::Typing;
-use super::walk::{Meaning, Scope};
+use super::walk::{Meaning, Scope, Site, exprs};
 use crate::ast::{CudaFn, Expr, ExprKind, TokenRange as At};
-use crate::diagnostics::{types as errors, variants};
-use crate::ir::helpers::{self, Helper, Kind, casts_to};
+use crate::diagnostics::{Diagnostics, types as errors, variants};
+use crate::ir::Fold;
+use crate::ir::helpers::{self, FIRST, Helper, Kind, casts_to};
+
+/// A part of a gather is one of several, and so is its peer: a fold reads them, or `first` takes one.
+pub(super) fn check_view(view: &View<'_>, out: &mut Diagnostics) {
+    for site in &view.sites {
+        exprs(site.stmt, &mut |expr| bare_part(view, site, expr, out));
+    }
+}
+
+fn bare_part(view: &View<'_>, site: &Site<'_>, expr: &Expr, out: &mut Diagnostics) {
+    let mut inside = |list: &[&Expr]| list.iter().for_each(|it| bare_part(view, site, it, out));
+    match &expr.kind {
+        ExprKind::Call { helper, args } => {
+            let word = helper.to_string();
+            if args.len() != 1 || (word != FIRST && Fold::of_word(&word).is_none()) {
+                inside(&args.iter().collect::<Vec<_>>());
+            }
+        }
+        ExprKind::Field { base, field } => {
+            let ExprKind::Name(part) = &base.kind else { return inside(&[base]) };
+            let binder = site.scope.iter().rev().find(|binder| binder.name == part);
+            if matches!(binder.map(|binder| &binder.meaning), Some(Meaning::Part(_))) {
+                out.push(errors::bare_part(expr.at, part, field));
+            }
+        }
+        ExprKind::Name(name) => {
+            let loops = site.loops.iter().filter_map(|index| view.sites[*index].as_for());
+            let mut gathers = loops.filter_map(|outer| outer.gather.as_ref());
+            if let Some(gather) = gathers.find(|gather| gather.across == *name) {
+                out.push(errors::bare_peer(name, &gather.part));
+            }
+        }
+        ExprKind::Index { base, indices } => {
+            inside(&indices.iter().chain([&**base]).collect::<Vec<_>>());
+        }
+        ExprKind::Binary { left, right, .. } => inside(&[left, right]),
+        ExprKind::Fold { body: value, .. }
+        | ExprKind::Cast { value, .. }
+        | ExprKind::Not { value }
+        | ExprKind::Neg { value } => inside(&[value]),
+        ExprKind::Int(_) | ExprKind::Real(_) | ExprKind::Bool(_) => {}
+    }
+}
 
 impl<'a> Typing<'_, 'a> {
     pub(super) fn call(
@@ -23,7 +67,7 @@ impl<'a> Typing<'_, 'a> {
         if let Some(cuda_fn) = self.view.cuda_fns.iter().find(|cuda_fn| cuda_fn.name == *name) {
             return self.call_cuda_fn(at, cuda_fn, args, &types);
         }
-        let Some(helper) = helpers::find(&name.to_string()) else {
+        let Some(helper) = helpers::find(&name.to_string(), args.len()) else {
             self.out.push(names::unknown_helper(self.view, name));
             return Type::Unknown;
         };
@@ -101,6 +145,7 @@ impl<'a> Typing<'_, 'a> {
             Kind::ScaledRow => rank == 1 && matches!(value.scalar, Scalar::Scaled(..)),
             // Only what is made from a gathered part has one value per part.
             Kind::Parts => value.scalar.is_numeric() && of_part(scope, arg),
+            Kind::Part => of_part(scope, arg),
         }
     }
 
@@ -153,6 +198,6 @@ fn wanted(kind: Kind) -> &'static str {
         Kind::FloatRow => "a row of `bf16` or `f32`",
         Kind::ScaledRow => "a row with scales",
         Kind::Bits => "`bits`",
-        Kind::Parts => "a field of the gathered part",
+        Kind::Parts | Kind::Part => "a field of the gathered part",
     }
 }

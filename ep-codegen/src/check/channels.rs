@@ -337,7 +337,7 @@ fn peer_index(view: &View<'_>, site: &Site<'_>, out: &mut Diagnostics) {
 }
 
 /// The peer set that an index runs over, if it is a binder over one.
-fn peers_of(scope: &Scope<'_>, index: &Expr) -> Option<PeerSet> {
+pub(super) fn peers_of(scope: &Scope<'_>, index: &Expr) -> Option<PeerSet> {
     let ExprKind::Name(name) = &index.kind else { return None };
     let binder = scope.iter().rev().find(|binder| binder.name == name)?;
     binder.counted()?.peers()

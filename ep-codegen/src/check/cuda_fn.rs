@@ -4,7 +4,7 @@
 use super::model::Model;
 use crate::ast::{CudaFn, Elem, Item};
 use crate::diagnostics::{Diagnostics, cuda_fn as errors};
-use crate::ir::helpers;
+use crate::ir::{Fold, helpers};
 use crate::keywords;
 
 /// Rules that no choice of arms changes.
@@ -18,7 +18,7 @@ pub(super) fn check_declarations(model: &Model<'_>, out: &mut Diagnostics) {
 
 fn declaration(cuda_fn: &CudaFn, out: &mut Diagnostics) {
     let name = cuda_fn.name.to_string();
-    if helpers::find(&name).is_some() || helpers::FOLDS.contains(&name.as_str()) {
+    if helpers::find(&name, 0).is_some() || Fold::of_word(&name).is_some() {
         out.push(errors::hides_helper(&cuda_fn.name));
     }
     for param in &cuda_fn.params {

@@ -180,6 +180,24 @@ fn waits_of(units: &[Unit<'_>], from: usize) -> Vec<(usize, Wait)> {
     found
 }
 
+/// The ring through which a role waits for itself on other ranks, and whether it passes on what it takes there.
+fn own_ring<'a>(units: &[Unit<'a>], found: &[usize]) -> Option<(&'a Ident, bool)> {
+    let role = units[*found.first()?].role;
+    let mut steps = found.iter().flat_map(|unit| &units[*unit].steps);
+    let ring = steps.find(|step| step.channel.kind.value.traits().is_bounded)?.channel;
+    let both_ends = ring.from.contains(&ring.to);
+    if !both_ends || found.iter().any(|unit| units[*unit].role != role) {
+        return None;
+    }
+    let passes_on = units.iter().any(|unit| {
+        let does = |does: Does| {
+            unit.steps.iter().any(|step| step.does == does && std::ptr::eq(step.channel, ring))
+        };
+        does(Does::Fills) && does(Does::Empties)
+    });
+    Some((&ring.name, passes_on))
+}
+
 /// Says who waits for what; `data_only`: the circle has waits for data only, and otherwise begins
 /// with an order.
 fn report(
@@ -219,7 +237,7 @@ fn report(
         };
         links.push(Link { word: step.word, role, what });
     }
-    out.push(errors::circle(&links));
+    out.push(errors::circle(&links, own_ring(units, found)));
 }
 
 #[cfg(test)]

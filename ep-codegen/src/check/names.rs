@@ -8,7 +8,7 @@ use super::naming;
 use super::walk::Scope;
 use crate::ast::{self, Channel, Elem, Item, Role, ShapeEntry, Stmt, StmtKind, TensorKind, When};
 use crate::diagnostics::{Diagnostic, Diagnostics, names as errors};
-use crate::ir::helpers;
+use crate::ir::{Fold, helpers};
 use crate::keywords;
 
 /// What a declared name stands for in an expression.
@@ -107,7 +107,7 @@ pub(super) fn unknown_tensor(view: &View<'_>, scope: &Scope<'_>, name: &Ident) -
 /// The error of a helper that does not exist.
 pub(super) fn unknown_helper(view: &View<'_>, name: &Ident) -> Diagnostic {
     let helpers = helpers::all().iter().map(|helper| helper.name.to_string());
-    let folds = helpers::FOLDS.iter().map(|fold| fold.to_string());
+    let folds = Fold::ALL.iter().map(|fold| fold.word().to_string());
     let own = view.cuda_fns.iter().map(|cuda_fn| cuda_fn.name.to_string());
     errors::unknown(name, "helper", helpers.chain(folds).chain(own).collect())
 }

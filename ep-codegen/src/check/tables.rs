@@ -234,7 +234,7 @@ fn rewritten_by_loop(
     place: &Place,
     out: &mut Diagnostics,
 ) {
-    if !matches!(word, "store" | "record") {
+    if !matches!(word, "store" | "record") || is_carried(view, site, place) {
         return;
     }
     // What a `let` or an inner loop was computed from is not followed.
@@ -264,6 +264,13 @@ fn rewritten_by_loop(
             return out.push(errors::written_in_each_turn(&place.tensor, word, &inner.binder));
         }
     }
+}
+
+/// Whether each turn makes an element of an `inout` from what it was.
+fn is_carried(view: &View<'_>, site: &Site<'_>, place: &Place) -> bool {
+    let is_inout = view.tensor(&place.tensor).is_some_and(|it| it.kind == TensorKind::Inout);
+    let StmtKind::Store { value, .. } = &site.stmt.kind else { return false };
+    is_inout && mentions(value, &place.tensor.to_string())
 }
 
 /// A tensor that must be there takes nothing from a field that may be absent.

@@ -306,3 +306,45 @@ pub(crate) fn me_among_others(at: TokenRange, channel: &Ident, per: Span) -> Dia
         .help("per all")
         .also(per, format!("`{channel}` joins the peers of `others`"))
 }
+
+/// A receiver that waits for its own rank, to which nothing is sent.
+pub(crate) fn never_to_me(
+    at: TokenRange,
+    channel: &Ident,
+    role: &Ident,
+    taken: &Ident,
+) -> Diagnostic {
+    let sentence =
+        format!("`{channel}` goes to the other ranks alone, and `{role}` waits for this rank too");
+    Diagnostic::new(at, sentence)
+        .help("per others")
+        .also(taken, format!("`{role}` waits for every rank here"))
+}
+
+/// A receiver that waits for all ranks, each of which sends to itself.
+pub(crate) fn only_to_me(
+    at: TokenRange,
+    channel: &Ident,
+    role: &Ident,
+    taken: &Ident,
+) -> Diagnostic {
+    let sentence = format!("`{channel}` goes to `me` alone, and `{role}` waits for every rank");
+    Diagnostic::new(at, sentence)
+        .help(format!("send to every peer, or take from {taken}[me]"))
+        .also(taken, format!("`{role}` waits for every rank here"))
+}
+
+/// A header that some peers wait for in vain.
+pub(crate) fn announced_to_some(
+    at: TokenRange,
+    channel: &Ident,
+    role: &Ident,
+    taken: &Ident,
+) -> Diagnostic {
+    let sentence = format!(
+        "`{channel}` is announced to some peers only, and `{role}` waits for the header of every one"
+    );
+    Diagnostic::new(at, sentence)
+        .help("remove the condition: announce a `count` of 0 where nothing is sent")
+        .also(taken, format!("`{role}` waits for every rank here"))
+}

@@ -38,8 +38,8 @@ impl Link<'_> {
     }
 }
 
-/// A circle of waits.
-pub(crate) fn circle(links: &[Link<'_>]) -> Diagnostic {
+/// A circle of waits; `own`: the ring through which a role waits for itself, and whether it passes on what it takes.
+pub(crate) fn circle(links: &[Link<'_>], own: Option<(&Ident, bool)>) -> Diagnostic {
     let waits: Vec<(&Ident, &str)> = links
         .iter()
         .filter_map(|link| match &link.what {
@@ -56,11 +56,15 @@ pub(crate) fn circle(links: &[Link<'_>]) -> Diagnostic {
     let at = links.get(first).map_or_else(Span::call_site, |link| link.word.span());
     let phases = links.iter().any(|link| matches!(link.what, Waits::Phase));
     let last = links.iter().any(|link| matches!(link.what, Waits::Others));
-    let help = match waits.len() {
-        _ if last => "give the role on the last block blocks of its own",
-        _ if phases => "empty the ring in the phase that fills it, or use `slots`",
-        1 => "move this below the statement that it waits for",
-        _ => "empty channels in the order in which they are filled",
+    let help = match (own, waits.len()) {
+        _ if last => "give the role on the last block blocks of its own".to_string(),
+        _ if phases => "empty the ring in the phase that fills it, or use `slots`".to_string(),
+        (Some((ring, true)), _) => {
+            format!("make `{ring}` a `slots` channel, which has a place for each message of a call")
+        }
+        (Some((ring, false)), _) => format!("fill and empty `{ring}` in two roles, or use `slots`"),
+        (None, 1) => "move this below the statement that it waits for".to_string(),
+        (None, _) => "empty channels in the order in which they are filled".to_string(),
     };
     let mut error = Diagnostic::new(at, sentences.join(", and ")).help(help);
     for (_, link) in links.iter().enumerate().filter(|(index, _)| *index != first) {

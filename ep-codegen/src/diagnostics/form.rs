@@ -152,7 +152,7 @@ pub(crate) fn comparisons_chained(at: Span) -> Diagnostic {
 /// A binder in the brackets of a helper that does not fold.
 pub(crate) fn not_a_fold(helper: &Ident) -> Diagnostic {
     Diagnostic::new(helper, format!("`{helper}` does not fold over a binder"))
-        .help("write `sum(..)` or `prefix_sum(..)`")
+        .help("write `sum(..)`, `max(..)`, `min(..)` or `prefix_sum(..)`")
 }
 
 /// Blocks inside blocks inside blocks.

@@ -260,3 +260,15 @@ pub(crate) fn not_countable(name: &Ident, word: &str, found: &impl Display) -> D
     let error = Diagnostic::new(name, format!("`{word}` needs {wanted}, and this is `{found}`"));
     if word == "add" { error } else { error.help(format!("index an {scalar} tensor completely")) }
 }
+
+/// A field of a part where one value is wanted.
+pub(crate) fn bare_part(at: TokenRange, part: &Ident, field: &Ident) -> Diagnostic {
+    Diagnostic::new(at, format!("`{part}.{field}` is one value for each part"))
+        .help(format!("first({part}.{field}), or a fold such as sum({part}.{field})"))
+}
+
+/// The peer of a part where one number is wanted.
+pub(crate) fn bare_peer(peer: &Ident, part: &Ident) -> Diagnostic {
+    Diagnostic::new(peer, format!("`{peer}` is one number for each part"))
+        .help(format!("fold it with the parts, as in sum({part}.x * scale[{peer}])"))
+}

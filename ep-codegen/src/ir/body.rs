@@ -196,14 +196,27 @@ ir_types! {
         OfChannel { channel: String, index: Vec<Expr>, field: String, indices: Vec<Expr> },
         /// A helper of the table in `ir::helpers`.
         Call { helper: String, args: Vec<Expr> },
-        /// `sum(binder in domain: body)` or `prefix_sum(..)`.
-        Fold { prefix: bool, binder: String, domain: Box<Domain>, body: Box<Expr> },
+        /// `sum(binder in domain: body)` and the like.
+        Fold { fold: Fold, binder: String, domain: Box<Domain>, body: Box<Expr> },
         /// `value as elem`.
         Cast { value: Box<Expr>, elem: Elem },
         /// A binary operation.
         Binary { op: BinaryOp, left: Box<Expr>, right: Box<Expr> },
         /// `!value`.
         Not { value: Box<Expr> },
+    }
+
+    /// What a fold makes of its terms.
+    #[derive(Copy)]
+    enum Fold {
+        /// Their sum.
+        Sum,
+        /// The sum of those before, for each of them.
+        PrefixSum,
+        /// The greatest.
+        Max,
+        /// The least.
+        Min,
     }
 
     /// Binary operators.

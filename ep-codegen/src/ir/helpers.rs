@@ -2,6 +2,7 @@
 //! device function of the same name; the grammar knows none of them.
 
 use super::parts::Code;
+use super::{Expr, Fold, walk};
 
 /// What a helper takes or gives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,6 +27,8 @@ pub enum Kind {
     Bits,
     /// A field of a gathered part: one value, or one row, per part.
     Parts,
+    /// The same of any type, since nothing is computed of it.
+    Part,
 }
 
 /// A helper.
@@ -35,14 +38,14 @@ pub struct Helper {
     pub name: &'static str,
     /// Parameters in order: name for messages, and kind.
     pub params: &'static [(&'static str, Kind)],
-    /// What it gives; [`Kind::Elementwise`] and [`Kind::Parts`] give what their argument holds.
+    /// What it gives; [`Kind::Elementwise`], [`Kind::Parts`] and [`Kind::Part`] give what their argument holds.
     pub result: Kind,
     /// One line for the reference.
     pub doc: &'static str,
 }
 
 use Kind::{
-    Bits, Bool, Elementwise, ExpertRow, FloatRow, Number, Parts, RowOverExperts,
+    Bits, Bool, Elementwise, ExpertRow, FloatRow, Number, Part, Parts, RowOverExperts,
     RowOverLocalExperts, ScaledRow,
 };
 
@@ -54,12 +57,15 @@ const HELPERS: &[Helper] = &[
     Helper { name: "cast_e4m3", params: &[("row", FloatRow), ("block", Number)], result: ScaledRow, doc: "the row in e4m3 with one scale per block" },
     Helper { name: "cast_logfmt10", params: &[("row", FloatRow), ("block", Number)], result: ScaledRow, doc: "the row in ten bits a value, of their logarithm between the least and the greatest of a block" },
     Helper { name: "ceil", params: &[("a", Number), ("b", Number)], result: Number, doc: "`a / b` rounded up" },
+    Helper { name: "first", params: &[("field", Part)], result: Part, doc: "that of the first gathered part, as it is" },
     Helper { name: "has", params: &[("bits", Bits), ("index", Number)], result: Bool, doc: "whether the bit of `index` is set" },
     Helper { name: "listed", params: &[("experts", ExpertRow), ("expert", Number)], result: Bool, doc: "whether the expert is one of those" },
     Helper { name: "local", params: &[("expert", Elementwise), ("rank", Number)], result: Elementwise, doc: "the expert's index on the rank, or -1 when it lives elsewhere" },
     Helper { name: "local_rank", params: &[("rank", Number)], result: Number, doc: "the rank's index in its node" },
     Helper { name: "max", params: &[("a", Number), ("b", Number)], result: Number, doc: "the greater whole number" },
+    Helper { name: "max", params: &[("field", Parts)], result: Parts, doc: "the greatest value of the gathered parts" },
     Helper { name: "min", params: &[("a", Number), ("b", Number)], result: Number, doc: "the lesser whole number" },
+    Helper { name: "min", params: &[("field", Parts)], result: Parts, doc: "the least value of the gathered parts" },
     Helper { name: "node", params: &[("rank", Number)], result: Number, doc: "the rank's node" },
     Helper { name: "owned", params: &[("row", RowOverExperts), ("rank", Number)], result: RowOverLocalExperts, doc: "the entries of the experts that live on the rank" },
     Helper { name: "owner", params: &[("expert", Number)], result: Number, doc: "the rank on which the expert lives" },
@@ -75,9 +81,10 @@ pub fn all() -> &'static [Helper] {
     HELPERS
 }
 
-/// The helper of this name.
-pub fn find(name: &str) -> Option<&'static Helper> {
-    HELPERS.iter().find(|helper| helper.name == name)
+/// The helper of this name, the one with so many parameters if there are two.
+pub fn find(name: &str, args: usize) -> Option<&'static Helper> {
+    let mut named = HELPERS.iter().filter(|helper| helper.name == name);
+    named.clone().find(|helper| helper.params.len() == args).or_else(|| named.next())
 }
 
 /// What a helper casts rows to, if it does.
@@ -86,18 +93,68 @@ pub fn casts_to(helper: &str) -> Option<Code> {
     [Code::E4m3, Code::Logfmt10].into_iter().find(|code| code.name() == name)
 }
 
-/// The words that fold an expression over a binder: `sum(b in domain: value)`.
-pub const FOLDS: [&str; 2] = ["sum", "prefix_sum"];
+/// The call that takes the first part of a gather as it is: in the IR, a field of a part that stands in no fold.
+pub const FIRST: &str = "first";
+
+/// The fields of `part` that stand in no fold, of all expressions that `visit` shows, outer ones first.
+pub fn taken_of_part<'a>(
+    part: &str,
+    visit: impl FnOnce(&mut dyn FnMut(&'a Expr)),
+) -> Vec<&'a Expr> {
+    let (mut folded, mut taken): (Vec<&Expr>, Vec<&Expr>) = Default::default();
+    visit(&mut |inner| match inner {
+        Expr::Call { helper, args } if Fold::of_parts(helper, args).is_some() => {
+            args.iter().for_each(|arg| walk::expr(arg, &mut |own| folded.push(own)));
+        }
+        Expr::Field { of, .. }
+            if of == part && !folded.iter().any(|own| std::ptr::eq(*own, inner)) =>
+        {
+            taken.push(inner);
+        }
+        _ => {}
+    });
+    taken
+}
+
+impl Fold {
+    /// All folds.
+    pub const ALL: [Fold; 4] = [Fold::Max, Fold::Min, Fold::PrefixSum, Fold::Sum];
+
+    /// The word that folds a value over a binder, `sum(b in domain: value)`, or, but for the sum of those
+    /// before, over the parts of a gather, `sum(part.field)`.
+    pub fn word(self) -> &'static str {
+        match self {
+            Fold::Sum => "sum",
+            Fold::PrefixSum => "prefix_sum",
+            Fold::Max => "max",
+            Fold::Min => "min",
+        }
+    }
+
+    /// The fold of this word.
+    pub fn of_word(word: &str) -> Option<Fold> {
+        Fold::ALL.into_iter().find(|fold| fold.word() == word)
+    }
+
+    /// The fold over the parts of a gather that a call stands for, if it is one.
+    pub fn of_parts(helper: &str, args: &[Expr]) -> Option<Fold> {
+        let fold = Fold::of_word(helper).filter(|fold| *fold != Fold::PrefixSum);
+        fold.filter(|_| args.len() == 1)
+    }
+}
 
 /// The call that stands for a slot index of several axes (`at [expert, token]`, `rows[e, s]`).
 pub const SLOT: &str = "slot";
 
 #[cfg(test)]
 mod tests {
+    use std::cmp::Reverse;
+
     use super::*;
 
     #[test]
-    fn names_are_unique_and_in_order() {
-        assert!(HELPERS.windows(2).all(|pair| pair[0].name < pair[1].name));
+    fn helpers_are_unique_and_in_order() {
+        let key = |helper: &Helper| (helper.name, Reverse(helper.params.len()));
+        assert!(HELPERS.windows(2).all(|pair| key(&pair[0]) < key(&pair[1])));
     }
 }

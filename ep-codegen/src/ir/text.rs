@@ -391,8 +391,8 @@ pub fn expr(whole: &Expr) -> String {
             indexed(&format!("{}.{field}", indexed(channel, index)), indices)
         }
         Expr::Call { helper, args } => format!("{helper}({})", exprs(args)),
-        Expr::Fold { prefix, binder, domain, body } => {
-            let word = if *prefix { "prefix_sum" } else { "sum" };
+        Expr::Fold { fold, binder, domain, body } => {
+            let word = fold.word();
             format!("{word}({binder} in {}: {})", self::domain(domain), expr(body))
         }
         Expr::Cast { value, elem } => format!("{} as {}", inner(value, AS), self::elem(elem)),

@@ -3,6 +3,7 @@
 use super::{Lowering, Named};
 use crate::ast;
 use crate::ir;
+use crate::ir::helpers::FIRST;
 
 impl Lowering {
     /// Whether `name` is declared as `what` and no binder hides it.
@@ -25,6 +26,9 @@ impl Lowering {
                 self.indexed(base, indices)
             }
             ast::ExprKind::Field { base, field } => self.field(base, field.to_string(), Vec::new()),
+            ast::ExprKind::Call { helper, args } if helper == FIRST && args.len() == 1 => {
+                self.expr(&args[0])
+            }
             ast::ExprKind::Call { helper, args } => {
                 ir::Expr::Call { helper: helper.to_string(), args: self.exprs(args) }
             }
@@ -34,8 +38,8 @@ impl Lowering {
                 self.binders.push(binder.to_string());
                 let body = Box::new(self.expr(body));
                 self.binders.truncate(bound);
-                let prefix = helper == "prefix_sum";
-                ir::Expr::Fold { prefix, binder: binder.to_string(), domain, body }
+                let fold = ir::Fold::of_word(&helper.to_string()).unwrap_or(ir::Fold::Sum);
+                ir::Expr::Fold { fold, binder: binder.to_string(), domain, body }
             }
             ast::ExprKind::Cast { value, elem } => ir::Expr::Cast {
                 value: Box::new(self.expr(value)),

@@ -185,6 +185,25 @@ impl Data {
         cut!(Bool, U8, I8, I32, I64, F32, Bf16, E4m3, Ue8m0, Bits)
     }
 
+    /// Copies elements of the same type over those from `start` on, bit for bit; false: they are of another.
+    pub(super) fn overwrite(&mut self, start: usize, from: &Data) -> bool {
+        macro_rules! copied {
+            ($($kind:ident),*) => {
+                match (self, from) {
+                    $((Data::$kind(to), Data::$kind(from)) => {
+                        let to = to.get_mut(start..start + from.len());
+                        to.is_some_and(|to| {
+                            to.copy_from_slice(from);
+                            true
+                        })
+                    })*
+                    _ => false,
+                }
+            };
+        }
+        copied!(Bool, U8, I32, I64, F32, Bf16, E4m3, Ue8m0, Bits)
+    }
+
     /// Grows or shrinks to `count` elements; new ones are zero.
     pub(super) fn resize(&mut self, count: usize) {
         each!(self, list => list.resize(count, Default::default()));

@@ -11,8 +11,8 @@ use super::open::Touched;
 use super::value::{Message, Value, Written, binary, cast, form};
 use super::world::World;
 use super::wrong::{Fault, Found, Stop};
-use crate::ir::helpers::SLOT;
-use crate::ir::{BinaryOp, Channel, Expr, NameKind, walk};
+use crate::ir::helpers::{SLOT, taken_of_part};
+use crate::ir::{BinaryOp, Channel, Expr, Fold, NameKind, walk};
 
 /// One instance of a role: what its warps share has one value.
 #[derive(Debug)]
@@ -116,10 +116,8 @@ impl<'p> Eval<'_, 'p> {
                 self.of_channel(channel, index, field, indices)
             }
             Expr::Call { helper, args } => self.call(helper, args),
-            Expr::Fold { prefix, binder, domain, body } => match prefix {
-                true => Err(form(Written(whole))),
-                false => self.sum(binder, domain, body),
-            },
+            Expr::Fold { fold: Fold::PrefixSum, .. } => Err(form(Written(whole))),
+            Expr::Fold { fold, binder, domain, body } => self.fold(*fold, binder, domain, body),
             Expr::Cast { value, elem } => {
                 self.expr(value)?.decoded().map(&mut |one| cast(elem, one, Written(whole)))
             }
@@ -159,7 +157,7 @@ impl<'p> Eval<'_, 'p> {
         })
     }
 
-    fn bound(&self, name: &str) -> Option<&Bound> {
+    pub(super) fn bound(&self, name: &str) -> Option<&Bound> {
         self.binds.iter().rev().find(|bind| bind.name == name).map(|bind| &bind.bound)
     }
 
@@ -227,7 +225,7 @@ impl<'p> Eval<'_, 'p> {
     }
 
     /// `a + tensor[..]`: copies are added one after the other, and an optional tensor that is absent
-    /// adds nothing to the sum of a gather.
+    /// adds nothing to what is made of the parts of a gather.
     fn with_copies(&mut self, a: &Value, left: &'p Expr, right: &'p Expr) -> Found<Option<Value>> {
         let Expr::Element { tensor, indices } = right else { return Ok(None) };
         if self.bound(tensor).is_some() {
@@ -243,9 +241,21 @@ impl<'p> Eval<'_, 'p> {
                 }
                 Ok(Some(sum))
             }
-            Err(Stop::Absent) if has_gathered_sum(left) => Ok(Some(a.clone())),
+            Err(Stop::Absent) if self.is_of_parts(left) => Ok(Some(a.clone())),
             _ => Ok(None),
         }
+    }
+
+    /// Whether an expression is made of the parts of a gather, or of one.
+    fn is_of_parts(&self, expr: &Expr) -> bool {
+        folds_parts(expr) || self.takes_part(expr)
+    }
+
+    /// Whether an expression takes a part of a gather as it is.
+    pub(super) fn takes_part(&self, expr: &Expr) -> bool {
+        let mut parts =
+            self.binds.iter().filter(|bind| matches!(bind.bound, Bound::Gathered { .. }));
+        parts.any(|bind| !taken_of_part(bind.name, |see| walk::expr(expr, see)).is_empty())
     }
 
     fn field(&mut self, of: &'p str, field: &str, indices: &'p [Expr]) -> Found<Value> {
@@ -273,6 +283,11 @@ impl<'p> Eval<'_, 'p> {
                 let part = self.part_of(&value, field)?;
                 under(of, &part, &places)
             }
+            // Outside of folds, a part is the first that there is.
+            Some(Bound::Gathered { parts, .. }) => match parts.first() {
+                Some((_, message)) => self.of_message(message, field, &places),
+                None => Err(Stop::Absent),
+            },
             Some(Bound::Absent) => Err(Stop::Absent),
             Some(_) => Err(form(&format!("{of}.{field}"))),
             None => {
@@ -381,11 +396,12 @@ fn under(name: &str, value: &Value, places: &[i64]) -> Found<Value> {
     Ok(Value::of(row.under(places.len(), start * inner)))
 }
 
-/// Whether the sum over gathered parts is in `expr`.
-fn has_gathered_sum(expr: &Expr) -> bool {
+/// Whether a fold over gathered parts is in `expr`.
+fn folds_parts(expr: &Expr) -> bool {
     let mut found = false;
     walk::expr(expr, &mut |part| {
-        found |= matches!(part, Expr::Call { helper, .. } if helper == "sum");
+        found |=
+            matches!(part, Expr::Call { helper, args } if Fold::of_parts(helper, args).is_some());
     });
     found
 }

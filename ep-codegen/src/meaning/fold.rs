@@ -7,7 +7,58 @@ use super::eval::{Arrived, Bind, Bound, Eval, added};
 use super::open::Touched;
 use super::value::{Value, Written, form};
 use super::wrong::{Fault, Found, Stop};
-use crate::ir::{BinaryOp, DimKind, Domain, Expr, walk};
+use crate::ir::{BinaryOp, DimKind, Domain, Elem, ElemType, Expr, Fold, NameKind, walk};
+
+/// What a fold has made of its terms so far.
+struct Folded {
+    fold: Fold,
+    value: Option<Value>,
+}
+
+impl Folded {
+    fn take(&mut self, term: &Value) -> Found<()> {
+        let before = match self.value.take() {
+            Some(before) => before,
+            None if matches!(self.fold, Fold::Max | Fold::Min) => {
+                self.value = Some(term.map(&mut Ok)?);
+                return Ok(());
+            }
+            // From zero, so that a sum of -0 is 0.
+            None => term.zeros()?,
+        };
+        let fold = self.fold;
+        self.value = Some(match fold {
+            Fold::Max | Fold::Min => {
+                before.zip(term, fold.word(), &mut |a, b| chosen(fold, a, b))?
+            }
+            Fold::Sum | Fold::PrefixSum => added(&before, term)?,
+        });
+        Ok(())
+    }
+}
+
+/// The greater or the lesser of two elements: the first of equal ones, and the first NaN.
+fn chosen(fold: Fold, a: Scalar, b: Scalar) -> Found<Scalar> {
+    let keeps = match (a, b) {
+        (Scalar::Int(a), Scalar::Int(b)) if fold == Fold::Max => a >= b,
+        (Scalar::Int(a), Scalar::Int(b)) => a <= b,
+        (Scalar::Real(a), Scalar::Real(b)) if fold == Fold::Max => a >= b || a.is_nan(),
+        (Scalar::Real(a), Scalar::Real(b)) => a <= b || a.is_nan(),
+        _ => return Err(form(fold.word())),
+    };
+    Ok(if keeps { a } else { b })
+}
+
+/// What a fold makes of no terms.
+fn nothing(fold: Fold, is_real: bool) -> Value {
+    Value::One(match (fold, is_real) {
+        (Fold::Max, true) => Scalar::Real(f32::NEG_INFINITY),
+        (Fold::Min, true) => Scalar::Real(f32::INFINITY),
+        (Fold::Max, false) => Scalar::Int(i64::MIN),
+        (Fold::Min, false) => Scalar::Int(i64::MAX),
+        (Fold::Sum | Fold::PrefixSum, _) => Scalar::Int(0),
+    })
+}
 
 impl<'p> Eval<'_, 'p> {
     /// The values that a loop or fold runs over.
@@ -68,27 +119,24 @@ impl<'p> Eval<'_, 'p> {
         result
     }
 
-    pub(super) fn sum(
+    /// `sum(binder in domain: body)` and the like.
+    pub(super) fn fold(
         &mut self,
+        fold: Fold,
         binder: &'p str,
         domain: &'p Domain,
         body: &'p Expr,
     ) -> Found<Value> {
-        let mut sum = None;
+        let mut folded = Folded { fold, value: None };
         for value in self.domain(domain)? {
             let term = self.with(binder, value, |inner| inner.expr(body))?;
-            // From zero, so that a sum of -0 is 0.
-            let before = match sum.take() {
-                Some(before) => before,
-                None => term.zeros()?,
-            };
-            sum = Some(added(&before, &term)?);
+            folded.take(&term)?;
         }
-        Ok(sum.unwrap_or(Value::int(0)))
+        Ok(folded.value.unwrap_or_else(|| nothing(fold, self.is_real(body))))
     }
 
-    /// `sum(value)` over the parts of the gather around it, in order of its axis.
-    pub(super) fn sum_of_parts(&mut self, value: &'p Expr) -> Found<Value> {
+    /// A fold of `value` over the parts of the gather around it, in order of its axis.
+    pub(super) fn fold_of_parts(&mut self, fold: Fold, value: &'p Expr) -> Found<Value> {
         let gathered = self.binds.iter().enumerate().rev().find_map(|(at, bind)| {
             let Bound::Gathered { channel, axis, parts } = &bind.bound else { return None };
             Some((at, channel.clone(), axis.clone(), parts.clone()))
@@ -99,7 +147,9 @@ impl<'p> Eval<'_, 'p> {
         }
         let whole = self.binds[at].bound.clone();
         let axis_at = self.binds.iter().rposition(|bind| bind.name == axis);
-        let mut sum = None;
+        let first = axis_at.map(|axis| self.binds[axis].bound.clone());
+        let is_real = self.is_real(value);
+        let mut folded = Folded { fold, value: None };
         for (number, message) in &parts {
             let touched = message.touched;
             self.binds[at].bound = Bound::Arrived(Arrived {
@@ -115,18 +165,73 @@ impl<'p> Eval<'_, 'p> {
             }
             let term = self.expr(value);
             self.binds[at].bound = whole.clone();
-            let term = term?;
-            let before = match sum.take() {
-                Some(before) => before,
-                None => term.zeros()?,
-            };
-            sum = Some(added(&before, &term)?);
+            if let (Some(axis), Some(first)) = (axis_at, &first) {
+                self.binds[axis].bound = first.clone();
+            }
+            folded.take(&term?)?;
         }
-        Ok(sum.unwrap_or(Value::int(0)))
+        Ok(folded.value.unwrap_or_else(|| nothing(fold, is_real)))
+    }
+
+    /// Whether an expression is computed in `f32`, as far as a fold over nothing has to know.
+    fn is_real(&self, expr: &Expr) -> bool {
+        let float = |elem: &Elem| matches!(elem, Elem::F32 | Elem::Bf16);
+        let declared = |elem: &ElemType| {
+            let parts = self.world.parts(elem);
+            matches!(parts.as_slice(), [(Some(elem), _)] if float(elem))
+        };
+        let of_tensor = |name: &str| {
+            let known = self.world.ir.tensors.iter().find(|known| known.name == name);
+            known.is_some_and(|known| declared(&known.elem))
+        };
+        let of_message = |channel: &str, field: &str| {
+            let fields = self.world.ir.carried(channel).map(|(_, message)| &message.fields);
+            let field = fields.into_iter().flatten().find(|known| known.name == field);
+            field.is_some_and(|known| declared(&known.elem))
+        };
+        let of_value = |value: &Value| match value {
+            Value::One(one) => matches!(one, Scalar::Real(_)),
+            Value::Row(row) => {
+                row.first().is_some_and(|data| matches!(data.elem(), "f32" | "bf16"))
+            }
+            _ => false,
+        };
+        match expr {
+            Expr::Real { .. } => true,
+            Expr::Int { .. } | Expr::Bool { .. } | Expr::Not { .. } => false,
+            Expr::Name { name, kind } => match (kind, self.bound(name)) {
+                (_, Some(Bound::Value(value, _))) => of_value(value),
+                (NameKind::Arg, _) => matches!(self.world.arg(name), Some(Scalar::Real(_))),
+                _ => false,
+            },
+            Expr::Element { tensor, .. } => match self.bound(tensor) {
+                Some(Bound::Value(value, _)) => of_value(value),
+                _ => of_tensor(tensor),
+            },
+            Expr::Field { of, field, .. } => match self.bound(of) {
+                Some(Bound::Gathered { channel, .. }) => of_message(channel, field),
+                Some(Bound::Arrived(arrived)) => {
+                    let fields = &arrived.message.fields;
+                    let found = fields.iter().find(|(name, ..)| name == field);
+                    found.and_then(|(_, value, _)| value.as_ref()).is_some_and(of_value)
+                }
+                _ => false,
+            },
+            Expr::OfChannel { channel, field, .. } => of_message(channel, field),
+            Expr::Call { helper, args } => {
+                let own = self.world.ir.cuda_fns.iter().find(|own| own.name == *helper);
+                let folds = Fold::of_parts(helper, args).is_some();
+                own.is_some_and(|own| float(&own.returns))
+                    || (folds && args.iter().any(|arg| self.is_real(arg)))
+            }
+            Expr::Fold { body, .. } => self.is_real(body),
+            Expr::Cast { elem, .. } => float(elem),
+            Expr::Binary { left, right, .. } => self.is_real(left) || self.is_real(right),
+        }
     }
 
     /// Whether parts bring nothing of a field in `value`, since its optional tensor is absent: then there
-    /// is no sum of it either, be there parts or not.
+    /// is no fold of it either, be there parts or not.
     fn comes_with_nothing(&self, channel: &str, part: &str, value: &Expr) -> bool {
         let fields = self.world.ir.carried(channel).map_or(&[][..], |(_, message)| &message.fields);
         let mut nothing = false;

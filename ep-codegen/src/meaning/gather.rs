@@ -56,7 +56,8 @@ impl<'p> Instance<'p> {
             let beyond: Vec<i64> = position.iter().map(|at| at + i64::from(*at >= 0)).collect();
             self.give_back(world, at, channel, index, &beyond)?;
         }
-        self.bind(across, Bound::Value(Value::int(0), Touched::Nothing));
+        let first = parts.first().map_or(0, |(number, _)| *number);
+        self.bind(across, Bound::Value(Value::int(first), Touched::Nothing));
         let (channel, axis) = (channel.name.clone(), across.clone());
         self.bind(part, Bound::Gathered { channel, axis, parts });
         Ok(())

@@ -9,7 +9,7 @@ use super::value::{Message, Value, cast, form};
 use super::world::World;
 use super::wrong::{Fault, Found};
 use crate::ir::helpers::casts_to;
-use crate::ir::{Channel, Elem, Expr, text};
+use crate::ir::{Channel, Elem, Expr, Fold, text};
 
 impl<'p> World<'p> {
     /// The value of an arg in this call.
@@ -138,9 +138,11 @@ impl<'p> Eval<'_, 'p> {
         if self.world.ir.cuda_fns.iter().any(|own| own.name == helper) {
             return self.call_function(helper, args);
         }
+        if let (Some(fold), [value]) = (Fold::of_parts(helper, args), args) {
+            return self.fold_of_parts(fold, value);
+        }
         let me = self.actor.rank;
         match (helper, args) {
-            ("sum", [value]) => self.sum_of_parts(value),
             ("align" | "ceil" | "max" | "min", [a, b]) => {
                 let (a, b) = (self.whole(a)?, self.whole(b)?);
                 arithmetic(helper, a, b).map(Value::int)

@@ -16,7 +16,7 @@ mod reals;
 mod simpler;
 
 use super::dice::Dice;
-use choices::{dealt, one, piece};
+use choices::{dealt, newer, one, piece};
 use simpler::simpler;
 
 /// A random declaration.
@@ -119,7 +119,9 @@ struct Gather {
     /// Positions are computed, not those of a table.
     computed: bool,
     value: Added,
-    /// Rows and sums are `f32`.
+    /// What is made of the values: their sum, or one of them.
+    fold: Made,
+    /// Rows and folds are `f32`.
     wide: bool,
     turns: Turns,
 }
@@ -132,7 +134,15 @@ enum Over {
     Range,
 }
 
-/// What is added up.
+/// What is made of the values of a gather.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Made {
+    Sum,
+    Max,
+    Min,
+}
+
+/// What is folded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Added {
     Plain,
@@ -232,6 +242,7 @@ enum Field {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fold {
     Sum,
+    Greatest,
     Prefix,
     Copy,
 }
@@ -300,6 +311,9 @@ enum Op {
 /// The most pieces of a declaration: their roles share the 32 warps of a block.
 const PIECES_MAX: usize = 4;
 
+/// Seeds before this one keep the declarations by which tests know them.
+const NEWER: u64 = 64;
+
 impl Invented {
     /// The declaration of a seed.
     pub fn new(seed: u64) -> Invented {
@@ -312,6 +326,9 @@ impl Invented {
         }
         if pieces.len() < PIECES_MAX && random.once_in(3) {
             pieces.push(Piece::Keyed { counted: random.once_in(2) });
+        }
+        if seed >= NEWER {
+            pieces.iter_mut().for_each(|piece| newer(piece, &mut random));
         }
         Invented { pieces, rows }
     }

@@ -269,9 +269,11 @@ fn put(tensor: &mut Tensor, depth: usize, start: usize, value: &Tensor) {
 }
 
 fn copy(to: &mut Part, start: usize, from: &Part) {
+    if to.data.overwrite(start, &from.data) {
+        return;
+    }
     for at in 0..from.data.len() {
         if let Some(value) = from.data.get(at) {
-            // NaN payloads aside, a value of the same type comes back as it is.
             let _ = to.data.set(start + at, value);
         }
     }

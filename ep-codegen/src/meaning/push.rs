@@ -82,7 +82,10 @@ impl<'p> Instance<'p> {
             let mut eval = self.eval(world);
             let value = match given.map(|given| eval.expr(&given.value)) {
                 Some(Ok(value)) => value,
-                Some(Err(Stop::Absent)) if field.optional_with.is_some() => {
+                Some(Err(Stop::Absent))
+                    if field.optional_with.is_some()
+                        && given.is_some_and(|given| !eval.takes_part(&given.value)) =>
+                {
                     fields.push((field.name.clone(), None, Touched::Nothing));
                     continue;
                 }

@@ -8,7 +8,7 @@ use super::open::{OpenElement, Touched};
 use super::value::{Value, form, shaped};
 use super::world::World;
 use super::wrong::{Fault, Found, Stop};
-use crate::ir::{Action, Domain, Expr, FieldValue, Place, Stmt};
+use crate::ir::{Action, Domain, Expr, FieldValue, Fold, Place, Stmt};
 
 /// How a statement writes.
 #[derive(Clone, Copy, PartialEq)]
@@ -93,7 +93,7 @@ impl<'p> Instance<'p> {
         value: &'p Expr,
         how: How,
     ) -> Found<()> {
-        if let Expr::Fold { prefix: true, binder, domain, body } = value {
+        if let Expr::Fold { fold: Fold::PrefixSum, binder, domain, body } = value {
             return self.prefix_sum(world, target, binder, domain, body, how);
         }
         let mut eval = self.eval(world);

@@ -24,7 +24,7 @@ use crate::ir::parts::meta_sources;
 use crate::ir::slots::{Arrival, arrival, closings, places};
 use crate::ir::{
     Action, BinaryOp, Channel, ChannelKind, Elem, Expr, Field, FieldValue, Message, PeerSet, Stmt,
-    Transport,
+    Transport, walk,
 };
 use crate::schedule::limit::{Limit, broken};
 
@@ -270,6 +270,9 @@ impl<'a> RoleLowering<'a> {
         let Action::Push { channel, peer, position, values } = &stmt.action else { return Ok(()) };
         if scope.by_lane {
             return Err(broken("a whole warp sends a message"));
+        }
+        if self.asks_position(channel) && self.takes_part(scope, |see| walk::exprs(stmt, see)) {
+            return Err(Limit::SlotNotFilled.into());
         }
         let (declared, message) = self.carried(channel)?;
         match (&declared.kind, peer) {

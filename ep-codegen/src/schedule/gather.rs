@@ -2,12 +2,13 @@
 //! of a token are brought together, read by the statements of the body, and given back.
 
 use super::channels::End;
-use super::scope::{Meaning, Parts, Scope};
+use super::scope::{Arrived, Meaning, Parts, Scope};
 use super::step::{Step, Takers};
 use super::term::{Node, Term};
 use super::value::{Numbers, counted_loop};
 use super::{Lowered, RoleLowering};
-use crate::ir::{Action, BinaryOp, Channel, Domain, Elem, Expr, NameKind, PeerSet, Stmt};
+use crate::ir::helpers::taken_of_part;
+use crate::ir::{Action, BinaryOp, Channel, Domain, Elem, Expr, NameKind, PeerSet, Stmt, walk};
 use crate::schedule::library::ep;
 use crate::schedule::limit::{Limit, broken};
 
@@ -41,21 +42,61 @@ impl RoleLowering<'_> {
         let inner = scope.with(binder, Meaning::Value(token));
         let place = (peer.as_ref(), position);
         self.expect(&inner, declared, (&object, across, over), place, &mut steps)?;
-        let parts = Parts {
+        let mut parts = Parts {
             part: part.clone(),
             across: across.clone(),
             channel: channel.clone(),
             object: object.clone(),
             peers: lanes.to,
+            first: None,
         };
-        let with_parts = inner.with_parts(parts);
         let mut taken = Vec::new();
+        let inner = self.with_first(&inner, &mut parts, body, &mut taken)?;
+        let with_parts = inner.with_parts(parts);
         self.body(&with_parts, body, &mut taken);
         let call = |what| Term::method(&object, what, Vec::new(), Elem::Bool);
         taken.push(Step::Do(call("close")));
         steps.push(Step::If { condition: call("open"), body: taken });
         out.push(counted_loop(name, numbers, turns, steps));
         Ok(())
+    }
+
+    /// What names mean where some statement takes the first part as it is.
+    fn with_first<'s>(
+        &mut self,
+        scope: &Scope,
+        parts: &mut Parts,
+        body: &'s [Stmt],
+        out: &mut Vec<Step>,
+    ) -> Lowered<Scope> {
+        let visit = |see: &mut dyn FnMut(&'s Expr)| {
+            walk::stmts(body, &mut |stmt| walk::exprs(stmt, see));
+        };
+        let values = taken_of_part(&parts.part, visit);
+        if values.is_empty() {
+            return Ok(scope.clone());
+        }
+        let method = |of, args| Term::method(&parts.object, of, args, Elem::U8);
+        let name = self.names.fresh(&format!("{}_first", parts.across));
+        let value = Term { elem: Elem::I32, ..method("first", Vec::new()) };
+        out.push(Step::Let { name: name.clone(), value });
+        let first = Term::name(&name, Elem::I32);
+        // Where there is none, nothing is read.
+        let at = first.clone().test(BinaryOp::Lt, Term::int(0)).choose(Term::int(0), first.clone());
+        let (of_row, of_meta) = self.read_of_part(parts, &values)?;
+        let mut pointer = |used: bool, of, out: &mut Vec<Step>| match used {
+            true => self.bytes(of, method(of, vec![at.clone()]), true, out),
+            false => Term::int(0),
+        };
+        let (row, meta) = (pointer(of_row, "row", out), pointer(of_meta, "meta", out));
+        let numbers = Vec::new();
+        let arrived = Arrived { channel: parts.channel.clone(), row, meta, numbers };
+        let most = parts.peers.range.map_or(i64::from(i32::MAX), |(_, most)| most);
+        let index = Term { range: Some((0, most)), ..first };
+        let scope = scope.with(&parts.across, Meaning::Value(index));
+        let scope = scope.with(&parts.part, Meaning::Message(arrived));
+        parts.first = Some(name);
+        Ok(scope)
     }
 
     /// What the lanes of a gather stand for: the peers of its channel, or the numbers that name slots.

@@ -35,7 +35,8 @@ pub mod ep {
             lesser_magnitude, log_low, log_step, to_bf16, to_e4m3, to_float, to_logfmt10, with_upper,
         }
         compute {
-            align, ask, ceil, experts_of, get, has, ids_of, in_last_warp, local_expert, max, min, once,
+            align, ask, ceil, experts_of, get, greater, greatest, has, ids_of, in_last_warp, least, lesser,
+            local_expert, max, min, once,
             owner, prefix_sum, prefix_sum_and_total, ranks_of, row_of, rows_with, set, store_flags, store_host,
             sum_of_lanes, with_bit,
         }

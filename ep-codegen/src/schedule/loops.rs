@@ -9,7 +9,7 @@ use super::term::Term;
 use super::value::{Numbers, counted_loop};
 use super::{Lowered, RoleLowering};
 use crate::ir::helpers::casts_to;
-use crate::ir::{Action, BinaryOp, Domain, Elem, Expr, Stmt, walk};
+use crate::ir::{Action, BinaryOp, Domain, Elem, Expr, Fold, Stmt, walk};
 use crate::schedule::extents::writes_long_row;
 use crate::schedule::library::ep;
 use crate::schedule::limit::{Limit, broken};
@@ -195,7 +195,9 @@ impl RoleLowering<'_> {
                     Expr::Field { of, field, .. } if field == "position" => {
                         !matches!(scope.find(of), Some(Meaning::Placed(..)))
                     }
-                    Expr::Call { helper, .. } => helper != "sum" && casts_to(helper).is_none(),
+                    Expr::Call { helper, args } => {
+                        Fold::of_parts(helper, args).is_none() && casts_to(helper).is_none()
+                    }
                     Expr::Name { .. } => self.cast_of(scope, part).is_none(),
                     _ => true,
                 };

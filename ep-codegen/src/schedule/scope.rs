@@ -109,6 +109,8 @@ pub(super) struct Parts {
     pub(super) object: String,
     /// How many peers there may be.
     pub(super) peers: Term,
+    /// The first peer that has a part, where statements take that one; negative: none has.
+    pub(super) first: Option<String>,
 }
 
 impl Scope {

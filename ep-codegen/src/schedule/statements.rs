@@ -14,7 +14,8 @@ use super::scope::{Meaning, Scope, position_of};
 use super::step::{Step, Takers};
 use super::term::Term;
 use super::{Lowered, RoleLowering};
-use crate::ir::{Action, BinaryOp, Elem, Expr, NameKind, Stmt, Tensor, walk};
+use crate::ir::helpers::taken_of_part;
+use crate::ir::{Action, BinaryOp, Elem, Expr, Fold, NameKind, Stmt, Tensor, walk};
 
 impl<'a> RoleLowering<'a> {
     /// The statements of a block; names that it gives end with it.
@@ -53,12 +54,20 @@ impl<'a> RoleLowering<'a> {
         }
     }
 
-    /// That every optional tensor which `stmt` itself needs is there.
+    /// That everything is there which `stmt` itself needs: optional tensors, and the part that it takes.
     pub(super) fn presence(&self, scope: &Scope, stmt: &Stmt) -> Option<Term> {
-        // A field comes with its tensor: without it there are no elements of it. A name stands for what
-        // is absent, until something is made of it.
-        if matches!(stmt.action, Action::Push { .. } | Action::Let { .. }) {
+        // A name stands for what is absent, until something is made of it.
+        if matches!(stmt.action, Action::Let { .. }) {
             return None;
+        }
+        let first = scope.parts.as_ref().and_then(|parts| parts.first.clone());
+        let takes = self.takes_part(scope, |see| walk::exprs(stmt, see));
+        let part = first
+            .filter(|_| takes)
+            .map(|first| Term::name(first, Elem::I32).test(BinaryOp::Ge, Term::int(0)));
+        // A field comes with its tensor: without it there are no elements of it.
+        if matches!(stmt.action, Action::Push { .. }) {
+            return part;
         }
         let mut names: Vec<String> =
             walk::target(stmt).map(|place| place.tensor.clone()).into_iter().collect();
@@ -67,7 +76,7 @@ impl<'a> RoleLowering<'a> {
         walk::exprs(stmt, &mut |part| {
             if let Expr::Binary { op: BinaryOp::Add, left, right } = part
                 && let Expr::Element { tensor, .. } = &**right
-                && sums_parts(left)
+                && self.is_of_parts(scope, left)
             {
                 added.push(tensor);
             }
@@ -76,7 +85,35 @@ impl<'a> RoleLowering<'a> {
             let name = tensor.name.as_str();
             tensor.optional && names.iter().any(|it| it == name) && !added.contains(&name)
         };
-        self.ir.tensors.iter().filter(optional).map(there).reduce(Term::and)
+        let tensors = self.ir.tensors.iter().filter(optional).map(there);
+        tensors.chain(part).reduce(Term::and)
+    }
+
+    /// Whether expressions take the first part of a gather as it is, be it by a name for it.
+    pub(super) fn takes_part<'e>(
+        &self,
+        scope: &Scope,
+        visit: impl Fn(&mut dyn FnMut(&'e Expr)),
+    ) -> bool {
+        let Some(parts) = &scope.parts else { return false };
+        let mut takes = !taken_of_part(&parts.part, &visit).is_empty();
+        visit(&mut |part| {
+            if let Expr::Name { name, kind: NameKind::Binder } = part
+                && let Some(Meaning::Row(value, there)) = scope.find(name)
+            {
+                takes |= self.is_taken(there, value);
+            }
+        });
+        takes
+    }
+
+    fn is_taken(&self, scope: &Scope, whole: &Expr) -> bool {
+        self.takes_part(scope, |see| walk::expr(whole, see))
+    }
+
+    /// Whether an expression is made of the parts of a gather, or of one.
+    fn is_of_parts(&self, scope: &Scope, whole: &Expr) -> bool {
+        folds_parts(whole) || self.is_taken(scope, whole)
     }
 
     /// The tensors that a part of an expression needs: its own, those that fields come with, and those of
@@ -111,10 +148,10 @@ impl<'a> RoleLowering<'a> {
         field.optional_with.clone()
     }
 
-    /// Whether `left + tensor` adds what came of a tensor to the sum of the parts of a gather: nothing, if
+    /// Whether `left + tensor` adds what came of a tensor to what is made of the parts of a gather: nothing, if
     /// nothing came.
-    pub(super) fn adds_what_came(&self, left: &Expr, tensor: &Tensor) -> bool {
-        tensor.copies > 1 || (tensor.optional && sums_parts(left))
+    pub(super) fn adds_what_came(&self, scope: &Scope, left: &Expr, tensor: &Tensor) -> bool {
+        tensor.copies > 1 || (tensor.optional && self.is_of_parts(scope, left))
     }
 
     fn statement(&mut self, scope: &mut Scope, stmt: &Stmt, out: &mut Vec<Step>) -> Lowered<()> {
@@ -150,6 +187,7 @@ impl<'a> RoleLowering<'a> {
         walk::expr(value, &mut |part| self.needed(scope, part, &mut needed));
         let optional = |tensor: &Tensor| tensor.optional && needed.contains(&tensor.name);
         if self.ir.tensors.iter().any(optional)
+            || self.is_taken(scope, value)
             || !self.row_width(scope, value)?.is(1)
             || self.is_row(scope, value)?
         {
@@ -210,11 +248,12 @@ pub(super) fn records_position(body: &[Stmt]) -> bool {
     found
 }
 
-/// Whether a value adds up parts.
-pub(super) fn sums_parts(value: &Expr) -> bool {
+/// Whether a value folds parts.
+pub(super) fn folds_parts(value: &Expr) -> bool {
     let mut found = false;
     walk::expr(value, &mut |part| {
-        found |= matches!(part, Expr::Call { helper, .. } if helper == "sum");
+        found |=
+            matches!(part, Expr::Call { helper, args } if Fold::of_parts(helper, args).is_some());
     });
     found
 }

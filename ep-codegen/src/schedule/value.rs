@@ -14,7 +14,8 @@ use super::scope::{Meaning, Scope};
 use super::step::{Step, Takers};
 use super::term::{Term, arithmetic};
 use super::{Lowered, RoleLowering};
-use crate::ir::{BinaryOp, Domain, Elem, Expr, NameKind};
+use crate::ir::{BinaryOp, Domain, Elem, Expr, Fold, NameKind};
+use crate::schedule::library::{Entity, ep};
 use crate::schedule::limit::broken;
 
 impl RoleLowering<'_> {
@@ -46,11 +47,11 @@ impl RoleLowering<'_> {
             },
             Expr::Not { value } => Ok(self.value(scope, value, i, out)?.negated()),
             Expr::Binary { op, left, right } => self.binary(scope, op, left, right, i, out),
-            Expr::Fold { prefix: false, binder, domain, body } => {
-                self.fold(scope, binder, domain, body, i, out)
-            }
-            Expr::Fold { prefix: true, .. } => {
+            Expr::Fold { fold: Fold::PrefixSum, .. } => {
                 Err(broken("a prefix sum is the whole value of a `store` or `record`"))
+            }
+            Expr::Fold { fold, binder, domain, body } => {
+                self.fold(scope, *fold, (binder, domain, body), i, out)
             }
         }
     }
@@ -136,7 +137,7 @@ impl RoleLowering<'_> {
         out: &mut Vec<Step>,
     ) -> Lowered<Term> {
         if let (BinaryOp::Add, Expr::Element { tensor, indices }) = (op, right)
-            && self.adds_what_came(left, self.tensor(tensor)?)
+            && self.adds_what_came(scope, left, self.tensor(tensor)?)
         {
             // Each copy that came is added to what stands on the left, in turn.
             let tensor = self.tensor(tensor)?;
@@ -194,30 +195,49 @@ impl RoleLowering<'_> {
         Ok(holds)
     }
 
-    /// `sum(binder in domain: body)`, in order.
+    /// `sum(binder in domain: body)` and the like, in order.
     fn fold(
         &mut self,
         scope: &Scope,
-        binder: &str,
-        domain: &Domain,
-        body: &Expr,
+        fold: Fold,
+        (binder, domain, body): (&str, &Domain, &Expr),
         i: Option<&Term>,
         out: &mut Vec<Step>,
     ) -> Lowered<Term> {
         let mut steps = Vec::new();
         let (name, numbers, inner) = self.counted(scope, binder, domain, &[], out, &mut steps)?;
         let value = self.value(&inner, body, i, &mut steps)?;
-        let elem = if value.is_whole() { Elem::I64 } else { Elem::F32 };
-        let total = self.names.fresh("sum");
-        out.push(Step::Variable {
-            name: total.clone(),
-            elem: elem.clone(),
-            value: Term::int(0).converted(&elem),
-        });
-        let total = Term::name(total, elem.clone());
-        steps.push(Step::Increase { place: total.clone(), value: value.converted(&elem) });
+        let total = self.folded(fold, value, out, &mut steps);
         out.push(counted_loop(name, numbers, Takers::Alone, steps));
         Ok(total)
+    }
+
+    /// A variable, made in `out`, that each turn of a loop folds a value into, as the last step of its `turn`.
+    fn folded(
+        &mut self,
+        fold: Fold,
+        value: Term,
+        out: &mut Vec<Step>,
+        turn: &mut Vec<Step>,
+    ) -> Term {
+        let elem = if value.is_whole() { Elem::I64 } else { Elem::F32 };
+        let of = |function: Entity, args| Term::call(function, args, elem.clone());
+        let begin = |function: Entity| Term::call(function.of(&elem), Vec::new(), elem.clone());
+        let (wanted, first) = match fold {
+            Fold::Sum | Fold::PrefixSum => ("sum", Term::int(0).converted(&elem)),
+            Fold::Max => ("greatest", begin(ep::least)),
+            Fold::Min => ("least", begin(ep::greatest)),
+        };
+        let name = self.names.fresh(wanted);
+        out.push(Step::Variable { name: name.clone(), elem: elem.clone(), value: first });
+        let total = Term::name(name, elem.clone());
+        let (place, value) = (total.clone(), value.converted(&elem));
+        turn.push(match fold {
+            Fold::Sum | Fold::PrefixSum => Step::Increase { place, value },
+            Fold::Max => Step::Set { value: of(ep::greater, vec![place.clone(), value]), place },
+            Fold::Min => Step::Set { value: of(ep::lesser, vec![place.clone(), value]), place },
+        });
+        total
     }
 }
 

@@ -8,7 +8,7 @@ use super::stream::{
 };
 use crate::ast::{BinaryOp, Domain, Expr, ExprKind, TokenRange};
 use crate::diagnostics::form;
-use crate::ir::helpers::FOLDS;
+use crate::ir::Fold;
 
 /// Brackets and operators may nest this deep; more is a mistake, and would end the compiler's
 /// stack before it ends the author's patience.
@@ -225,7 +225,7 @@ fn atom(input: ParseStream, depth: u32) -> Result<Expr> {
 /// `binder in domain: body` of a fold named `helper`.
 fn fold(helper: syn::Ident, content: ParseStream, depth: u32) -> Result<ExprKind> {
     let parsed = (|| {
-        if !FOLDS.contains(&helper.to_string().as_str()) {
+        if Fold::of_word(&helper.to_string()).is_none() {
             return Err(form::not_a_fold(&helper));
         }
         let binder = name(content, "a binder")?;

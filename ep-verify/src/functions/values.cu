@@ -399,6 +399,31 @@ __device__ __forceinline__ void slices(Out& out) {
     out.put(ep::row_if(false, row) == nullptr);
 }
 
+/// The greater and the lesser of two values, one by one and of eight neighbours, and what there is of none.
+__device__ __forceinline__ void ends(Out& out) {
+    const ep::u32 all[8] = {0xff800000u, 0xbf800000u, 0x80000000u, 0u,
+                            0x3f800000u, 0x7f800000u, 0x7fc00001u, 0xffc00002u};
+    ep::Wide<float> a, b;
+    for (int i = 0; i < 8; ++i) {
+        a.values[i] = ep::float_of(all[i]);
+        b.values[i] = ep::float_of(all[(i * 3 + 1) % 8]);
+        for (ep::u32 other : all) {
+            out.put(ep::bits_of(ep::greater(ep::float_of(all[i]), ep::float_of(other))));
+            out.put(ep::bits_of(ep::lesser(ep::float_of(all[i]), ep::float_of(other))));
+        }
+    }
+    const ep::Wide<float> both[2] = {ep::greater(a, b), ep::lesser(a, b)};
+    for (const ep::Wide<float>& wide : both) {
+        for (float value : wide.values) out.put(ep::bits_of(value));
+    }
+    out.put(ep::least<ep::i64>());
+    out.put(ep::greatest<ep::i64>());
+    out.put(ep::lesser(ep::i64{3}, ep::i64{-7}));
+    out.put(ep::greater(ep::i64{3}, ep::i64{-7}));
+    out.put(ep::bits_of(ep::least<float>()));
+    out.put(ep::bits_of(ep::greatest<float>()));
+}
+
 }  // namespace values
 
 extern "C" __global__ void __launch_bounds__(32)
@@ -428,6 +453,7 @@ extern "C" __global__ void __launch_bounds__(32)
             case 18: values::fields(out); break;
             case 19: values::rows(out); break;
             case 20: values::slices(out); break;
+            case 21: values::ends(out); break;
             default: break;
         }
     }

@@ -5,7 +5,7 @@ use ep_runtime::meaning::logfmt::Range;
 
 use super::Check;
 
-pub(super) const CHECKS: [Check; 21] = [
+pub(super) const CHECKS: [Check; 22] = [
     ("helpers of the language", helpers),
     ("sets of bits", bits),
     ("powers of two", powers),
@@ -27,6 +27,7 @@ pub(super) const CHECKS: [Check; 21] = [
     ("fields of words", fields),
     ("parts of rows", rows),
     ("slices of rows", slices),
+    ("greatest and least", ends),
 ];
 
 fn codes() -> Vec<i64> {
@@ -175,6 +176,28 @@ fn helpers() -> Vec<i64> {
         [narrow, ends, far, ends.map(|end| wide + end)].concat()
     };
     (0..=12).flat_map(|a| (1..=5).flat_map(move |b| each(a, b))).collect()
+}
+
+/// The first of equal values, and the first NaN; the same of eight neighbours.
+fn ends() -> Vec<i64> {
+    let all = [0xff80_0000, 0xbf80_0000, 0x8000_0000, 0, 0x3f80_0000, 0x7f80_0000, 0x7fc0_0001];
+    let all = [all.as_slice(), &[0xffc0_0002]].concat();
+    let pick = |a: u32, b: u32, wins: fn(f32, f32) -> bool| {
+        let value = f32::from_bits(a);
+        if value.is_nan() || wins(value, f32::from_bits(b)) { a } else { b }
+    };
+    let wins: [fn(f32, f32) -> bool; 2] = [|a, b| a >= b, |a, b| a <= b];
+    let of = |a: u32| {
+        let one = move |b: u32| wins.map(|wins| i64::from(pick(a, b, wins)));
+        all.iter().flat_map(move |b| one(*b)).collect::<Vec<_>>()
+    };
+    let wide = wins.into_iter().flat_map(|wins| {
+        let pair = move |k: usize| (k, (k * 3 + 1) % 8);
+        (0..8).map(pair).map(move |(a, b)| (a, b, wins))
+    });
+    let wide = wide.map(|(a, b, wins)| i64::from(pick(all[a], all[b], wins)));
+    let whole = [i64::MIN, i64::MAX, -7, 3, i64::from(0xff80_0000_u32), 0x7f80_0000];
+    all.iter().flat_map(|a| of(*a)).chain(wide).chain(whole).collect()
 }
 
 fn bits() -> Vec<i64> {

@@ -47,6 +47,42 @@ __device__ __forceinline__ i64 max(i64 a, i64 b) {
     return a > b ? a : b;
 }
 
+/// What a maximum over nothing is: no value is less.
+template <class T>
+__device__ __forceinline__ T least();
+template <>
+__device__ __forceinline__ float least<float>() {
+    return __uint_as_float(0xff800000u);
+}
+template <>
+__device__ __forceinline__ i64 least<i64>() {
+    return -0x7fffffffffffffff - 1;
+}
+
+/// What a minimum over nothing is.
+template <class T>
+__device__ __forceinline__ T greatest();
+template <>
+__device__ __forceinline__ float greatest<float>() {
+    return __uint_as_float(0x7f800000u);
+}
+template <>
+__device__ __forceinline__ i64 greatest<i64>() {
+    return 0x7fffffffffffffff;
+}
+
+/// The greater value, as a maximum is folded: the first of equal ones, and the first NaN.
+template <class T>
+__device__ __forceinline__ T greater(T a, T b) {
+    return a >= b || a != a ? a : b;
+}
+
+/// The lesser value, as a minimum is folded.
+template <class T>
+__device__ __forceinline__ T lesser(T a, T b) {
+    return a <= b || a != a ? a : b;
+}
+
 /// Whether the bit of `index` is set.
 __device__ __forceinline__ bool has(i64 bits, i64 index) {
     return index >= 0 && index < 64 && (bits >> index & 1) != 0;

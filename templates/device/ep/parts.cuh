@@ -38,6 +38,17 @@ public:
         return source_.arrived(entries_, true);
     }
 
+    /// The first peer that has a part; negative: none.
+    __device__ __forceinline__ int first() const {
+        int found = -1;
+#pragma unroll
+        for (int g = kGroups - 1; g >= 0; --g) {
+            const u32 lanes = __ballot_sync(kAllLanes, entries_[g] >= 0);
+            if (lanes != 0) found = g * kLanes + __ffs(static_cast<int>(lanes)) - 1;
+        }
+        return found;
+    }
+
     /// Whether `peer` has a part.
     __device__ __forceinline__ bool has(int peer) const { return entry_of(peer) >= 0; }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ep/cast.cuh>
+#include <ep/compute.cuh>
 #include <ep/ptx.cuh>
 #include <ep/sync.cuh>
 
@@ -50,6 +51,14 @@ __device__ __forceinline__ Wide<float> operator-(const Wide<float>& a, const Wid
 
 __device__ __forceinline__ Wide<float> product(const Wide<float>& a, const Wide<float>& b) {
     return wide_of<float>([&](int k) { return product(a.values[k], b.values[k]); });
+}
+
+__device__ __forceinline__ Wide<float> greater(const Wide<float>& a, const Wide<float>& b) {
+    return wide_of<float>([&](int k) { return greater(a.values[k], b.values[k]); });
+}
+
+__device__ __forceinline__ Wide<float> lesser(const Wide<float>& a, const Wide<float>& b) {
+    return wide_of<float>([&](int k) { return lesser(a.values[k], b.values[k]); });
 }
 
 __device__ __forceinline__ Wide<float> operator/(const Wide<float>& a, const Wide<float>& b) {

@@ -59,3 +59,55 @@ fn what_names_no_stripe_is_done_once() {
         }
     }
 }
+
+/// What one warp makes of an element turn by turn, in the order of the sources: another order gives another value.
+#[test]
+fn elements_of_an_inout_are_carried_from_turn_to_turn() {
+    let carried = |share: &str| {
+        format!(
+            "shape {{ ranks: 1..=8, hidden: 16..=64 step 16, rows: 2..=3 }}
+             input x: f32[rows, hidden], n: i32[ranks, rows] in 0..9;
+             inout best: f32[rows, hidden], top: f32[rows], mixed: i64[rows];
+             message Row {{ row x: f32[hidden] }}
+             channel all_rows: slots<Row> over nvlink from Send to Fold per all {{ slot: [source, row: rows], epochs: 2 }};
+             role Send on all blocks, 2 warps, warps shared by row {{
+                 for peer in ranks {{ push all_rows[peer] at row {{ x: x[row] }}; }}
+             }}
+             role Fold on all blocks, 3 warps, warps shared by {share} {{
+                 for message in all_rows[source, row] {{
+                     store best[row] = best[row] / (2 as f32) + message.x;
+                     store top[row] = top[row] / (2 as f32) + message.x[1];
+                 }}
+                 store mixed[row] = mixed[row] % 1000 * 3 + n[source, row];
+             }}"
+        )
+    };
+    let in_order = carried("row").replace("for message", "for source in ranks { for message");
+    let in_order = in_order.replace("n[source, row];", "n[source, row]; }");
+    let ir = accepted(&in_order).unwrap_or_else(|errors| panic!("{errors}"));
+    for (seed, ranks) in [(0, 3), (1, 5)] {
+        let held = held(std::slice::from_ref(&ir), &[("ranks", ranks), ("hidden", 48)], seed);
+        held.unwrap_or_else(|words| panic!("{words}"));
+    }
+    // A warp for each source: which one comes first is open.
+    let refused = accepted(&carried("(source, row)")).expect_err("it is refused");
+    let sentence = "another warp writes `best` in this role, and nothing orders the two";
+    assert!(refused.contains(sentence), "{refused}");
+    assert!(refused.contains("store best[row] = best[row] / (2 as f32) + message.x;"), "{refused}");
+}
+
+/// The same of a role that is one team.
+#[test]
+fn a_team_carries_elements_of_an_inout() {
+    let ir = accepted(
+        "shape { ranks: 1..=8, rows: 2..=40 }
+         input y: f32[ranks, rows];
+         inout best: f32[rows];
+         role Fold on all blocks, 4 warps {
+             for source in ranks { for row in rows { store best[row] = best[row] / (2 as f32) + y[source, row]; } }
+         }",
+    );
+    let ir = ir.unwrap_or_else(|errors| panic!("{errors}"));
+    held(std::slice::from_ref(&ir), &[("ranks", 3), ("rows", 40)], 2)
+        .unwrap_or_else(|words| panic!("{words}"));
+}

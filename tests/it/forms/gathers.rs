@@ -1,6 +1,9 @@
 //! Rows and fields of several ranks, added up.
 
-use super::run::{Call, Form, rows};
+use ep_codegen::schedule::RuleSet;
+
+use super::meaning::held;
+use super::run::{Call, Form, accepted, rows};
 
 /// The row of `peer` that token `token` of `rank` adds, if any.
 fn row(rank: usize, token: usize, peer: usize, of: usize) -> Option<usize> {
@@ -232,4 +235,169 @@ fn more_rows_are_pulled_than_a_page_holds() {
     let ir = ir.unwrap_or_else(|errors| panic!("{errors}"));
     let held = super::meaning::held(&[ir], &[("ranks", 2)], 3);
     held.unwrap_or_else(|words| panic!("{words}"));
+}
+
+/// Of parts, of what slots hold, of rows, and of nothing.
+const ENDS: &str = "
+        shape { ranks: 1..=8, hidden: 16..=1024 step 16, width: 3..=3 }
+        size tokens in 1..=5;
+        size rows in 1..=5;
+        input
+            x: bf16[rows, hidden] in window, w: f32[rows, width] in window, at: i32[tokens, ranks] in -1..rows,
+            bias: optional bf16[hidden], n: i32[width];
+        output
+            top: bf16[tokens, hidden], low: f32[tokens, hidden], both: f32[tokens, width], biased: bf16[tokens, hidden],
+            first: f32[width], most: i32[width], least: i64[1], none: f32[2], rows_top: bf16[hidden];
+        message Part { row x: bf16[hidden], w: f32[width] }
+        message Word { w: f32[width], n: i32[width] }
+        channel parts: pull<Part> over nvlink from Offer to Fold per all;
+        channel words: slots<Word> over nvlink from Tell to Tell per all { slot: [source], epochs: 2 };
+        role Offer on block 0, 1 warps { push parts { x: x, w: w }; }
+        role Fold on all blocks, 2 warps, warps shared by token {
+            for t in tokens gather part from parts[p] at at[t, p] across p in ranks {
+                store top[t] = max(part.x);
+                store low[t] = min(part.x * part.w[0]) + sum(part.x);
+                store both[t] = max(part.w) + min(part.w);
+                store biased[t] = max(part.x) + bias;
+            }
+        }
+        role Tell on block 0, 1 warps {
+            for peer in ranks { push words[peer] { w: w[0], n: n }; }
+            await words;
+            for i in width {
+                store first[i] = max(s in ranks: words[s].w[i]);
+                store most[i] = max(s in ranks: words[s].n[i] % 100);
+            }
+            store least[0] = min(k in width: max(j in 0..k + 1: n[j]));
+            store none[0] = max(k in 0..0: w[0, k]);
+            store none[1] = min(k in 0..0: w[0, k]);
+        }
+        role Rows on all blocks, 1 warps {
+            store rows_top = max(r in rows: x[r]);
+        }";
+
+#[test]
+fn the_greatest_and_the_least_are_folds() {
+    let ir = accepted(ENDS).unwrap_or_else(|errors| panic!("{errors}"));
+    for (seed, ranks) in [(0, 1), (1, 3)] {
+        let held = held(std::slice::from_ref(&ir), &[("ranks", ranks), ("hidden", 272)], seed);
+        held.unwrap_or_else(|words| panic!("seed {seed}: {words}"));
+    }
+    // Eight elements a lane, of several parts at once.
+    let text = Form::new(ENDS, &[("ranks", 2), ("hidden", 272), ("width", 3)]).text(RuleSet::All);
+    assert!(text.contains("ep::for_parts<ep::bf16") && text.contains("ep::greater("), "{text}");
+}
+
+/// Rows that are pulled, of a variant with scales as well, and what else is made of a part that is taken.
+const TAKEN: &str = "
+        shape { ranks: 1..=8, hidden: 16..=1024 step 16 }
+        variant payload { Wide { x: f32 }, Codes { x: e4m3, scale: f32 block 16 } }
+        size tokens in 1..=5;
+        size rows in 1..=5;
+        input at: i32[tokens, ranks] in -1..rows;
+        output y: payload[tokens, hidden];
+        message Part { row x: payload[hidden], w: f32[2] }
+        when payload is Wide {
+            input x: f32[rows, hidden] in window, w: f32[rows, 2] in window, bias: optional f32[hidden];
+            output
+                ws: f32[tokens, 2], named: f32[tokens, hidden], less: f32[tokens, hidden], biased: f32[tokens, hidden],
+                peers: i32[tokens], some: f32[tokens];
+            channel parts: pull<Part> over nvlink from Offer to Take per all;
+            role Offer on block 0, 1 warps { push parts { x: x, w: w }; }
+        }
+        when payload is Codes {
+            input x: bf16[8, hidden], v: f32[2];
+            channel parts: slots<Part> over nvlink from Offer to Take per all { slot: [source, row: 8] };
+            role Offer on all blocks, 1 warps, warps shared by row {
+                for peer in ranks { push parts[peer] at row { x: cast_e4m3(x[row], 16), w: v }; }
+            }
+        }
+        role Take on all blocks, 2 warps, warps shared by token {
+            for t in tokens gather part from parts[p] at at[t, p] across p in ranks {
+                store y[t] = first(part.x);
+                when payload is Wide {
+                    store ws[t] = first(part.w);
+                    let row = first(part.x);
+                    store named[t] = row;
+                    store less[t] = max(part.x) - first(part.x * part.w[1]);
+                    store biased[t] = first(part.x) + bias;
+                    store peers[t] = first(part.w[0] as i32 * 0 + p);
+                    for once in 0..1 where first(part.w[0]) > 0 { store some[t] = first(part.w[1]); }
+                }
+            }
+        }";
+
+#[test]
+fn a_part_is_taken_as_it_is() {
+    let ir = accepted(TAKEN).unwrap_or_else(|errors| panic!("{errors}"));
+    for seed in 0..4 {
+        let numbers = [("ranks", 1 + seed as i64), ("hidden", 48)];
+        let held = held(std::slice::from_ref(&ir), &numbers, seed);
+        held.unwrap_or_else(|words| panic!("seed {seed}: {words}"));
+    }
+}
+
+/// Zeros of either sign, NaNs with bits of their own, and numbers that are hardly any.
+#[test]
+fn a_part_that_is_taken_keeps_its_bits() {
+    const BITS: [u32; 6] = [0x8000_0000, 0x7fc1_2345, 0xffc0_0001, 0x0000_0001, 0x7f80_0000, 0];
+    let form = Form::new(
+        "shape { ranks: 1..=8, hidden: 16..=64 step 16 }
+         size rows;
+         input x: f32[rows, hidden] in window, at: i32[rows, ranks];
+         output y: f32[rows, hidden];
+         message Part { row x: f32[hidden] }
+         channel parts: pull<Part> over nvlink from Offer to Take per all;
+         role Offer on block 0, 1 warps { push parts { x: x }; }
+         role Take on all blocks, 2 warps, warps shared by token {
+             for t in rows gather part from parts[p] at at[t, p] across p in ranks { store y[t] = first(part.x); }
+         }",
+        &[("ranks", 2), ("hidden", 16)],
+    );
+    let value = |rank: usize, i: usize| f64::from(f32::from_bits(BITS[(5 * rank + i) % 6]));
+    let call = |me: usize| {
+        Call::new()
+            .number("rows", 3)
+            .give("x", 16, rows(3, 16, |row, i| value(me, row + i)))
+            .give("at", 2, rows(3, 2, |row, peer| if peer == me { -1.0 } else { row as f64 }))
+            .want("y", 16, rows(3, 16, |row, i| value(1 - me, row + i)))
+    };
+    form.check(&call);
+}
+
+/// A part that is taken is passed on where there is one; where there is none, nothing is sent, which has no position.
+#[test]
+fn a_part_that_is_taken_is_passed_on() {
+    let passes = |table: &str, record: &str| {
+        format!(
+            "shape {{ ranks: 1..=8, hidden: 16..=64 step 16, rows: 3..=3 }}
+             input x: bf16[rows, hidden] in window, at: i32[rows, ranks] in -1..rows;
+             output y: bf16[ranks, rows, hidden], n: i32[ranks];
+             {table}
+             message Part {{ row x: bf16[hidden] }}
+             message Row {{ row x: bf16[hidden], of: i32 }}
+             channel parts: pull<Part> over nvlink from Offer to Pass per all;
+             channel on: slots<Row> over nvlink from Pass to Keep per all {{ slot: [source, k: rows] }};
+             role Offer on block 0, 1 warps {{ push parts {{ x: x }}; }}
+             role Pass on block 0, 1 warps {{
+                 for t in rows gather part from parts[p] at at[t, p] across p in ranks {{
+                     for peer in ranks {{ push on[peer] {{ x: first(part.x), of: t }}; {record} }}
+                 }}
+                 close on;
+             }}
+             role Keep on all blocks, 1 warps, warps shared by source {{
+                 store n[source] = on[source].count;
+                 for m in on[source] {{ store y[source, m.of] = m.x; }}
+             }}"
+        )
+    };
+    let ir = accepted(&passes("", "")).unwrap_or_else(|errors| panic!("{errors}"));
+    for (seed, ranks) in [(0, 1), (1, 3)] {
+        let held = held(std::slice::from_ref(&ir), &[("ranks", ranks), ("hidden", 16)], seed);
+        held.unwrap_or_else(|words| panic!("seed {seed}: {words}"));
+    }
+    let table = "table places: i32[rows, ranks];";
+    let marked = passes(table, "record places[t, peer] = on[peer].position;");
+    let refused = accepted(&marked).expect_err("it is refused");
+    assert!(refused.contains("a slot that is not filled has no position to record"), "{refused}");
 }

@@ -13,6 +13,29 @@ fn agrees(source: &str) {
     }
 }
 
+/// A receiver waits for every sender to close its end, also for one that never sends to it.
+#[test]
+fn a_direct_sender_closes_its_end_towards_every_rank() {
+    let sent = |loops: &str, peer: &str| {
+        agrees(&format!(
+            "shape {{ ranks: 1..=8, hidden: 16..=64 step 16, stripes: 2..=2 }}
+             size tokens in 1..=9;
+             input x: bf16[tokens, hidden], on: bool[tokens, ranks];
+             output out: bf16[ranks * 16, hidden] in window;
+             message Token {{ row x: bf16[hidden] }}
+             channel rows: direct<Token> over nvlink from Send to Recv per all;
+             role Send on all blocks, 2 warps, warps shared by stripe {{
+                 for t in stripe {{ {loops} {{ push rows[{peer}] at me * 16 + stripe * 8 {{ x: x[t] }}; }} }}
+             }}
+             role Recv on all blocks, 2 warps, warps shared by (source, stripe) {{
+                 for message in rows[source] {{ store out[message.row] = message.x; }}
+             }}"
+        ));
+    };
+    sent("for peer in others where on[t, peer]", "peer");
+    sent("for once in 0..1 where on[t, me]", "me");
+}
+
 /// With two sizes, each loop has its own.
 #[test]
 fn a_loop_runs_over_the_size_that_it_names() {

@@ -302,7 +302,7 @@ impl Form {
 struct Given {
     name: String,
     width: usize,
-    /// What is there before the calls; NaN: bytes of no meaning.
+    /// What is there before the calls; `NAN`: bytes of no meaning.
     start: Vec<f64>,
     wanted: Option<Vec<f64>>,
 }
@@ -329,7 +329,7 @@ impl Call {
         self.tensor(name, width, values, None)
     }
 
-    /// An output or table: what it must hold behind the calls; NaN: anything.
+    /// An output or table: what it must hold behind the calls; `NAN`: anything.
     pub(super) fn want(self, name: &str, width: usize, values: Vec<f64>) -> Call {
         self.tensor(name, width, vec![f64::NAN; values.len()], Some(values))
     }
@@ -406,7 +406,7 @@ impl Given {
         for row in self.start.chunks(self.width) {
             let gap = std::iter::repeat_n(&f64::NAN, stride - self.width);
             for value in row.iter().chain(gap) {
-                bytes.extend(if value.is_nan() { dirty.clone() } else { encode(&elem, *value) });
+                bytes.extend(if is_any(*value) { dirty.clone() } else { encode(&elem, *value) });
             }
         }
         bytes
@@ -426,7 +426,7 @@ impl Given {
         let values = self.wanted.iter().flatten();
         let mut bytes = vec![0; self.start.len() / self.width * stride * size];
         group.backend().read(rank, address, &mut bytes).expect("it can be read");
-        for (at, value) in values.enumerate().filter(|(_, value)| !value.is_nan()) {
+        for (at, value) in values.enumerate().filter(|(_, value)| !is_any(**value)) {
             let (row, column) = (at / self.width, at % self.width);
             let start = (row * stride + column) * size;
             let (found, wanted) = (&bytes[start..start + size], encode(&elem, *value));
@@ -439,6 +439,11 @@ impl Given {
         let row = |row: &[u8]| row[..self.width * size].to_vec();
         bytes.chunks(stride * size).flat_map(row).collect()
     }
+}
+
+/// Whether a number stands for any; another NaN stands for itself.
+fn is_any(value: f64) -> bool {
+    value.to_bits() == f64::NAN.to_bits()
 }
 
 /// What one rank binds.

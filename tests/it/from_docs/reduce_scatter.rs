@@ -1,43 +1,38 @@
-//! Sums that are spread over the ranks: each one tells every other its share of the numbers, and adds up what
-//! it is told.
+//! Sums that are spread over the ranks: each share goes round from neighbor to neighbor, and each rank adds its own.
 
 use super::by_hand::ByHand;
 use ep_runtime::pipeline;
 
 pipeline! {
-    /// Leaves on each rank the sum over all ranks of the numbers that are for it.
+    /// Leaves on each rank the sum over all ranks of the rows that are for it.
     pub pipeline ReduceScatter {
-        shape { ranks: 1..=64, width: 1..=256 }
-        input x: f32[ranks, width], weight: f32[1];
-        output y: f32[width], total: f32[1];
-        message Share { values: f32[width], weight: f32 }
-        channel shares: slots<Share> over nvlink from Reduce to Reduce per all { slot: [source], epochs: 2 };
+        shape { ranks: 2..=64, hidden: 16..=32768 step 16, rows: 1..=512, let steps = ranks - 1 }
+        input x: f32[ranks, rows, hidden];
+        output y: f32[rows, hidden];
+        message Share { row x: f32[hidden] }
+        channel hop: slots<Share> over nvlink from Pass to Pass per all { slot: [step: steps, row: rows], epochs: 2 };
 
-        role Reduce on block 0 {
-            for peer in ranks {
-                push shares[peer] { values: x[peer], weight: weight[0] };
+        role Pass on all blocks, 8 warps, warps shared by row {
+            push hop[(me + 1) % ranks] at [0, row] { x: x[(me + steps) % ranks, row] };
+            for step in 1..ranks {
+                for share in hop[step - 1, row] {
+                    for once in 0..1 where step < steps {
+                        push hop[(me + 1) % ranks] at [step, row] {
+                            x: share.x + x[(me + steps - step) % ranks, row],
+                        };
+                    }
+                    for once in 0..1 where step == steps {
+                        store y[row] = share.x + x[me, row];
+                    }
+                }
             }
-            await shares;
-            for i in width {
-                store y[i] = sum(source in ranks: shares[source].values[i] * shares[source].weight);
-            }
-            store total[0] = sum(source in ranks: shares[source].weight);
         }
     }
 }
 
 pub(super) fn by_hand() -> ByHand {
-    ByHand::of::<ReduceScatter>(&[("ranks", 2), ("width", 2)])
-        .rank(|rank| {
-            rank.give("x", [2, 2], [1.0, 2.0, 3.0, 4.0])
-                .give("weight", [1], [1.0])
-                .want("y", [11.0, 14.0])
-                .want("total", [3.0])
-        })
-        .rank(|rank| {
-            rank.give("x", [2, 2], [5.0, 6.0, 7.0, 8.0])
-                .give("weight", [1], [2.0])
-                .want("y", [17.0, 20.0])
-                .want("total", [3.0])
-        })
+    ByHand::of::<ReduceScatter>(&[("ranks", 3), ("hidden", 16), ("rows", 1)])
+        .rank(|rank| rank.give("x", [3, 1, 16], [1.0, 2.0, 3.0]).want("y", [111.0]))
+        .rank(|rank| rank.give("x", [3, 1, 16], [10.0, 20.0, 30.0]).want("y", [222.0]))
+        .rank(|rank| rank.give("x", [3, 1, 16], [100.0, 200.0, 300.0]).want("y", [333.0]))
 }

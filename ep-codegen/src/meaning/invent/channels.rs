@@ -143,6 +143,7 @@ impl Printer<'_> {
         for (at, fold) in folds.iter().enumerate() {
             match fold {
                 Fold::Sum => put!(self, "output @o{at}: i64[{outer}1];"),
+                Fold::Greatest => put!(self, "output @o{at}: i64[{outer}2];"),
                 Fold::Prefix if set == Set::Others => {}
                 Fold::Prefix => put!(self, "table @o{at}: i32[{outer}ranks + 1, ranks];"),
                 Fold::Copy => put!(self, "output @o{at}: i32[{outer}ranks, ranks];"),
@@ -167,6 +168,11 @@ impl Printer<'_> {
                 Fold::Sum => put!(
                     self,
                     "{open}store @o{at}[{first}0] = sum(s in {peers}: @c[{index}].one * @c[{index}].per[me]);{close}"
+                ),
+                // Of no peers there is a greatest number of 64 bits.
+                Fold::Greatest => put!(
+                    self,
+                    "{open}store @o{at}[{first}0] = max(s in {peers}: @c[{index}].per[me]); store @o{at}[{first}1] = min(s in {peers}: @c[{index}].one);{close}"
                 ),
                 // Nothing comes from this rank itself where it is no peer.
                 Fold::Prefix if set == Set::Others => {}

@@ -1,7 +1,7 @@
 //! What a seed chooses for a piece.
 
 use super::{
-    Added, Bias, Dealt, Field, Filter, Fold, Gather, Lane, On, Op, Over, Piece, Real, RealOp,
+    Added, Bias, Dealt, Field, Filter, Fold, Gather, Lane, Made, On, Op, Over, Piece, Real, RealOp,
     Receiver, Sender, Set, Through, Turns, Value,
 };
 use crate::meaning::dice::Dice;
@@ -114,6 +114,17 @@ fn own_piece(random: &mut Dice) -> Piece {
     }
 }
 
+/// Draws what the first seeds do without.
+pub(super) fn newer(piece: &mut Piece, random: &mut Dice) {
+    match piece {
+        Piece::Gather(gather) => {
+            gather.fold = one(random, &[Made::Sum, Made::Max, Made::Min], Made::Sum);
+        }
+        Piece::Slots { folds, .. } if random.once_in(2) => folds.push(Fold::Greatest),
+        _ => {}
+    }
+}
+
 pub(super) fn dealt(random: &mut Dice) -> Piece {
     let share = one(random, &SHARES, Dealt::Stripe);
     Piece::Dealt { share, value: value(random, 2) }
@@ -129,6 +140,7 @@ fn gather(random: &mut Dice) -> Gather {
         over,
         computed: random.once_in(2),
         value: one(random, &ADDED, Added::Plain),
+        fold: Made::Sum,
         wide: random.once_in(2),
         turns: one(random, &[Turns::Tokens, Turns::Choices, Turns::Own], Turns::Tokens),
     }

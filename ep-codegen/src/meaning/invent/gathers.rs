@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::print::{Printer, WARPS, put, upper};
-use super::{Added, Gather, Over, Set, Turns};
+use super::{Added, Gather, Made, Over, Set, Turns};
 
 impl Printer<'_> {
     pub(super) fn gather(&mut self, gather: &Gather) {
@@ -41,7 +41,7 @@ impl Printer<'_> {
             "for i in {turns} gather part from @c[peer] at {position} across peer in {over} {{"
         );
         put!(self, "store @o[i] = {value};");
-        put!(self, "store @ow[i] = sum(part.w);");
+        put!(self, "store @ow[i] = {}(part.w);", word(gather.fold));
         put!(self, "}}\n    }}");
     }
 
@@ -72,21 +72,33 @@ impl Printer<'_> {
     /// What a row of the output is.
     fn added(&mut self, gather: &Gather, turns: &str) -> String {
         let value = match gather.value {
-            Added::Plain => return "sum(part.x)".to_string(),
+            Added::Plain => "part.x".to_string(),
             Added::Scaled => {
                 put!(self, "input @scale: f32[{turns}, ranks];");
-                format!("sum(part.x * {}_scale[i, peer])", self.letter)
+                format!("part.x * {}_scale[i, peer]", self.letter)
             }
-            Added::Weighed => "sum(part.x * part.w[0])".to_string(),
-            Added::Rounded => "sum((part.x * ((peer + 1) as f32)) as bf16)".to_string(),
+            Added::Weighed => "part.x * part.w[0]".to_string(),
+            Added::Rounded => "(part.x * ((peer + 1) as f32)) as bf16".to_string(),
             Added::Called => {
                 put!(
                     self,
                     "cuda fn @half(v: f32) -> f32 = r\"__device__ inline float @half(float v) {{ return v * 0.5f; }}\";"
                 );
-                format!("sum({}_half(part.x as f32))", self.letter)
+                format!("{}_half(part.x as f32)", self.letter)
             }
         };
+        let value = format!("{}({value})", word(gather.fold));
+        if gather.value == Added::Plain {
+            return value;
+        }
         if gather.wide { value } else { format!("({value}) as bf16") }
+    }
+}
+
+fn word(fold: Made) -> &'static str {
+    match fold {
+        Made::Sum => "sum",
+        Made::Max => "max",
+        Made::Min => "min",
     }
 }

@@ -1,8 +1,8 @@
 //! Declarations with a little less in them, so that one that fails can be made small.
 
 use super::{
-    Added, Bias, Filter, Fold, Gather, Lane, On, Over, Piece, Real, Receiver, Set, Through, Turns,
-    Value,
+    Added, Bias, Filter, Fold, Gather, Lane, Made, On, Over, Piece, Real, Receiver, Set, Through,
+    Turns, Value,
 };
 
 /// A piece with less of something.
@@ -208,6 +208,7 @@ fn simpler_gather(gather: &Gather) -> impl Iterator<Item = Gather> {
         Gather { over: Over::Set(Set::All), ..gather.clone() },
         Gather { computed: false, ..gather.clone() },
         Gather { value: Added::Plain, ..gather.clone() },
+        Gather { fold: Made::Sum, ..gather.clone() },
         Gather { wide: false, ..gather.clone() },
         Gather { turns: Turns::Tokens, ..gather.clone() },
     ];

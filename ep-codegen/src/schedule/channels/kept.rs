@@ -102,7 +102,11 @@ impl RoleLowering<'_> {
             return Err(Limit::ComputedPeers.of(&[&channel.name]));
         }
         // A sender waits for the end of every ring that it fills, one without messages too.
-        let whole = end == End::In && (!many || reads_all);
+        let whole = match end {
+            End::In => !many || reads_all,
+            // Nobody else closes the ends towards peers that get nothing.
+            End::Out => !many && self.closes_alone(channel),
+        };
         if let Some(first) = indices.first().filter(|_| !whole)
             && own(first)
             && indices.iter().all(|index| index == first)
@@ -116,6 +120,12 @@ impl RoleLowering<'_> {
             true => Term::call(ep::other_peers, vec![count, self.me()], Elem::I32),
             false => Term::call(ep::all_peers, vec![count], Elem::I32),
         })
+    }
+
+    /// Whether no other role closes ends of a channel whose receivers wait for that.
+    fn closes_alone(&self, channel: &Channel) -> bool {
+        let senders = self.ir.roles.iter().filter(|role| channel.from.contains(&role.name));
+        channel.kind.traits().ends_when_closed && senders.count() == 1
     }
 
     /// Whether the index is the number of a loop over all other ranks.

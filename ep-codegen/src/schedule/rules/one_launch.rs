@@ -11,8 +11,8 @@ use crate::ir::kind::Traits;
 use crate::ir::parts::parts;
 use crate::ir::slots::travels_in_words;
 use crate::ir::{
-    Action, BinaryOp, Blocks, Channel, Domain, Elem, ElemType, Expr, FieldValue, Memory, NameKind,
-    PeerSet, Pipeline, Role, Share, Stmt, walk,
+    Action, BinaryOp, Blocks, Channel, Domain, Elem, ElemType, Expr, FieldValue, Fold, Memory,
+    NameKind, PeerSet, Pipeline, Role, Share, Stmt, walk,
 };
 use crate::schedule::declaration::is_of_shape;
 use crate::schedule::typed::is_plain;
@@ -427,7 +427,7 @@ fn counts_of(stmt: &Stmt) -> Option<(Counts<'_>, &str)> {
     let [record] = body.as_slice() else { return None };
     let Action::Record { target, value } = &record.action else { return None };
     let [index] = target.indices.as_slice() else { return None };
-    let Expr::Fold { prefix: false, binder: token, domain, body } = value else { return None };
+    let Expr::Fold { fold: Fold::Sum, binder: token, domain, body } = value else { return None };
     if !is_name(index, binder) || **domain != Domain::Tokens {
         return None;
     }
@@ -450,7 +450,7 @@ fn counts_of(stmt: &Stmt) -> Option<(Counts<'_>, &str)> {
 
 /// `sum(k in topk: (idx[token, k] == expert) as i32)`
 fn choices<'s>(value: &'s Expr, token: &str, expert: &str) -> Option<&'s str> {
-    let Expr::Fold { prefix: false, binder, domain, body } = value else { return None };
+    let Expr::Fold { fold: Fold::Sum, binder, domain, body } = value else { return None };
     let Expr::Binary { op: BinaryOp::Eq, left, right } = as_i32(body)? else { return None };
     let Expr::Element { tensor, indices } = &**left else { return None };
     let all = matches!(&**domain, Domain::Dim { name } if name == "topk");
@@ -507,7 +507,9 @@ fn prefix_of<'s>(stmt: &'s Stmt, slots: &Channel, rows_to: &str) -> Option<&'s s
     let [Stmt { action: Action::Record { target, value }, .. }] = body.as_slice() else {
         return None;
     };
-    let Expr::Fold { prefix: true, binder, domain: sources, body } = value else { return None };
+    let Expr::Fold { fold: Fold::PrefixSum, binder, domain: sources, body } = value else {
+        return None;
+    };
     let [source, to] = target.indices.as_slice() else { return None };
     let own = is_name(source, binder) && is_name(to, dest);
     let summed = is_slot(body, slots, rows_to, binder, &|index| is_name(index, dest));

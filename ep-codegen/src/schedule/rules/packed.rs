@@ -8,8 +8,8 @@ use super::values::{is_name, mentions_name};
 use super::{Checked, Forms, OneLaunch, Unfit};
 use crate::ir::parts::{elem_bytes, parts};
 use crate::ir::{
-    Action, BinaryOp, DimKind, Domain, Elem, ElemType, Expr, Field, Memory, Message, NameKind,
-    Stmt, walk,
+    Action, BinaryOp, DimKind, Domain, Elem, ElemType, Expr, Field, Fold, Memory, Message,
+    NameKind, Stmt, walk,
 };
 
 /// A lane has each choice of a row.
@@ -326,7 +326,7 @@ impl<'s> Packing<'_, 's> {
         else {
             return None;
         };
-        let Expr::Fold { prefix: false, binder, domain, body } = &**left else { return None };
+        let Expr::Fold { fold: Fold::Sum, binder, domain, body } = &**left else { return None };
         let Domain::Range { low: Expr::Int { value: 0 }, high } = &**domain else { return None };
         let from_before = matches!(high, Expr::Field { of, field, .. }
             if of == self.message && field == "source");
@@ -398,7 +398,7 @@ fn choices(stmt: &Stmt) -> Option<(&str, &str, &[Stmt])> {
 
 /// `sum(earlier in 0..token: listed(ids[earlier], value) as i32)`
 fn lists_before(number: &Expr, ids: &str, value: &str, token: &str) -> bool {
-    let Expr::Fold { prefix: false, binder, domain, body } = number else { return false };
+    let Expr::Fold { fold: Fold::Sum, binder, domain, body } = number else { return false };
     let (
         Domain::Range { low: Expr::Int { value: 0 }, high },
         Expr::Cast { value: holds, elem: Elem::I32 },

@@ -3,7 +3,7 @@
 use super::values::{is_name, mentions_name};
 use super::width::is_narrow;
 use super::{Checked, Forms};
-use crate::ir::{Action, Domain, Expr, NameKind, PeerSet, Place, Stmt, walk};
+use crate::ir::{Action, Domain, Expr, Fold, NameKind, PeerSet, Place, Stmt, walk};
 use crate::schedule::extents::{is_extent, is_one_more, writes_long_row};
 use crate::schedule::typed::elem_of;
 
@@ -98,7 +98,7 @@ impl Forms<'_> {
                 })
             }
             Action::Store { target, value } | Action::Record { target, value }
-                if matches!(value, Expr::Fold { prefix: true, .. }) =>
+                if matches!(value, Expr::Fold { fold: Fold::PrefixSum, .. }) =>
             {
                 if loops.iter().any(|(.., filtered)| *filtered) {
                     return self.refuse(&stmt.at, "a prefix sum stands in a loop without `where`");
@@ -200,5 +200,5 @@ pub(crate) fn takes_warps(body: &[Stmt]) -> bool {
 }
 
 pub(crate) fn is_prefix(value: &Expr) -> bool {
-    matches!(value, Expr::Fold { prefix: true, .. })
+    matches!(value, Expr::Fold { fold: Fold::PrefixSum, .. })
 }

@@ -5,8 +5,8 @@ use super::{Checked, Forms, Unfit};
 use crate::ir::counting::Counting;
 use crate::ir::parts::parts;
 use crate::ir::{
-    Action, CudaParam, Elem, ElemType, Expr, Memory, NameKind, Place, Stmt, Tensor, TensorKind,
-    walk,
+    Action, CudaParam, Elem, ElemType, Expr, Fold, Memory, NameKind, Place, Stmt, Tensor,
+    TensorKind, walk,
 };
 use crate::schedule::typed::{elem_of, first_part, is_plain, rank_of};
 
@@ -179,7 +179,7 @@ impl Forms<'_> {
             }
             Expr::Cast { elem, .. } if !is_plain(elem) => self.refuse(&stmt.at, NOT_PLAIN),
             Expr::Call { helper, args } => self.check_call(stmt, helper, args),
-            Expr::Fold { prefix: true, .. } => {
+            Expr::Fold { fold: Fold::PrefixSum, .. } => {
                 self.refuse(&stmt.at, "a prefix sum is stored as it is")
             }
             Expr::Fold { domain, .. } => self.check_counted(stmt, domain),

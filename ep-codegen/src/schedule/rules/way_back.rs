@@ -10,8 +10,8 @@ use super::{Forms, Spread, Unfit};
 use crate::ir::parts::parts;
 use crate::ir::slots::{Arrival, arrival};
 use crate::ir::{
-    Action, BinaryOp, Blocks, Channel, DimKind, Domain, Elem, Expr, Field, FieldValue, NameKind,
-    PeerSet, Pipeline, Role, Share, Stmt, Transport,
+    Action, BinaryOp, Blocks, Channel, DimKind, Domain, Elem, Expr, Field, FieldValue, Fold,
+    NameKind, PeerSet, Pipeline, Role, Share, Stmt, Transport,
 };
 use crate::schedule::typed::{elem_of, rank_of};
 
@@ -178,7 +178,9 @@ impl<'s> Forms<'s> {
     /// A sum of rows of `bf16` that a short list of whole numbers names, as far as they are there.
     fn sum_of_rows(&self, value: &'s Expr, row: &str) -> Option<SumOfRows<'s>> {
         let Expr::Cast { value, elem: Elem::Bf16 } = value else { return None };
-        let Expr::Fold { prefix: false, binder: at, domain, body } = &**value else { return None };
+        let Expr::Fold { fold: Fold::Sum, binder: at, domain, body } = &**value else {
+            return None;
+        };
         let Domain::Row { row: list } = &**domain else { return None };
         let Expr::Binary { op: BinaryOp::Mul, left: factor, right } = &**body else { return None };
         let Expr::Cast { value: added, elem: Elem::F32 } = &**right else { return None };

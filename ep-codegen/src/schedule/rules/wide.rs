@@ -230,7 +230,9 @@ impl Eight<'_> {
                 {
                     same(Node::Call(function.clone(), vec![self.value(one)?]))
                 }
-                [left, right] if function.is(ep::product) => {
+                [left, right]
+                    if [ep::product, ep::greater, ep::lesser].iter().any(|it| function.is(*it)) =>
+                {
                     same(Node::Call(function.clone(), vec![self.value(left)?, self.value(right)?]))
                 }
                 _ => None,

@@ -1,8 +1,8 @@
 //! `store` and `record`: one value, or those of a row.
 
-use super::sums_parts;
+use super::folds_parts;
 use crate::ir::parts::parts;
-use crate::ir::{BinaryOp, Domain, Elem, ElemType, Expr, Memory, Place, Tensor, rows};
+use crate::ir::{BinaryOp, Domain, Elem, ElemType, Expr, Fold, Memory, Place, Tensor, rows};
 use crate::schedule::extents::is_one_more;
 use crate::schedule::library::ep;
 use crate::schedule::limit::{Limit, broken};
@@ -32,7 +32,7 @@ impl<'a> RoleLowering<'a> {
         out: &mut Vec<Step>,
     ) -> Lowered<()> {
         let tensor = self.tensor(&target.tensor)?;
-        if let Expr::Fold { prefix: true, binder, domain, body } = value {
+        if let Expr::Fold { fold: Fold::PrefixSum, binder, domain, body } = value {
             return self.prefix_sum(scope, tensor, target, (binder, domain, body), out);
         }
         self.before_write(scope, &target.tensor, out);
@@ -132,7 +132,7 @@ impl<'a> RoleLowering<'a> {
         let name = self.names.fresh("i");
         let i = Term::index(&name);
         let mut body = Vec::new();
-        if turns == Takers::Lanes && scope.parts.is_some() && sums_parts(value) {
+        if turns == Takers::Lanes && scope.parts.is_some() && folds_parts(value) {
             let base = self.names.fresh("base");
             let most = width.range.map_or(i64::from(i32::MAX), |(_, high)| high);
             let lane = Term::small("team.lane", 0, 31);

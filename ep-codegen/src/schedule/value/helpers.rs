@@ -1,7 +1,7 @@
 //! Calls of helpers and of the user's device functions.
 
 use super::{Numbers, counted_loop};
-use crate::ir::{BinaryOp, Elem, ElemType, Expr, NameKind};
+use crate::ir::{BinaryOp, Elem, ElemType, Expr, Fold, NameKind};
 use crate::schedule::library::{Entity, ep};
 use crate::schedule::limit::{Limit, broken};
 use crate::schedule::scope::Scope;
@@ -19,6 +19,9 @@ impl<'a> RoleLowering<'a> {
         i: Option<&Term>,
         out: &mut Vec<Step>,
     ) -> Lowered<Term> {
+        if let (Some(fold), [value]) = (Fold::of_parts(helper, args), args) {
+            return self.fold_of_parts(scope, fold, value, i, out);
+        }
         match (helper, args) {
             ("listed" | "routed", [row, number]) if scope.looked_at(helper, row).is_some() => {
                 self.known(scope, (helper, row), number, out)
@@ -37,7 +40,6 @@ impl<'a> RoleLowering<'a> {
             }
             ("routed_bits", [row, node]) => self.routed_bits(scope, row, node, out),
             ("owned", [row, rank]) => self.owned(scope, row, rank, i, out),
-            ("sum", [value]) => self.sum_of_parts(scope, value, i, out),
             ("local", [expert, rank]) => {
                 let expert = self.value(scope, expert, i, out)?;
                 if let (Some(own), Expr::Name { kind: NameKind::Me, .. }) =

@@ -2,7 +2,7 @@
 
 use super::{Numbers, counted_loop};
 use crate::ir::parts::{Code, meta_sources, parts};
-use crate::ir::{BinaryOp, Channel, Elem, ElemType, Expr, Message, Tensor};
+use crate::ir::{BinaryOp, Channel, Elem, ElemType, Expr, Fold, Message, Tensor};
 use crate::schedule::channels::End;
 use crate::schedule::library::ep;
 use crate::schedule::limit::broken;
@@ -180,16 +180,41 @@ impl<'a> RoleLowering<'a> {
         }
     }
 
-    /// `sum(value)` over the parts that a gather has brought together, in order of the peers.
-    pub(super) fn sum_of_parts(
+    /// Whether values read the row of a part, and what is beside it.
+    pub(in crate::schedule) fn read_of_part(
+        &self,
+        parts: &Parts,
+        values: &[&Expr],
+    ) -> Lowered<(bool, bool)> {
+        let (_, layout) = self.carried(&parts.channel)?;
+        let (mut of_row, mut of_meta) = (false, false);
+        let mut see = |part: &Expr| {
+            if let Expr::Field { of, field, .. } = part
+                && *of == parts.part
+            {
+                let known = layout.fields.iter().find(|known| known.name == *field);
+                let is_row = known.is_some_and(|known| known.row);
+                of_row |= is_row;
+                // The scales of a row are beside it.
+                let is_code =
+                    known.is_some_and(|known| Code::of_elem(self.ir, &known.elem).is_some());
+                of_meta |= !is_row || is_code;
+            }
+        };
+        values.iter().for_each(|value| crate::ir::walk::expr(value, &mut see));
+        Ok((of_row, of_meta))
+    }
+
+    /// A fold of `value` over the parts that a gather has brought together, in order of the peers.
+    pub(super) fn fold_of_parts(
         &mut self,
         scope: &Scope,
+        fold: Fold,
         value: &Expr,
         i: Option<&Term>,
         out: &mut Vec<Step>,
     ) -> Lowered<Term> {
-        let parts: Parts =
-            scope.parts.clone().ok_or(broken("`sum` adds up the parts of a gather"))?;
+        let parts: Parts = scope.parts.clone().ok_or(broken("the parts of a gather are folded"))?;
         let peer = self.names.fresh(&parts.across);
         let index = Term { range: parts.peers.range, ..Term::name(&peer, Elem::I32) };
         let mut steps = Vec::new();
@@ -202,21 +227,7 @@ impl<'a> RoleLowering<'a> {
             read_only: true,
             value,
         };
-        let (_, layout) = self.carried(&parts.channel)?;
-        let (mut of_row, mut of_meta) = (false, false);
-        crate::ir::walk::expr(value, &mut |part| {
-            if let Expr::Field { of, field, .. } = part
-                && *of == parts.part
-            {
-                let known = layout.fields.iter().find(|known| known.name == *field);
-                let is_row = known.is_some_and(|known| known.row);
-                of_row |= is_row;
-                // The scales of a row are beside it.
-                let is_code =
-                    known.is_some_and(|known| Code::of_elem(self.ir, &known.elem).is_some());
-                of_meta |= !is_row || is_code;
-            }
-        });
+        let (of_row, of_meta) = self.read_of_part(&parts, &[value])?;
         for (used, name, what) in [(of_row, &row, "row"), (of_meta, &meta, "meta")] {
             if used {
                 steps.push(bytes(name, pointer(what)));
@@ -234,12 +245,7 @@ impl<'a> RoleLowering<'a> {
             .with(&parts.part, Meaning::Message(arrived));
         let mut adds = Vec::new();
         let value = self.value(&inner, value, i, &mut adds)?;
-        let elem = if value.is_whole() { Elem::I64 } else { Elem::F32 };
-        let total = self.names.fresh("sum");
-        let zero = Term::int(0).converted(&elem);
-        out.push(Step::Variable { name: total.clone(), elem: elem.clone(), value: zero });
-        let total = Term::name(total, elem.clone());
-        adds.push(Step::Increase { place: total.clone(), value: value.converted(&elem) });
+        let total = self.folded(fold, value, out, &mut adds);
         steps.push(Step::If { condition: there, body: adds });
         let numbers = Numbers { from: Term::int(0), to: parts.peers.clone(), others: false };
         out.push(counted_loop(peer, numbers, Takers::Alone, steps));

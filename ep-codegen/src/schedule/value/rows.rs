@@ -1,6 +1,6 @@
 //! Which expressions are rows, and how long these are.
 
-use crate::ir::Expr;
+use crate::ir::{Expr, Fold};
 use crate::schedule::limit::broken;
 use crate::schedule::scope::{Arrived, Meaning, Scope};
 use crate::schedule::term::Term;
@@ -36,8 +36,8 @@ impl<'a> RoleLowering<'a> {
             }
             Expr::Call { helper, args } => {
                 let mut row = helper == "owned";
-                let inner = match (&scope.parts, helper.as_str()) {
-                    (Some(parts), "sum") => {
+                let inner = match &scope.parts {
+                    Some(parts) if Fold::of_parts(helper, args).is_some() => {
                         let message = Arrived {
                             channel: parts.channel.clone(),
                             row: Term::int(0),

@@ -2,7 +2,7 @@
 
 use super::{Whole, call, cfg_of, name, object, team};
 use crate::ir::parts::meta_sources;
-use crate::ir::{Action, BinaryOp, Domain, Elem, Expr, FieldValue, Stmt};
+use crate::ir::{Action, BinaryOp, Domain, Elem, Expr, FieldValue, Fold, Stmt};
 use crate::schedule::Lowered;
 use crate::schedule::channels::{End, Object, bytes_behind};
 use crate::schedule::extents::is_one_more;
@@ -213,7 +213,7 @@ impl Whole<'_, '_> {
         else {
             return Err(broken("a sum is written"));
         };
-        let Expr::Fold { prefix: true, binder, domain, body } = value else {
+        let Expr::Fold { fold: Fold::PrefixSum, binder, domain, body } = value else {
             return Err(broken("a sum is written"));
         };
         let tensor = self.role.tensor(&target.tensor)?;
