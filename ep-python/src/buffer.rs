@@ -5,9 +5,11 @@ use std::sync::Arc;
 use ep_runtime::args::Rows;
 use ep_runtime::buffer::{
     self, BufferOptions, BufferTunes, BuiltIn, CombineInput, CombineOutput, DispatchInput,
-    ExpandOptions, ExpandedOutput, Payload, Placement, PlainOutput, Via,
+    ExpandOptions, ExpandedOutput, MemoryUsage, Payload, Placement, PlainOutput, Via,
 };
 use ep_runtime::error::CallError;
+use ep_runtime::ir::Transport;
+use ep_runtime::plan::Arch;
 use ep_runtime::tensor::DeviceTensor;
 use pyo3::prelude::*;
 
@@ -16,6 +18,14 @@ use crate::errors::{Failure, released};
 use crate::group::Group;
 use crate::offered::Offered;
 use crate::tensor::{Element, Tensor};
+
+/// Bytes on each rank: control, outputs, combine inputs, tables, and on the host.
+type Bytes = (u64, u64, u64, u64, u64);
+
+fn bytes_of(usage: MemoryUsage) -> Bytes {
+    let MemoryUsage { control, outputs, combine_inputs, tables, host } = usage;
+    (control, outputs, combine_inputs, tables, host)
+}
 
 /// Tokens, address of their number or 0, `x`, scales, `topk_idx`, `topk_weights`.
 type InputTuple = (usize, u64, RowsTuple, RowsTuple, u64, u64);
@@ -173,9 +183,18 @@ impl Buffer {
 
     /// Bytes on each rank: control, outputs, combine inputs, tables, and on the host.
     #[getter]
-    fn memory(&self) -> (u64, u64, u64, u64, u64) {
-        let usage = self.inner.memory();
-        (usage.control, usage.outputs, usage.combine_inputs, usage.tables, usage.host)
+    fn memory(&self) -> Bytes {
+        bytes_of(self.inner.memory())
+    }
+
+    /// The bytes of a buffer that is not made: on each of `ranks` ranks of `nodes` nodes.
+    #[staticmethod]
+    fn memory_of(py: Python<'_>, ranks: usize, nodes: usize, options: Options) -> PyResult<Bytes> {
+        released(py, || {
+            let carrier = (nodes > 1).then_some(Transport::Rdma);
+            let options = BufferOptions { nodes, carrier, ..options.resolve()? };
+            Ok(bytes_of(MemoryUsage::of(&options, ranks, Arch::Sm90a, &BuiltIn)?))
+        })
     }
 
     fn exchange_counts(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import unittest
 from functools import partial
+from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import ml_dtypes
 import numpy as np
@@ -12,6 +15,7 @@ import numpy as np
 import epforge
 import numpy_torch
 from epforge import deep_ep
+from epforge.deep_ep import engines, shortage
 from problems import Problem, problem
 from processes import Gather, fails_with, run_ranks
 from test_nodes import same_bits
@@ -85,6 +89,41 @@ def unfit(rank: int, ranks: int, gather: Gather) -> None:
     )
 
 
+class Heard(logging.Handler):
+    """What a process says in its log."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+        logging.getLogger("epforge").addHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+
+def larger(rank: int, ranks: int, gather: Gather, shares_memory: bool) -> None:
+    """One rank has more tokens than any rank before: the buffers of all ranks grow, and say so once."""
+    with mock.patch.object(shortage, "SHARED", shortage.SHARED if shares_memory else Path("/nowhere")):
+        buffer = facade(rank, ranks, gather)
+    heard, kept = Heard(), []
+    buffer.num_nvl_bytes = 0
+    with mock.patch.object(engines, "LEAST_TOKENS", 8):
+        for turn, tokens in enumerate(([5, 4], [4, 11], [10, 0], [40, 13])):
+            own = problem(ranks, tokens=tokens, seed=turn)
+            x, way = numpy_torch.as_tensor(own.x[rank]), given(own, rank, buffer)
+            came, *_, handle, _ = buffer.dispatch(x, **way)
+            same_bits(came, own.received(rank)[0])
+            kept.append((own, came, handle))
+    # Handles from before go on.
+    for own, came, handle in kept:
+        sums, _, _ = buffer.combine(came, handle)
+        same_bits(sums, (own.x[rank].astype(np.float32) * own.times(rank)).astype(ml_dtypes.bfloat16))
+    said = "the buffer for bf16 rows of 128 values has grown from {} to {} tokens a rank"
+    wanted = [said.format(8, 11), said.format(11, 40)] if rank == 0 else []
+    assert len(heard.lines) == len(wanted), heard.lines
+    assert all(it in line for it, line in zip(wanted, heard.lines, strict=True)), heard.lines
+
+
 class Facade(unittest.TestCase):
     """`deep_ep.Buffer` of two ranks."""
 
@@ -96,3 +135,8 @@ class Facade(unittest.TestCase):
 
     def test_calls_that_do_not_fit(self) -> None:
         self.assertEqual(run_ranks(2, unfit), [])
+
+    def test_a_larger_batch_than_all_before(self) -> None:
+        for shares_memory in (True, False):
+            with self.subTest(shares_memory=shares_memory):
+                self.assertEqual(run_ranks(2, larger, shares_memory), [])

@@ -189,6 +189,18 @@ class Lifetimes(unittest.TestCase):
         message = "an expert"
         raise ValueError(message)
 
+    def test_memory_is_known_before_a_buffer_is_made(self) -> None:
+        own = problem(2, tokens=[4, 4])
+        shape = {"tokens": 4, "hidden": own.hidden, "topk": own.topk, "experts": own.experts}
+        for options in ({"weights": False, "live": 1}, {"payload": "fp8", "handles": 7}):
+            told = epforge.Buffer.bytes(2, **shape, **options)
+            self.assertEqual(told, made(epforge.Group.on_host(2), own, **options).memory)
+        # Two outputs of 32768 rows of 14336 bytes, and as many rows to combine.
+        large = epforge.Buffer.bytes(8, tokens=4096, hidden=7168, topk=8, experts=256)
+        self.assertEqual(large["outputs"] // (2 * 32768 * 14336), 1)
+        with self.assertRaisesRegex(TypeError, "unexpected keyword argument 'tokns'"):
+            epforge.Buffer.bytes(8, tokns=4096, **shape)
+
     def test_two_buffers_share_a_group(self) -> None:
         own, other = problem(2, tokens=[4, 2]), problem(2, tokens=[3, 5], hidden=192, topk=2, experts=5)
         group = epforge.Group.on_host(2)

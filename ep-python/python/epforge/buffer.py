@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +14,9 @@ from .results import NOWHERE, PAYLOADS, Combined, Handle, Offered, Received
 
 #: What a combine reads: how it runs, the output in place, the combine input, the biases, and what keeps them.
 Brought = tuple[Any, Any, Any, list[Any], list[Any]]
+
+#: The parts of a buffer's memory.
+MEMORY = ("control", "outputs", "combine_inputs", "tables", "host")
 
 
 class Buffer(Caller):
@@ -89,8 +93,14 @@ class Buffer(Caller):
     @property
     def memory(self) -> dict[str, int]:
         """Bytes that it takes on each rank."""
-        names = ("control", "outputs", "combine_inputs", "tables", "host")
-        return dict(zip(names, self._core.memory, strict=True))
+        return dict(zip(MEMORY, self._core.memory, strict=True))
+
+    @staticmethod
+    def bytes(ranks: int, *, nodes: int = 1, **options: Any) -> dict[str, int]:
+        """What `memory` would say of a buffer with these options on each of so many ranks. Allocates nothing."""
+        given = inspect.signature(Buffer.__init__).bind(None, None, **options)
+        given.apply_defaults()
+        return dict(zip(MEMORY, _core.Buffer.memory_of(ranks, nodes, given.arguments), strict=True))
 
     def dispatch(
         self,

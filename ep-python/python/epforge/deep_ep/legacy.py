@@ -71,8 +71,8 @@ class Buffer(LowLatencyCalls):
     """Dispatch and combine of `deep_ep.Buffer`: any hidden size, top-k, number of experts, ranks and tokens.
 
     Results are tensors of their own, not views, so that layers may share a buffer and keep what they want.
-    ``num_nvl_bytes`` is what the rows of a shape may take; a rank that has more tokens than fit, when a
-    shape is first called, gets room for them, in powers of two.
+    ``num_nvl_bytes`` is what the rows of a shape may take at first. When a call has more tokens than fit, the buffers
+    of all ranks grow.
     """
 
     num_sms: int = 20
@@ -214,7 +214,7 @@ class Buffer(LowLatencyCalls):
                 sent = FacadeHandle(engines, way, rows.shape[0], self._most_tokens(rows, num_worst_tokens))
             else:
                 sent = handle.sent
-            received, tables = sent.send(rows, scale, topk_weights, sms)
+            received, tables = sent.send(rows, scale, topk_weights, sms, is_counted=not num_worst_tokens)
             count = num_worst_tokens or (handle.rows if handle else received.rows)
             came, came_scale, ids, weights = received.copy(count)
             arrived = tables._core.arriving() if num_worst_tokens else None
