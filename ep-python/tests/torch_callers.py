@@ -106,6 +106,16 @@ def decode(buffer: deep_ep.Buffer, most: int, tokens: int, seed: int) -> None:
         assert torch.equal(out.float(), x.float() * factor)
 
 
+def warmed_up(rank: int, ranks: int) -> None:
+    """A short first call, and then as many tokens as the buffer was made for: its memory is there from the start."""
+    buffer = deep_ep.ElasticBuffer(dist.group.WORLD, num_max_tokens_per_rank=16)
+    with unittest.TestCase().assertNoLogs("epforge"):
+        for tokens, most in ((3, 4), (16, None)):
+            x, (ids, _) = whole(tokens), routed(tokens)
+            rows, *_ = buffer.dispatch(x, ids, num_experts=EXPERTS, num_max_tokens_per_rank=most)
+            assert torch.equal(rows, arrivals(x, ids, rank, ranks))
+
+
 def documented(rank: int, ranks: int) -> None:
     """The programs of the page, with smaller numbers."""
     page = (Path(__file__).parents[2] / "docs" / "python.md").read_text()
@@ -144,6 +154,9 @@ class Callers(unittest.TestCase):
 
     def test_a_server(self) -> None:
         ranks_in_processes(2, PLACE, server)
+
+    def test_a_short_first_call(self) -> None:
+        ranks_in_processes(2, PLACE, warmed_up)
 
     def test_the_programs_of_the_page(self) -> None:
         ranks_in_processes(2, PLACE, documented)

@@ -164,7 +164,8 @@ class ExpertBuffer:
                 raise Mismatch("a dispatch wants `topk_idx` or the `handle` of an earlier one")
             experts = own_experts(topk_idx) if ask.copy else whole_words(topk_idx).contiguous()
             calls.outputs.append(experts)
-            sent = FacadeHandle(self._engines(), Way(experts, ask.experts, ask.alignment), rows.shape[0], ask.most)
+            most = max(ask.most, self.num_max_tokens_per_rank)
+            sent = FacadeHandle(self._engines(), Way(experts, ask.experts, ask.alignment), rows.shape[0], most)
         elif topk_idx is not None:
             raise Mismatch("a dispatch with a `handle` has no `topk_idx`: the tokens go where they went before")
         else:
