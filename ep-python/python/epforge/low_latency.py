@@ -651,6 +651,11 @@ class Packed(Phased):
         self._tables_at = words_at + left.begin
 
     @property
+    def topk_idx(self) -> Any:
+        """``int64[tokens, topk]``: the experts, as the dispatch was given them."""
+        return self._topk_idx
+
+    @property
     def read_by_combine(self) -> tuple[Any, Any]:
         """What a combine reads of it: its tables, and the ``topk_idx`` of the dispatch unless another one is given."""
         return self._words, self._topk_idx

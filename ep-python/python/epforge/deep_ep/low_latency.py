@@ -163,6 +163,10 @@ class LowLatencyCalls:
             rows, handle.next_input = handle.next_input, None
         low = handle.low
         ids = None if topk_idx is handle.topk_idx else whole_words(topk_idx)
+        if ids is not None and low.way == "per-rank":
+            # Ranks cannot tell alike whether experts are those of the dispatch, as one without tokens has none. So its
+            # own experts go to the kernel, of every rank.
+            topk_weights, ids = weights_as_sent(topk_weights, ids, handle.packed.topk_idx), None
         if out is None and low.group.on_emulator:
             out = require().empty((handle.packed._tokens, low.hidden), dtype=require().bfloat16, device=x.device)
 
@@ -241,6 +245,17 @@ def signals(
     if src_signals is not None:
         return {"expert_done": src_signals.view(torch.int32), "done_at": src_signal_expect_value}
     return {}
+
+
+def weights_as_sent(weights: torch.Tensor, ids: torch.Tensor, sent: torch.Tensor) -> torch.Tensor:
+    """The weights of a combine for the experts as its dispatch had them: 0 for those that the combine leaves out."""
+    if ids.shape != sent.shape:
+        raise Mismatch(f"`topk_idx` is {list(ids.shape)}, and has to be {list(sent.shape)}")
+    is_same = (ids.data_ptr(), ids.stride()) == (sent.data_ptr(), sent.stride())
+    if is_same or weights.shape != ids.shape:
+        return weights
+    found: torch.Tensor = ((sent[:, :, None] == ids[:, None, :]) * weights[:, None, :]).sum(2)
+    return found
 
 
 @cache
