@@ -227,6 +227,16 @@ class Arrays(unittest.TestCase):
             np.testing.assert_array_equal(received.x, own.received(rank)[0])
             np.testing.assert_array_equal(received.topk_weights, own.received(rank)[2])
 
+    def test_results_are_no_views(self) -> None:
+        # Rows lie apart in the window, as they are no whole lines.
+        own = problem(2, tokens=[6, 6], hidden=144)
+        buffer = made(epforge.Group.on_host(2), own)
+        pairs = [buffer.dispatch(own.x[r], own.topk_idx[r], own.topk_weights[r], rank=r) for r in range(2)]
+        sums = [buffer.combine(received.x, handle, received.topk_weights) for received, handle in pairs]
+        for (received, _), combined in zip(pairs, sums, strict=True):
+            for array in (*received.copy(), combined.x, combined.weights):
+                self.assertTrue(array is None or array.flags.owndata)
+
     def test_where_arrays_lie(self) -> None:
         array = np.arange(12, dtype=np.float32).reshape(3, 4)
         for it in (array, OnlyDlpack(array)):

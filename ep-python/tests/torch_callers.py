@@ -36,6 +36,8 @@ def trainer(rank: int, ranks: int) -> None:
         event.current_stream_wait()
         assert torch.equal(rows, arrivals(x, ids, rank, ranks)) and isinstance(counts, list)
         assert came_ids.dtype == torch.int64 and came_weights.dtype == torch.float32
+        # It gives their memory back while the experts that all tokens share run.
+        assert all(it._base is None for it in (rows, came_ids, came_weights))
         handles.append((handle, rows, came_weights))
     # Backwards, the last layer first.
     for handle, rows, came_weights in reversed(handles):
@@ -44,7 +46,7 @@ def trainer(rank: int, ranks: int) -> None:
             previous_event=EventOverlap(EventHandle()), **beside,
         )  # fmt: skip
         event.current_stream_wait()
-        assert torch.equal(sums.float(), x.float() * times(ids, ranks))
+        assert torch.equal(sums.float(), x.float() * times(ids, ranks)) and sums._base is None
         assert torch.equal(sum_weights, torch.where(ids >= 0, weights, 0))
         back, none, *_, event = buffer.dispatch(x, handle=handle, previous_event=EventOverlap(EventHandle()), **beside)
         event.current_stream_wait()
