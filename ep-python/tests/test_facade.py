@@ -80,6 +80,14 @@ def unfit(rank: int, ranks: int, gather: Gather) -> None:
     fails_with(no_handle, partial(buffer.combine, x, x))
     low_latency = "the handle is a Tensor, and no result of `low_latency_dispatch`"
     fails_with(low_latency, partial(buffer.low_latency_combine, x, way["topk_idx"], weights, x))
+    few = partial(buffer.low_latency_dispatch, x, way["topk_idx"], num_experts=own.experts)
+    too_many = (
+        "`num_max_dispatch_tokens_per_rank` is 8193, and low-latency calls take 1 to 8192 tokens a rank: serve smaller "
+        "batches, or call `dispatch` for more"
+    )
+    fails_with(too_many, partial(few, num_max_dispatch_tokens_per_rank=8193))
+    more_than_said = f"`x` has {len(x)} tokens, and `num_max_dispatch_tokens_per_rank` is 3"
+    fails_with(more_than_said, partial(few, num_max_dispatch_tokens_per_rank=3))
     came, *_ = buffer.dispatch(x, **way)
     same_bits(came, own.received(rank)[0])
     arrived = len(came)

@@ -19,7 +19,7 @@ import numpy_torch
 import test_low_latency as others
 import test_nodes
 from epforge import deep_ep
-from problems import Problem
+from problems import Problem, problem
 from processes import Gather, fails_with, run_ranks
 from test_low_latency import drawn, made, made_by_experts
 
@@ -262,6 +262,18 @@ class PerRank(unittest.TestCase):
         # One rounding more for each rank.
         self.assertLess(worst[2, "per-rank"], 3 * 2.0**-8)
         self.assertGreater(worst[2, "per-rank"], 0)
+
+    def test_as_many_tokens_as_a_chunk_of_a_prompt(self) -> None:
+        own = problem(2, tokens=[1100, 3], hidden=16, topk=1, experts=2)
+        for way in ("per-expert", "per-rank"):
+            with self.subTest(way=way):
+                low = epforge.LowLatency(epforge.Group.on_host(2), tokens=2048, hidden=16, topk=1, experts=2, way=way)
+                sent = dispatched(own, low)
+                rows = [packed.x for packed in sent]
+                back = [low.combine(rows[r], sent[r], own.topk_weights[r]) for r in range(2)]
+                for ids, x, weights, sums in zip(own.topk_idx, own.x, own.topk_weights, back, strict=True):
+                    factor = np.where(ids >= 0, weights, 0)
+                    np.testing.assert_array_equal(sums.x.astype(np.float32), x.astype(np.float32) * factor)
 
 
 class Refused(unittest.TestCase):

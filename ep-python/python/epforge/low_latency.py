@@ -15,6 +15,9 @@ from .results import PAYLOADS
 #: SMs of a call with fewer tokens than these: with fewer, calls of 8 tokens take a third longer.
 LEAST_SMS = 64
 
+#: The most tokens of a rank in a call.
+MOST_TOKENS = 8192
+
 #: How rows may travel: once for each of their experts, or once for each rank.
 WAYS = ("per-expert", "per-rank")
 

@@ -8,7 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from .._core import Mismatch
-from ..low_latency import TILE, WAYS, LowLatency, Packed, Sums
+from ..low_latency import MOST_TOKENS, TILE, WAYS, LowLatency, Packed, Sums
 from ._torch import require, whole_words
 from .engines import BETWEEN, Engines, require_handle
 from .utils.event import EventOverlap
@@ -48,7 +48,7 @@ class LowLatencyHandle:
 
 
 class LowLatencyCalls:
-    """The low-latency calls of `Buffer`: any hidden size, top-k, number of experts, and up to 1024 tokens.
+    """The low-latency calls of `Buffer`: any hidden size, top-k, number of experts, and up to 8192 tokens.
 
     What they give are tensors of their own, as many as the caller keeps. Two dispatches and two combines may be
     between their phases at once. ``low_latency_way`` is the ``way`` of `LowLatency`, on all ranks the same: ``"auto"``
@@ -107,6 +107,13 @@ class LowLatencyCalls:
         engines, ids = self._engines(), whole_words(topk_idx)
         way = self._way_of_rows(engines, dispatch_wait_recv_cost_stats is not None)
         most = num_max_dispatch_tokens_per_rank
+        if not 1 <= most <= MOST_TOKENS:
+            raise Mismatch(
+                f"`num_max_dispatch_tokens_per_rank` is {most}, and low-latency calls take 1 to {MOST_TOKENS} tokens a "
+                "rank: serve smaller batches, or call `dispatch` for more"
+            )
+        if x.shape[0] > most:
+            raise Mismatch(f"`x` has {x.shape[0]} tokens, and `num_max_dispatch_tokens_per_rank` is {most}")
         low = engines.low_latency(most, x.shape[1], topk_idx.shape[1], num_experts, payload, way)
 
         def launch(later: bool) -> Packed:
