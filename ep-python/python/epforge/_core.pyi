@@ -344,3 +344,17 @@ class PerRankKernels:
         sent: PerRankSent,
         how: Call,
     ) -> None: ...
+
+class SpreadKernel:
+    def __new__(cls, group: Group, numbers: list[int]) -> SpreadKernel: ...
+    @property
+    def window_bytes(self) -> int: ...
+    def send(
+        self,
+        rank: int,
+        tokens: int,
+        given: list[int],
+        tables: list[int],
+        combined: int,
+        how: Call,
+    ) -> None: ...

@@ -11,14 +11,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from .. import buffer as calls
 from .._core import Capture, Disagreement, Mismatch, TooLarge
 from ..group import Group, brought_by_all
-from ..low_latency import LowLatency
+from ..low_latency import MOST_TOKENS, LowLatency
 from ..results import Handle, Received
 from ._torch import has_gpu, require
 from .shortage import Shortages
+from .spread import SpreadBack
 from .utils.event import EventHandle, EventOverlap
 
 if TYPE_CHECKING:
@@ -88,6 +90,7 @@ class Engines:
         self._shortages = Shortages.of_node(gather, self.rank, self.ranks) if self.nodes == 1 else None
         #: Dispatches so far whose counts the host has waited for: as many on all ranks.
         self._counted = 0
+        self._spread: WeakKeyDictionary[calls.Buffer, SpreadBack | None] = WeakKeyDictionary()
         self._low: dict[tuple[int, int, int, int, str], LowLatency] = {}
         self._ends: dict[tuple[int, Any], torch.Tensor] = {}
 
@@ -168,8 +171,7 @@ class Engines:
 
     def _make(self, shape: Shape, need: int, wanted: int = 0) -> None:
         """Makes the buffer for a shape, for ``wanted`` tokens if all ranks have memory for them, else for ``need``."""
-        if has_gpu() and require().cuda.is_current_stream_capturing():
-            raise Capture("a buffer is made by the first call of a shape, which a graph cannot hold: call once before")
+        refuse_capture()
         tokens = wanted or need
         lack = self._lack(shape, tokens)
         if lack and tokens > need:
@@ -181,20 +183,44 @@ class Engines:
 
     def _lack(self, shape: Shape, tokens: int) -> TooLarge | None:
         """What to raise if some rank has too little memory for a buffer. All ranks come here with the same numbers."""
-        if self.group.on_emulator:
-            return None
         usage = calls.Buffer.bytes(self.ranks, nodes=self.nodes, **options_of(shape, tokens))
         need = sum(usage.values()) - usage["host"]
-        every = self.group._core.gather("make a buffer for a new shape", free_memory(need))
-        have = min(every)
-        if have >= need:
+        left = self._least_left(need)
+        if left is None or left[0] >= need:
             return None
+        have, rank = left
         error = TooLarge(
             f"a buffer for {tokens} tokens a rank of {shape.hidden} values takes {need >> 20} MiB of each GPU, and "
-            f"rank {every.index(have)} has {have >> 20} MiB left"
+            f"rank {rank} has {have >> 20} MiB left"
         )
         error.need, error.have = need, have
         return error
+
+    def _least_left(self, need: int) -> tuple[int, int] | None:
+        """The least memory that any GPU has left, and its rank; None in the emulator. All ranks come here together."""
+        if self.group.on_emulator:
+            return None
+        every = self.group._core.gather("look for memory", free_memory(need))
+        have = min(every)
+        return have, every.index(have)
+
+    def spread_back(self, buffer: calls.Buffer) -> SpreadBack | None:
+        """Combines of a row for each expert, by handles of a buffer; None if they take more than there is.
+
+        All ranks come here with the same buffer.
+        """
+        if buffer not in self._spread:
+            refuse_capture()
+            need = SpreadBack.bytes(buffer)
+            left = self._least_left(need) if buffer.tokens <= MOST_TOKENS else (0, 0)
+            fits = left is None or left[0] >= need
+            self._spread[buffer] = SpreadBack(buffer) if fits else None
+            if not fits and self.rank == 0:
+                LOG.warning(
+                    f"deep_ep: sums that are rounded once come back by {buffer.topk} combines: one takes "
+                    f"{need >> 20} MiB, for {MOST_TOKENS} tokens a rank at most"
+                )
+        return self._spread[buffer]
 
     def low_latency(self, tokens: int, hidden: int, topk: int, experts: int, payload: str, way: str) -> LowLatency:
         """The low-latency kernels for a shape and a way. All ranks come here with the same ones."""
@@ -217,6 +243,7 @@ class Engines:
         """Forgets all buffers, so that their memory goes with the last handle."""
         self._made.clear()
         self._low.clear()
+        self._spread.clear()
 
     def ends(self, experts: int, device: Any) -> torch.Tensor:
         """The expert behind the last one of each rank: the first ranks have one more where they are uneven."""
@@ -270,6 +297,14 @@ class Engines:
             made.done = EventOverlap(done)
         else:
             done.current_stream_wait()
+
+
+def refuse_capture() -> None:
+    """Fails where torch captures a graph: memory and kernels are made outside of it."""
+    if has_gpu() and require().cuda.is_current_stream_capturing():
+        raise Capture(
+            "the first call of a shape makes its buffer, which a graph cannot hold: make the call once before"
+        )
 
 
 def options_of(shape: Shape, tokens: int) -> dict[str, Any]:

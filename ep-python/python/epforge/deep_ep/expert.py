@@ -248,6 +248,14 @@ class ExpertBuffer:
         if handle.do_expand:
             weights = None if weights is None else spread(weights, handle)
             x = x if apart else folded(x, handle)
+        if apart and not biases and (back := self._engines().spread_back(tables.buffer)):
+            places = handle.recv_src_metadata[:, 2:]
+            total = back.combine(x, places, tables, handle.sent.way.topk_idx, sms or None)
+            summed = None
+            if weights is not None:
+                # The rows are any: their sums are not looked at.
+                summed = tables.buffer.combine(x[: handle.num_recv_tokens], tables, weights, sms=sms or None).weights
+            return total, summed
         if apart or biases:
             parts = each_choice(x, handle) if apart else at_last_choice(x, handle)
             return added(parts, handle, tables, biases, weights, sms or None)
