@@ -15,7 +15,7 @@ use pyo3::prelude::*;
 
 use crate::arguments::{CallTuple, RowsTuple, call, named, rows};
 use crate::errors::{Failure, released};
-use crate::group::Group;
+use crate::group::{Group, raw_stream};
 use crate::offered::Offered;
 use crate::tensor::{Element, Tensor};
 
@@ -43,6 +43,7 @@ struct Options {
     capacity: Option<usize>,
     live: usize,
     handles: Option<usize>,
+    graphs_keep: bool,
     weights: bool,
     biases: usize,
     cached: bool,
@@ -85,6 +86,7 @@ impl Options {
             capacity: self.capacity,
             live: self.live,
             handles: self.handles,
+            graphs_keep: self.graphs_keep,
             weights: self.weights,
             biases: self.biases,
             cached: self.cached,
@@ -250,10 +252,10 @@ impl Buffer {
         })
     }
 
-    /// A combine input in the window.
-    fn offer(&self, py: Python<'_>, rank: usize) -> PyResult<Offered> {
+    /// A combine input in the window, for a call on a stream.
+    fn offer(&self, py: Python<'_>, rank: usize, stream: u64) -> PyResult<Offered> {
         released(py, || {
-            let inner = Arc::new(self.inner.offer(rank)?);
+            let inner = Arc::new(self.inner.offer_on(rank, raw_stream(stream))?);
             Ok(Offered { inner, rank, home: self.home.clone() })
         })
     }

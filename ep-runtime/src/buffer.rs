@@ -157,7 +157,7 @@ impl Buffer {
         let shared = &self.shared;
         self.require_no_wait(rank, call)?;
         input.check(self.options())?;
-        let received = Received::take(shared, rank)?;
+        let received = Received::take(shared, rank, call)?;
         let mut handle = self.take_handle(rank, input, call)?;
         if let Some(one_launch) = shared.kernels.one_launch() {
             self.count_and_send(one_launch, &mut handle, input, &received, call)?;
@@ -176,7 +176,7 @@ impl Buffer {
             return Ok((handle, received));
         }
         let counts = self.bind_counts(&handle, input, call)?;
-        let leases = || Box::new((handle.lease().clone(), received.lease().clone())) as Kept;
+        let leases = || Box::new((handle.lease().kept(), received.lease().kept())) as Kept;
         let turn = shared.group.begin(rank, call, leases)?;
         handle.begin(&turn)?;
         counts.iter().flatten().try_for_each(|bound| bound.launch(&turn, call))?;
@@ -198,7 +198,7 @@ impl Buffer {
     ) -> Result<(), CallError> {
         let (shared, rank) = (&self.shared, handle.rank());
         let bound = self.bind_one_launch(kernel, handle, input, received, call)?;
-        let leases = || Box::new((handle.lease().clone(), received.lease().clone())) as Kept;
+        let leases = || Box::new((handle.lease().kept(), received.lease().kept())) as Kept;
         let turn = shared.group.begin(rank, call, leases)?;
         handle.begin(&turn)?;
         bound.launch(&turn, call)?;
@@ -221,7 +221,7 @@ impl Buffer {
         shared.group.check(handle.rank())?;
         self.require_no_wait(handle.rank(), call)?;
         input.check(self.options())?;
-        let received = Received::take(shared, handle.rank())?;
+        let received = Received::take(shared, handle.rank(), call)?;
         self.send_counted(handle, input, &received, call)?;
         Ok(received)
     }
@@ -278,7 +278,7 @@ impl Buffer {
     ) -> Result<(), CallError> {
         let (shared, rank) = (&self.shared, handle.rank());
         let counts = self.bind_counts(handle, input, call)?;
-        let turn = shared.group.begin(rank, call, || Box::new(handle.lease().clone()))?;
+        let turn = shared.group.begin(rank, call, || handle.lease().kept())?;
         handle.begin(&turn)?;
         counts.iter().flatten().try_for_each(|bound| bound.launch(&turn, call))?;
         handle.counting(&mut shared.rank(rank)?.state());
@@ -308,7 +308,7 @@ impl Buffer {
         let (shared, rank) = (&self.shared, handle.rank());
         shared.same_tokens(handle, input)?;
         shared.group.check(rank)?;
-        let received = Received::take_cached(shared, rank)?;
+        let received = Received::take_cached(shared, rank, call)?;
         let stripes = self.bind_stripes(handle, call)?;
         let rows = self.bind_cached(handle, input, &received, call)?;
         match &stripes {
@@ -327,7 +327,7 @@ impl Buffer {
         call: &CallOptions,
     ) -> Result<(), CallError> {
         let group = &self.shared.group;
-        let leases = || Box::new((handle.lease().clone(), received.lease().clone())) as Kept;
+        let leases = || Box::new((handle.lease().kept(), received.lease().kept())) as Kept;
         let turn = group.begin(handle.rank(), call, leases)?;
         launches.iter().try_for_each(|bound| bound.launch(&turn, call))?;
         // A call that is made now does not find what a replay will make.
@@ -349,7 +349,12 @@ impl Buffer {
 
     /// A combine input in the window, for experts that do not write in place.
     pub fn offer(&self, rank: usize) -> Result<Offered, CallError> {
-        Offered::take(&self.shared, rank)
+        self.offer_on(rank, Stream::OWN)
+    }
+
+    /// A combine input for a call on this stream, which may be captured.
+    pub fn offer_on(&self, rank: usize, stream: Stream) -> Result<Offered, CallError> {
+        Offered::take(&self.shared, rank, stream)
     }
 
     /// Brings rows back to their tokens and adds them up, and `biases` to the sums.
@@ -373,7 +378,7 @@ impl Buffer {
         let rank = handle.rank();
         shared.group.check(rank)?;
         let bound = self.bind_combine(handle, input, biases, output, call)?;
-        let leases = || Box::new((handle.lease().clone(), input.leases())) as Kept;
+        let leases = || Box::new((handle.lease().kept(), input.kept())) as Kept;
         let turn = shared.group.begin(rank, call, leases)?;
         bound.launch(&turn, call)?;
         shared.group.end(turn, call)

@@ -25,8 +25,9 @@ class Buffer(Caller):
     ``tokens`` is the most of any rank in a call. ``payload`` is ``"bf16"``, ``"fp8"`` with a ``float32`` scale
     for each 128 values, or ``"fp8-packed"`` with a power of two as a byte; what comes back is always bfloat16.
     ``capacity`` is how many rows an output holds: all tokens of all ranks unless it is given. ``live`` outputs
-    and as many combine inputs may be in use at once, and ``handles`` handles. ``one_launch`` is whether a
-    dispatch is one kernel, for few tokens; without it the machine's rates decide. ``docs/calls.md`` has the others.
+    and as many combine inputs may be in use at once, and ``handles`` handles. A graph keeps those of its calls, unless
+    ``graphs_keep`` is off: graphs share them then, as they do a pool of torch. ``one_launch`` is whether a dispatch is
+    one kernel, for few tokens; without it the machine's rates decide. ``docs/calls.md`` has the others.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class Buffer(Caller):
         capacity: int | None = None,
         live: int = 2,
         handles: int | None = None,
+        graphs_keep: bool = True,
         weights: bool = True,
         biases: int = 0,
         cached: bool = True,
@@ -63,6 +65,7 @@ class Buffer(Caller):
             "capacity": capacity,
             "live": live,
             "handles": handles,
+            "graphs_keep": graphs_keep,
             "weights": weights,
             "biases": biases,
             "cached": cached,
@@ -206,7 +209,8 @@ class Buffer(Caller):
         if self.group.on_emulator:
             raise _core.Mismatch("in the emulator pass the rows themselves to `combine`, which copies them")
         self._own(handle)
-        return Offered(self, self._core.offer(handle.rank), handle._library)
+        stream = self._how(handle.rank, handle._library)[0]
+        return Offered(self, self._core.offer(handle.rank, stream), handle._library)
 
     def combine(
         self,
@@ -307,7 +311,7 @@ class Buffer(Caller):
                 raise _core.Mismatch(f"`rows` has {count} rows, and `weights` {more}")
             count = more
         if offered is None and (in_place is None or self.weights):
-            offered = self._core.offer(rank)
+            offered = self._core.offer(rank, stream)
         if offered is not None and count:
             offered.fill(count, where, factors, stream)
         return in_place, offered, keep

@@ -121,6 +121,10 @@ pub struct BufferOptions {
     /// Handles that may be in use at once, which are small: a layer that goes back through its rows
     /// later keeps one. `None`: as many as `live`.
     pub handles: Option<usize>,
+    /// Whether a graph keeps the handles, outputs and combine inputs of its calls for as long as it can run.
+    /// Without, other graphs get them once they are dropped, and calls outside of graphs do not: such graphs
+    /// run one after another, each from its first to its last call, as those do that share memory of results.
+    pub graphs_keep: bool,
     /// Whether dispatch moves top-k weights, and combine adds them up.
     pub weights: bool,
     /// Biases that combine adds.
@@ -159,6 +163,7 @@ impl BufferOptions {
             capacity: None,
             live: 1,
             handles: None,
+            graphs_keep: true,
             weights: true,
             biases: 0,
             cached: true,

@@ -6,7 +6,6 @@ the tokens go, and is made anew on another buffer when rows of another type go i
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -19,14 +18,13 @@ from ..group import Group, brought_by_all
 from ..low_latency import MOST_TOKENS, LowLatency
 from ..results import Handle, Received
 from ._torch import has_gpu, require
+from .knobs import LOG
 from .shortage import Shortages
 from .spread import SpreadBack
 from .utils.event import EventHandle, EventOverlap
 
 if TYPE_CHECKING:
     import torch
-
-LOG = logging.getLogger("epforge")
 
 #: Handles that a buffer has: layers of a model keep theirs until they go back.
 HANDLES = 256
@@ -309,7 +307,7 @@ def refuse_capture() -> None:
 
 def options_of(shape: Shape, tokens: int) -> dict[str, Any]:
     """The options of the buffer for a shape and so many tokens."""
-    return {**asdict(shape), "tokens": tokens, "handles": HANDLES}
+    return {**asdict(shape), "tokens": tokens, "handles": HANDLES, "graphs_keep": False}
 
 
 def sent_by(buffer: calls.Buffer, arrays: tuple[Any, ...], sms: int | None) -> tuple[Received, Handle]:
