@@ -132,6 +132,32 @@ def larger(rank: int, ranks: int, gather: Gather, shares_memory: bool) -> None:
     assert all(it in line for it, line in zip(wanted, heard.lines, strict=True)), heard.lines
 
 
+def with_knobs(rank: int, ranks: int, gather: Gather) -> None:
+    """Arguments that change nothing are named, once each; the memory of a buffer is there for who asks for it."""
+    numpy_torch.import_as_torch()
+    heard, group = Heard(), numpy_torch.ProcessGroup(rank, ranks, gather)
+    deep_ep.Buffer(group, num_qps_per_rank=24)
+    deep_ep.Config(8)
+    assert heard.lines == [], heard.lines
+    for _ in range(2):
+        buffer = deep_ep.Buffer(group, 1000, 64, num_qps_per_rank=16, allow_mnnvl=True)
+        deep_ep.Config(8, num_max_nvl_chunked_recv_tokens=512)
+    assert [line.partition(" changes nothing: ")[0] for line in heard.lines] == [
+        "deep_ep: `num_qps_per_rank=16`",
+        "deep_ep: `allow_mnnvl=True`",
+        "deep_ep: `num_max_nvl_chunked_recv_tokens=512`",
+    ], heard.lines
+    plain = buffer.get_local_buffer_tensor(numpy_torch.float32, offset=200)
+    plain[...] = 7
+    few = buffer.get_local_buffer_tensor(numpy_torch.float32, (2, 3), 196)
+    assert plain.shape == (200,) and few.tolist() == [[0, 7, 7], [7, 7, 7]], (plain.shape, few)
+    assert buffer.get_local_buffer_tensor(numpy_torch.uint8, use_rdma_buffer=True).shape == (64,)
+    fails_with(
+        "[201] elements of float32 from byte 200 on are more than the 200 there",
+        partial(buffer.get_local_buffer_tensor, numpy_torch.float32, (201,), 200),
+    )
+
+
 class Facade(unittest.TestCase):
     """`deep_ep.Buffer` of two ranks."""
 
@@ -143,6 +169,9 @@ class Facade(unittest.TestCase):
 
     def test_calls_that_do_not_fit(self) -> None:
         self.assertEqual(run_ranks(2, unfit), [])
+
+    def test_arguments_that_change_nothing(self) -> None:
+        self.assertEqual(run_ranks(2, with_knobs), [])
 
     def test_a_larger_batch_than_all_before(self) -> None:
         for shares_memory in (True, False):

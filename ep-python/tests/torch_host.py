@@ -204,6 +204,10 @@ class Calls(unittest.TestCase):
                 hook()
                 self.assertEqual((sums.shape, sums.data_ptr()), ((5, HIDDEN), combiner.calls[-1 - (given is None)][5]))
             self.assertIs(sums, out)
+            # Rows that are left in place are read where they are.
+            left = handle.next_input = torch.zeros_like(rows)
+            facade.low_latency_combine(rows, ids, weights, handle, zero_copy=True)
+            self.assertEqual(combiner.calls[-1][2], left.data_ptr())
 
     def test_statistics_and_waits(self) -> None:
         low = made()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .expert import EPHandle, ExpertBuffer, other_kind, tensors_of
+from .knobs import QUEUES, tell_of_ignored
 from .utils.event import EventHandle, EventOverlap
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class ElasticBuffer(ExpertBuffer):
         num_gpu_timeout_secs: int = 100,
         explicitly_destroy: bool = False,
     ) -> None:
+        tell_of_ignored(QUEUES, num_allocated_qps=(num_allocated_qps, 0), sl_idx=(sl_idx, 3))
         super().__init__(group, num_max_tokens_per_rank, num_gpu_timeout_secs, deterministic, explicitly_destroy)
         self.num_bytes = num_bytes or size_hint(self.num_ranks, num_max_tokens_per_rank, hidden)
         self.allow_hybrid_mode = allow_hybrid_mode

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from .elastic import size_hint
 from .expert import EPHandle, ExpertBuffer, other_kind, tensors_of
+from .knobs import QUEUES, tell_of_ignored
 from .utils.event import EventHandle
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class EPBuffer(ExpertBuffer):
     ) -> None:
         if lb_allocation_plan_or_num_bytes:
             other_kind("lb_allocation_plan_or_num_bytes")()
+        tell_of_ignored(QUEUES, num_allocated_qps=(num_allocated_qps, 0), sl_idx=(sl_idx, None))
         super().__init__(group, num_max_tokens_per_rank, num_gpu_timeout_secs, deterministic, explicitly_destroy)
         self.num_bytes = num_bytes or size_hint(self.num_ranks, num_max_tokens_per_rank, hidden)
         self.num_lb_bytes = 0

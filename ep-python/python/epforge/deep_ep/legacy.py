@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from .._core import Mismatch
 from ..results import Handle
 from ._torch import own_experts, require
-from .absent import absent
 from .engines import Engines, FacadeHandle, Way, as_sent, biases_of, require_handle
+from .knobs import CHUNKS, NODES, QUEUES, tell_of_ignored
 from .low_latency import LowLatencyCalls
 from .utils.event import EventHandle, EventOverlap
 
@@ -31,6 +32,10 @@ class Config:
     num_max_nvl_chunked_recv_tokens: int = 256
     num_max_rdma_chunked_send_tokens: int = 6
     num_max_rdma_chunked_recv_tokens: int = 256
+
+    def __post_init__(self) -> None:
+        chunks = [it for it in fields(self) if "chunked" in it.name]
+        tell_of_ignored(CHUNKS, **{it.name: (getattr(self, it.name), it.default) for it in chunks})
 
     def get_nvl_buffer_size_hint(self, hidden_bytes: int, num_ranks: int) -> int:
         """Bytes for rows that come and rows that go back, of 4096 tokens on each rank."""
@@ -91,18 +96,25 @@ class Buffer(LowLatencyCalls):
         enable_shrink: bool = False,
         comm: Any = None,
     ) -> None:
+        tell_of_ignored(QUEUES, num_qps_per_rank=(num_qps_per_rank, 24))
+        nvlink = (allow_nvlink_for_low_latency_mode, True)
+        fabrics = {"allow_mnnvl": (allow_mnnvl, False), "use_fabric": (use_fabric, False)}
+        tell_of_ignored(NODES, allow_nvlink_for_low_latency_mode=nvlink, **fabrics)
         self.engines: Engines | None = Engines(group, comm, timeout=100.0, shrinks=enable_shrink)
         self.rank, self.group_size = self.engines.rank, self.engines.ranks
         self.group = group if group is not None else comm
         self.num_nvl_bytes, self.num_rdma_bytes = num_nvl_bytes, num_rdma_bytes
         self.low_latency_mode, self.explicitly_destroy = low_latency_mode, explicitly_destroy
         self.enable_shrink = enable_shrink
+        #: What `get_local_buffer_tensor` gives, once it was called.
+        self._plain: dict[bool, torch.Tensor] = {}
 
     def destroy(self) -> None:
         """Gives the memory back, whether or not the buffer was made to be destroyed."""
         if self.engines is not None:
             self.engines.drop()
         self.engines = None
+        self._plain.clear()
 
     @staticmethod
     def is_sm90_compiled() -> bool:
@@ -135,8 +147,26 @@ class Buffer(LowLatencyCalls):
         offset: int = 0,
         use_rdma_buffer: bool = False,
     ) -> torch.Tensor:
-        """The raw bytes of the buffer."""
-        absent("get_local_buffer_tensor", "the memory of a buffer holds outputs, and no plain bytes")
+        """Plain memory of as many bytes as the buffer was made with, zero at first, which no call here uses.
+
+        All of it from byte ``offset`` on, or the first elements in a shape.
+        """
+        torch = require()
+        if use_rdma_buffer not in self._plain:
+            count = self.num_rdma_bytes if use_rdma_buffer else self.num_nvl_bytes
+            device = self._engines().group.device()
+            place = "cpu" if device is None else f"cuda:{device}"
+            self._plain[use_rdma_buffer] = torch.zeros(count, dtype=torch.uint8, device=place)
+        plain = self._plain[use_rdma_buffer][offset:]
+        whole = plain[: len(plain) // dtype.itemsize * dtype.itemsize].view(dtype)
+        if size is None:
+            return whole
+        count = math.prod(size)
+        if count > len(whole):
+            raise Mismatch(
+                f"{list(size)} elements of {dtype} from byte {offset} on are more than the {len(whole)} there"
+            )
+        return whole[:count].view(*size)
 
     @staticmethod
     def get_dispatch_config(num_ranks: int) -> Config:
