@@ -44,6 +44,12 @@ def reused(rank: int, ranks: int, gather: Gather) -> None:
     weights = numpy_torch.as_tensor(np.ones((len(came), own.topk), np.float32))
     sums, _, _ = buffer.combine(came, handle, topk_weights=weights)
     same_bits(sums, (own.x[rank].astype(np.float32) * own.times(rank)).astype(ml_dtypes.bfloat16))
+    # The bytes that were asked for, of rows alone, are all that they take.
+    made = next(it for it in buffer._engines()._made.values() if it.weights)
+    memory = made.memory
+    told = deep_ep.Buffer.bytes(ranks, made.tokens, own.hidden, own.topk, own.experts)
+    assert told == sum(memory.values()) - memory["host"], (told, memory)
+    assert (made.capacity * 2 * own.hidden, memory["combine_inputs"]) == (buffer.num_nvl_bytes, 0), memory
 
 
 def unlike(rank: int, ranks: int, gather: Gather) -> None:

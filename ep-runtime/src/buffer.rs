@@ -82,7 +82,10 @@ impl Buffer {
         let kernels = Kernels::load(group, programs, options.combine_pipeline(ranks), usual_sms)?;
         let own = group.local().map(|rank| RankMemory::new(group, rank, &options, &kernels));
         let own = own.collect::<Result<Vec<_>, _>>()?;
-        let shared = Shared { kernels, ranks: own, memory, traffic, options, group: group.clone() };
+        let (has_shared_rows, ranks) = (options.shares_rows(ranks), own);
+        let of = group.clone();
+        let shared =
+            Shared { kernels, ranks, memory, traffic, has_shared_rows, options, group: of };
         // A call may wait for every rank: none is made before all of them have loaded their kernels.
         group.gather("make the first call", 0)?;
         Ok(Buffer { shared: Arc::new(shared) })

@@ -30,7 +30,8 @@ impl Pool {
         let live = if is_lent { self.holders.len() } else { self.lent_to_graphs };
         let index = found.ok_or(CallError::AllInUse { what, rank, live })?;
         if is_lent {
-            self.lent_to_graphs = self.lent_to_graphs.min(index);
+            // A pool of one place has it for all.
+            self.lent_to_graphs = self.lent_to_graphs.min(index.max(1));
         }
         self.holders[index] = 1;
         Ok(index)
@@ -65,6 +66,10 @@ impl Lease {
         kind: LeaseKind,
         stream: Stream,
     ) -> Result<Lease, CallError> {
+        let kind = match kind {
+            LeaseKind::Offered if shared.has_shared_rows => LeaseKind::Output,
+            kind => kind,
+        };
         let is_lent = !shared.options.graphs_keep && shared.group.is_captured(rank, stream)?;
         let mut state = shared.rank(rank)?.state();
         let (pool, what) = match kind {

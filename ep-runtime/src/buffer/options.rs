@@ -121,6 +121,9 @@ pub struct BufferOptions {
     /// Handles that may be in use at once, which are small: a layer that goes back through its rows
     /// later keeps one. `None`: as many as `live`.
     pub handles: Option<usize>,
+    /// Whether a combine input lies where an output does, which halves their memory: `live` counts both
+    /// together. Where a combine fetches rows within a node.
+    pub shared_rows: bool,
     /// Whether a graph keeps the handles, outputs and combine inputs of its calls for as long as it can run.
     /// Without, other graphs get them once they are dropped, and calls outside of graphs do not: such graphs
     /// run one after another, each from its first to its last call, as those do that share memory of results.
@@ -163,6 +166,7 @@ impl BufferOptions {
             capacity: None,
             live: 1,
             handles: None,
+            shared_rows: false,
             graphs_keep: true,
             weights: true,
             biases: 0,
@@ -204,6 +208,11 @@ impl BufferOptions {
             false if self.is_far() => StandardPipeline::NodeCombine,
             false => StandardPipeline::NvlCombine,
         }
+    }
+
+    /// Whether a place for rows is an output and a combine input.
+    pub(in crate::buffer) fn shares_rows(&self, ranks: usize) -> bool {
+        self.shared_rows && self.combine_pipeline(ranks) == StandardPipeline::NvlCombine
     }
 
     /// Whether rows go between nodes.

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 def size_hint(ranks: int, tokens: int, hidden: int) -> int:
-    """Bytes of the rows of one output and one combine input, in units of 2 MiB."""
+    """Bytes of rows that come, and in the same place of rows that go back, in units of 2 MiB."""
     unit = 2 << 20
-    return -(-2 * ranks * tokens * 2 * hidden // unit) * unit
+    return -(-ranks * tokens * 2 * hidden // unit) * unit
 
 
 class ElasticBuffer(ExpertBuffer):
@@ -57,7 +57,7 @@ class ElasticBuffer(ExpertBuffer):
         allow_hybrid_mode: bool = True,
         allow_multiple_reduction: bool = True,
     ) -> int:
-        """Bytes of the rows of one output and one combine input."""
+        """Bytes of rows that come, and in the same place of rows that go back."""
         return size_hint(group.size(), num_max_tokens_per_rank, hidden)
 
     def dispatch(

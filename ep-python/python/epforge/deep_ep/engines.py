@@ -61,7 +61,7 @@ class Way:
 class Engines:
     """The buffers of one facade, and the stream beside the caller's on which it may run."""
 
-    def __init__(self, group: Any, comm: Any, timeout: float, shrinks: bool = False) -> None:
+    def __init__(self, group: Any, comm: Any, timeout: float, shrinks: bool = False, live: int = 1) -> None:
         distributed = require().distributed
         if group is not None:
             self.rank, self.ranks = group.rank(), group.size()
@@ -81,7 +81,7 @@ class Engines:
             self.rank, gather=gather, device=device, timeout=timeout, leaves_out_absent=shrinks
         )
         self.nodes = self.group.nodes
-        self.shrinks = shrinks
+        self.shrinks, self.live = shrinks, live
         self.stream = None if device is None else cuda.Stream()
         self._made: dict[Shape, calls.Buffer] = {}
         # Between nodes, ranks share no memory.
@@ -177,11 +177,11 @@ class Engines:
             lack = self._lack(shape, tokens)
         if lack:
             raise lack
-        self._made[shape] = calls.Buffer(self.group, **options_of(shape, tokens))
+        self._made[shape] = calls.Buffer(self.group, **options_of(shape, tokens, self.live))
 
     def _lack(self, shape: Shape, tokens: int) -> TooLarge | None:
         """What to raise if some rank has too little memory for a buffer. All ranks come here with the same numbers."""
-        usage = calls.Buffer.bytes(self.ranks, nodes=self.nodes, **options_of(shape, tokens))
+        usage = calls.Buffer.bytes(self.ranks, nodes=self.nodes, **options_of(shape, tokens, self.live))
         need = sum(usage.values()) - usage["host"]
         left = self._least_left(need)
         if left is None or left[0] >= need:
@@ -305,9 +305,13 @@ def refuse_capture() -> None:
         )
 
 
-def options_of(shape: Shape, tokens: int) -> dict[str, Any]:
-    """The options of the buffer for a shape and so many tokens."""
-    return {**asdict(shape), "tokens": tokens, "handles": HANDLES, "graphs_keep": False}
+def options_of(shape: Shape, tokens: int, live: int) -> dict[str, Any]:
+    """The options of the buffer for a shape and so many tokens, of whose places for rows so many are in use at once.
+
+    Rows are copied out before the call returns, and in as it begins, so that they need no places of their own.
+    """
+    more = {"tokens": tokens, "live": live, "handles": HANDLES, "shared_rows": True, "graphs_keep": False}
+    return {**asdict(shape), **more}
 
 
 def sent_by(buffer: calls.Buffer, arrays: tuple[Any, ...], sms: int | None) -> tuple[Received, Handle]:

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 class EPBuffer(ExpertBuffer):
     """Dispatch and combine of `deep_ep.EPBuffer`."""
 
+    #: One with `defer_epilogue`, and another call.
+    live = 2
+
     def __init__(
         self,
         group: torch.distributed.ProcessGroup,
@@ -39,7 +42,7 @@ class EPBuffer(ExpertBuffer):
             other_kind("lb_allocation_plan_or_num_bytes")()
         tell_of_ignored(QUEUES, num_allocated_qps=(num_allocated_qps, 0), sl_idx=(sl_idx, None))
         super().__init__(group, num_max_tokens_per_rank, num_gpu_timeout_secs, deterministic, explicitly_destroy)
-        self.num_bytes = num_bytes or size_hint(self.num_ranks, num_max_tokens_per_rank, hidden)
+        self.num_bytes = num_bytes or 2 * size_hint(self.num_ranks, num_max_tokens_per_rank, hidden)
         self.num_lb_bytes = 0
         self.allow_hybrid_mode = allow_hybrid_mode
         self.allow_multiple_reduction = allow_multiple_reduction
@@ -55,8 +58,8 @@ class EPBuffer(ExpertBuffer):
         allow_hybrid_mode: bool = True,
         allow_multiple_reduction: bool = True,
     ) -> int:
-        """Bytes of the rows of one output and one combine input."""
-        return size_hint(group.size(), num_max_tokens_per_rank, hidden)
+        """Bytes of rows that come, and in the same places of rows that go back: two of each."""
+        return 2 * size_hint(group.size(), num_max_tokens_per_rank, hidden)
 
     def dispatch(
         self,

@@ -83,8 +83,11 @@ class ExpertBuffer:
     #: Whether rows of one token are added up, and rounded, on each rank of its experts.
     allow_multiple_reduction: bool
 
+    #: Dispatches whose rows may wait in the buffer, and combines, at once.
+    live = 1
+
     def __init__(self, group: Any, most: int, timeout: float, deterministic: bool, explicitly_destroy: bool) -> None:
-        self.engines: Engines | None = Engines(group, None, timeout)
+        self.engines: Engines | None = Engines(group, None, timeout, live=self.live)
         if self.engines.nodes > 1:
             name, nodes = type(self).__name__, self.engines.nodes
             raise NotThereYet(f"`{name}` is for one node, and the group has {nodes}: `deep_ep.Buffer` goes there")

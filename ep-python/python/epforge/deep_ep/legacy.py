@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
+from .. import buffer as calls
 from .._core import Mismatch
 from ..results import Handle
 from ._torch import own_experts, require
-from .engines import Engines, FacadeHandle, Way, as_sent, biases_of, require_handle
+from .engines import Engines, FacadeHandle, Shape, Way, as_sent, biases_of, options_of, require_handle
 from .knobs import CHUNKS, NODES, QUEUES, tell_of_ignored
 from .low_latency import LowLatencyCalls
 from .utils.event import EventHandle, EventOverlap
@@ -38,8 +39,8 @@ class Config:
         tell_of_ignored(CHUNKS, **{it.name: (getattr(self, it.name), it.default) for it in chunks})
 
     def get_nvl_buffer_size_hint(self, hidden_bytes: int, num_ranks: int) -> int:
-        """Bytes for rows that come and rows that go back, of 4096 tokens on each rank."""
-        return 2 * HINTED_TOKENS * num_ranks * hidden_bytes
+        """Bytes for rows that come, and in the same place for rows that go back, of 4096 tokens on each rank."""
+        return HINTED_TOKENS * num_ranks * hidden_bytes
 
     def get_rdma_buffer_size_hint(self, hidden_bytes: int, num_ranks: int) -> int:
         """None: rows between nodes go through memory of the processor, beside those bytes."""
@@ -108,6 +109,18 @@ class Buffer(LowLatencyCalls):
         self.enable_shrink = enable_shrink
         #: What `get_local_buffer_tensor` gives, once it was called.
         self._plain: dict[bool, torch.Tensor] = {}
+
+    @staticmethod
+    def bytes(
+        num_ranks: int, num_tokens: int, hidden: int, num_topk: int, num_experts: int, use_fp8: bool = False
+    ) -> int:
+        """Bytes of GPU memory that dispatch and combine take for so many tokens a rank, before a buffer is made.
+
+        This is for rows of one type; those of another type take memory of their own when they are first sent.
+        """
+        shape = Shape(hidden, num_topk, num_experts, "fp8" if use_fp8 else "bf16", weights=True)
+        usage = calls.Buffer.bytes(num_ranks, **options_of(shape, num_tokens, live=1))
+        return sum(usage.values()) - usage["host"]
 
     def destroy(self) -> None:
         """Gives the memory back, whether or not the buffer was made to be destroyed."""
@@ -247,6 +260,8 @@ class Buffer(LowLatencyCalls):
             received, tables = sent.send(rows, scale, topk_weights, sms, is_counted=not num_worst_tokens)
             count = num_worst_tokens or (handle.rows if handle else received.rows)
             came, came_scale, ids, weights = received.copy(count)
+            # An error below may outlive this call, and the next one needs the place.
+            del received
             arrived = tables._core.arriving() if num_worst_tokens else None
             if arrived is not None and arrived > count:
                 raise Mismatch(f"{arrived} rows arrived, and `num_worst_tokens` is {count}")
@@ -308,8 +323,9 @@ class Buffer(LowLatencyCalls):
         ranks: int = self.group_size
         if worst:
             return -(-worst // ranks)
-        row = int(rows.shape[1]) * (int(rows.element_size()) + 2)
-        return self.num_nvl_bytes // (row * ranks)
+        # Rows go back as bfloat16, whatever they were when they came; between nodes, from places of their own.
+        places = 1 if self._engines().nodes == 1 else 2
+        return self.num_nvl_bytes // (2 * int(rows.shape[1]) * ranks * places)
 
     def _counts(self, tables: Any, topk_idx: Any, per_expert: torch.Tensor, alignment: int, worst: int) -> list[int]:
         if worst:
