@@ -83,6 +83,9 @@ class Engines:
         self.nodes = self.group.nodes
         self.shrinks, self.live = shrinks, live
         self.stream = None if device is None else cuda.Stream()
+        #: What an exponent of float32 counts, as a tensor: a call makes none, which a graph could hold.
+        place = "cpu" if device is None else f"cuda:{device}"
+        self.exponent_unit = require().tensor([1 << 23], device=place).to(require().int32)
         self._made: dict[Shape, calls.Buffer] = {}
         # Between nodes, ranks share no memory.
         self._shortages = Shortages.of_node(gather, self.rank, self.ranks) if self.nodes == 1 else None

@@ -122,7 +122,7 @@ class LowLatencyCalls:
 
         def results(packed: Packed) -> tuple[Any, ...]:
             handle = LowLatencyHandle(packed, low, topk_idx)
-            return received(handle, payload, use_ue8m0, x.device)
+            return received(handle, payload, use_ue8m0, x.device, engines.exponent_unit)
 
         inputs = (x, ids, cumulative_local_expert_recv_stats, dispatch_wait_recv_cost_stats)
         made, event, hook = phases(engines, launch, results, async_finish, return_recv_hook, *inputs)
@@ -274,7 +274,7 @@ def scales_like(experts: int, rows: int, columns: int, kind: torch.dtype, device
 
 
 def received(
-    handle: LowLatencyHandle, payload: str, use_ue8m0: bool, device: Any
+    handle: LowLatencyHandle, payload: str, use_ue8m0: bool, device: Any, exponent_unit: Any
 ) -> tuple[Any, torch.Tensor, LowLatencyHandle, Callable[[], None]]:
     """The results of a dispatch as tensors, and what fills them behind its second phase."""
     torch, packed, low = require(), handle.packed, handle.low
@@ -300,10 +300,11 @@ def received(
             counts.copy_(packed.counts)
         if turned is None:
             return
-        scale = packed.scale
-        if payload == "fp8-packed":
-            scale = scale.view(torch.int32) if use_ue8m0 else (scale.int() << 23).view(torch.float32)
-        turned.copy_(scale)
+        if payload == "fp8-packed" and not use_ue8m0:
+            # The bytes are exponents: one kernel makes floats of them and puts them in columns.
+            torch.mul(packed.scale, exponent_unit, out=turned.view(torch.int32))
+        else:
+            turned.copy_(packed.scale.view(turned.dtype))
 
     return x if turned is None else (x, turned), counts, handle, fill
 
