@@ -709,6 +709,7 @@ def one_after_another(rank: int, ranks: int, steps: int, buffers: int, seconds: 
         (torch_callers.trainer,),
         (torch_callers.server,),
         (torch_callers.warmed_up,),
+        (torch_callers.longer_prompt,),
         (torch_callers.documented,),
         (torch_calls.later_in_processes, "ElasticBuffer"),
         (torch_calls.later_in_processes, "EPBuffer"),

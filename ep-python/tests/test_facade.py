@@ -50,6 +50,8 @@ def reused(rank: int, ranks: int, gather: Gather) -> None:
     told = deep_ep.Buffer.bytes(ranks, made.tokens, own.hidden, own.topk, own.experts)
     assert told == sum(memory.values()) - memory["host"], (told, memory)
     assert (made.capacity * 2 * own.hidden, memory["combine_inputs"]) == (buffer.num_nvl_bytes, 0), memory
+    buffer.num_nvl_bytes <<= 20
+    assert buffer._most_tokens(x, 0) == 8192
 
 
 def unlike(rank: int, ranks: int, gather: Gather) -> None:

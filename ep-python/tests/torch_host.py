@@ -22,6 +22,8 @@ import epforge
 from epforge import _core
 from epforge.arrays import TORCH
 from epforge.caller import Caller
+from epforge.deep_ep import engines
+from epforge.deep_ep.engines import Engines, Shape
 from epforge.deep_ep.low_latency import LowLatencyCalls
 from epforge.low_latency import LEAST_SMS, strides_of
 
@@ -353,6 +355,19 @@ class Calls(unittest.TestCase):
             with self.assertRaises(epforge.Mismatch) as caught:
                 call()
             self.assertEqual(str(caught.exception), wanted)
+
+
+class Captures(unittest.TestCase):
+    """What a graph cannot hold."""
+
+    def test_a_buffer_is_made_before_a_capture(self) -> None:
+        made = Engines.__new__(Engines)
+        made._made = {}
+        shape = Shape(HIDDEN, TOPK, EXPERTS, "bf16", weights=True)
+        captured = mock.patch.object(torch.cuda, "is_current_stream_capturing", lambda: True)
+        refused = self.assertRaisesRegex(epforge.Capture, "which a graph cannot hold: make the call once before")
+        with mock.patch.object(engines, "has_gpu", lambda: True), captured, refused:
+            made.engine(shape, TOKENS, TOKENS)
 
 
 def microseconds(call: Callable[[], Any]) -> float:

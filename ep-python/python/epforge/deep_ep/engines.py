@@ -107,6 +107,7 @@ class Engines:
         """
         made = self._made.get(shape)
         if made is None:
+            refuse_capture()
             brought = brought_by_all(self.gather, "a buffer for a new shape", (shape, tokens))
             for rank, (other, _) in enumerate(brought):
                 if other != shape:
@@ -157,6 +158,7 @@ class Engines:
 
         Handles of earlier dispatches keep the smaller one.
         """
+        refuse_capture()
         have = self._made[shape].tokens
         # A call that grows the buffer costs as much as thousands of others: some room is left for the next one.
         with_room = max(need, have + have // 4)
@@ -164,7 +166,7 @@ class Engines:
         self._make(shape, need, with_room)
         if self.rank == 0:
             made = self._made[shape]
-            size = sum(made.memory.values()) / 2**20
+            size = (sum(made.memory.values()) - made.memory["host"]) / 2**20
             LOG.warning(
                 f"deep_ep: the buffer for {shape.payload} rows of {shape.hidden} values has grown from {have} to "
                 f"{made.tokens} tokens a rank, and takes {size:.0f} MiB: a call had {need}"
@@ -172,7 +174,6 @@ class Engines:
 
     def _make(self, shape: Shape, need: int, wanted: int = 0) -> None:
         """Makes the buffer for a shape, for ``wanted`` tokens if all ranks have memory for them, else for ``need``."""
-        refuse_capture()
         tokens = wanted or need
         lack = self._lack(shape, tokens)
         if lack and tokens > need:

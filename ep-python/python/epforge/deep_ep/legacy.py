@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 #: Tokens that size hints are for.
 HINTED_TOKENS = 4096
 
+#: Tokens of a rank that a buffer has room for at first, at most: bytes for many narrow rows would make large tables.
+MOST_AT_FIRST = 8192
+
 
 @dataclass(frozen=True)
 class Config:
@@ -257,8 +260,10 @@ class Buffer(LowLatencyCalls):
                 sent = FacadeHandle(engines, way, rows.shape[0], self._most_tokens(rows, num_worst_tokens))
             else:
                 sent = handle.sent
-            received, tables = sent.send(rows, scale, topk_weights, sms, is_counted=not num_worst_tokens)
-            count = num_worst_tokens or (handle.rows if handle else received.rows)
+            is_counted = handle is None and not num_worst_tokens
+            received, tables = sent.send(rows, scale, topk_weights, sms, is_counted)
+            arriving, entries = tables.counts() if is_counted else (0, [])
+            count = num_worst_tokens or (handle.rows if handle else arriving)
             came, came_scale, ids, weights = received.copy(count)
             # An error below may outlive this call, and the next one needs the place.
             del received
@@ -267,7 +272,9 @@ class Buffer(LowLatencyCalls):
                 raise Mismatch(f"{arrived} rows arrived, and `num_worst_tokens` is {count}")
             if handle is None:
                 made = DispatchHandle(sent, tables, is_token_in_rank, count)
-                counts = self._counts(tables, topk_idx, num_tokens_per_expert, expert_alignment, num_worst_tokens)
+                counts = entries
+                if is_counted and topk_idx is None:
+                    counts = self._counts(num_tokens_per_expert, expert_alignment)
             calls.outputs += [came, came_scale, ids, weights, sent.way.topk_idx]
         came = came if scale is None else (came, as_sent(came_scale, scale))
         has_idx, has_weights = topk_idx is not None, topk_weights is not None
@@ -325,13 +332,10 @@ class Buffer(LowLatencyCalls):
             return -(-worst // ranks)
         # Rows go back as bfloat16, whatever they were when they came; between nodes, from places of their own.
         places = 1 if self._engines().nodes == 1 else 2
-        return self.num_nvl_bytes // (2 * int(rows.shape[1]) * ranks * places)
+        return min(self.num_nvl_bytes // (2 * int(rows.shape[1]) * ranks * places), MOST_AT_FIRST)
 
-    def _counts(self, tables: Any, topk_idx: Any, per_expert: torch.Tensor, alignment: int, worst: int) -> list[int]:
-        if worst:
-            return []
-        if topk_idx is not None:
-            return list(tables.counts()[1])
+    def _counts(self, per_expert: torch.Tensor, alignment: int) -> list[int]:
+        """How many entries of all ranks name each expert here, where a dispatch does not know the experts."""
         totals = self._engines().sum_over_ranks(per_expert)
         each, more = divmod(len(totals), self.group_size)
         first = self.rank * each + min(self.rank, more)
