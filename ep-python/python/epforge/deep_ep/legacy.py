@@ -238,7 +238,7 @@ class Buffer(LowLatencyCalls):
         allocate_on_comm_stream: bool = False,
     ) -> tuple[Any, torch.Tensor | None, torch.Tensor | None, list[int] | None, DispatchHandle | None, EventOverlap]:
         """Rows to the ranks of their experts: what came, its experts and weights, counts, a handle, an event."""
-        engines, sms = self._engines(), (config or self.get_dispatch_config(self.group_size)).num_sms
+        engines, sms = self._engines(), config.num_sms if config else Buffer.num_sms
         rows, scale = x if isinstance(x, tuple) else (x, None)
         if handle is None:
             if is_token_in_rank is None or num_tokens_per_expert is None:
@@ -292,7 +292,7 @@ class Buffer(LowLatencyCalls):
         allocate_on_comm_stream: bool = False,
     ) -> tuple[torch.Tensor, torch.Tensor | None, EventOverlap]:
         """Rows back to their tokens, added up without weights: the sums, the weights' sums, an event."""
-        engines, sms = self._engines(), (config or self.get_combine_config(self.group_size)).num_sms
+        engines, sms = self._engines(), config.num_sms if config else Buffer.num_sms
         require_handle(handle, DispatchHandle, "dispatch")
         biases = biases_of(bias)
         inputs = (x, topk_weights, *biases, handle.sent.way.topk_idx)
