@@ -5,17 +5,27 @@ use std::sync::Arc;
 use ep_runtime::args::Rows;
 use ep_runtime::buffer::{
     self, BufferOptions, BufferTunes, BuiltIn, CombineInput, CombineOutput, DispatchInput,
-    ExpandOptions, ExpandedOutput, Payload, Placement, PlainOutput, Via,
+    ExpandOptions, ExpandedOutput, MemoryUsage, Payload, Placement, PlainOutput, Via,
 };
 use ep_runtime::error::CallError;
+use ep_runtime::ir::Transport;
+use ep_runtime::plan::Arch;
 use ep_runtime::tensor::DeviceTensor;
 use pyo3::prelude::*;
 
 use crate::arguments::{CallTuple, RowsTuple, call, named, rows};
 use crate::errors::{Failure, released};
-use crate::group::Group;
+use crate::group::{Group, raw_stream};
 use crate::offered::Offered;
 use crate::tensor::{Element, Tensor};
+
+/// Bytes on each rank: control, outputs, combine inputs, tables, and on the host.
+type Bytes = (u64, u64, u64, u64, u64);
+
+fn bytes_of(usage: MemoryUsage) -> Bytes {
+    let MemoryUsage { control, outputs, combine_inputs, tables, host } = usage;
+    (control, outputs, combine_inputs, tables, host)
+}
 
 /// Tokens, address of their number or 0, `x`, scales, `topk_idx`, `topk_weights`.
 type InputTuple = (usize, u64, RowsTuple, RowsTuple, u64, u64);
@@ -33,6 +43,8 @@ struct Options {
     capacity: Option<usize>,
     live: usize,
     handles: Option<usize>,
+    shared_rows: bool,
+    graphs_keep: bool,
     weights: bool,
     biases: usize,
     cached: bool,
@@ -75,6 +87,8 @@ impl Options {
             capacity: self.capacity,
             live: self.live,
             handles: self.handles,
+            shared_rows: self.shared_rows,
+            graphs_keep: self.graphs_keep,
             weights: self.weights,
             biases: self.biases,
             cached: self.cached,
@@ -173,9 +187,18 @@ impl Buffer {
 
     /// Bytes on each rank: control, outputs, combine inputs, tables, and on the host.
     #[getter]
-    fn memory(&self) -> (u64, u64, u64, u64, u64) {
-        let usage = self.inner.memory();
-        (usage.control, usage.outputs, usage.combine_inputs, usage.tables, usage.host)
+    fn memory(&self) -> Bytes {
+        bytes_of(self.inner.memory())
+    }
+
+    /// The bytes of a buffer that is not made: on each of `ranks` ranks of `nodes` nodes.
+    #[staticmethod]
+    fn memory_of(py: Python<'_>, ranks: usize, nodes: usize, options: Options) -> PyResult<Bytes> {
+        released(py, || {
+            let carrier = (nodes > 1).then_some(Transport::Rdma);
+            let options = BufferOptions { nodes, carrier, ..options.resolve()? };
+            Ok(bytes_of(MemoryUsage::of(&options, ranks, Arch::Sm90a, &BuiltIn)?))
+        })
     }
 
     fn exchange_counts(
@@ -231,10 +254,10 @@ impl Buffer {
         })
     }
 
-    /// A combine input in the window.
-    fn offer(&self, py: Python<'_>, rank: usize) -> PyResult<Offered> {
+    /// A combine input in the window, for a call on a stream.
+    fn offer(&self, py: Python<'_>, rank: usize, stream: u64) -> PyResult<Offered> {
         released(py, || {
-            let inner = Arc::new(self.inner.offer(rank)?);
+            let inner = Arc::new(self.inner.offer_on(rank, raw_stream(stream))?);
             Ok(Offered { inner, rank, home: self.home.clone() })
         })
     }

@@ -14,6 +14,7 @@ mod group;
 mod low_latency;
 mod offered;
 mod per_rank;
+mod spread;
 mod tensor;
 
 use pyo3::prelude::*;
@@ -35,6 +36,8 @@ mod _core {
     use super::per_rank::{PerRankKernels, PerRankSent};
     #[pymodule_export]
     use super::run_command;
+    #[pymodule_export]
+    use super::spread::SpreadKernel;
     #[pymodule_export]
     use super::tensor::Tensor;
 

@@ -58,7 +58,7 @@ impl Shape {
         Ok(Shape { group, tokens, hidden, topk, local_experts, expert_begin })
     }
 
-    fn expert_begin(&self, rank: usize) -> Result<DeviceTensor<i32, 1>, Failure> {
+    pub(crate) fn expert_begin(&self, rank: usize) -> Result<DeviceTensor<i32, 1>, Failure> {
         Ok(self.expert_begin[self.group.local_index(rank)?].clone())
     }
 

@@ -158,6 +158,68 @@ def graphs(rank: int, ranks: int) -> None:
         print(f"graph of dispatch and combine, 128 tokens: {statistics.median(times):.1f} us", flush=True)
 
 
+def elastic_graphs(rank: int, ranks: int) -> None:
+    """vLLM's decode with the second API: the layers of a model in a graph for each size of a batch, replayed in any
+    order beside eager calls. One graph has more layers than a buffer has handles."""
+    buffer = deep_ep.ElasticBuffer(
+        dist.group.WORLD, num_max_tokens_per_rank=2048, hidden=HIDDEN, num_topk=TOPK, allow_multiple_reduction=False
+    )
+
+    def layer(x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, beside: bool) -> torch.Tensor:
+        rows, came, factors, handle, _ = buffer.dispatch(
+            x, ids, weights, num_experts=EXPERTS, num_max_tokens_per_rank=x.shape[0], do_cpu_sync=False
+        )
+        factor = torch.where(came >= 0, factors, 0).sum(1, keepdim=True)
+        made = (rows.float() * factor).to(torch.bfloat16)
+        sums, _, event = buffer.combine(made, handle, async_with_compute_stream=beside)
+        if beside:
+            event.current_stream_wait()
+        return sums
+
+    graphs = {}
+    for tokens, layers in ((128, 300), (32, 4), (1, 4), (512, 4)):
+        given = [it.contiguous() for it in drawn(tokens)]
+        out = torch.empty_like(given[0])
+
+        def call(given: Any = given, out: torch.Tensor = out, layers: int = layers) -> None:
+            x = given[0]
+            for number in range(layers):
+                x = layer(x, *given[1:], beside=number % 2 == 1)
+            out.copy_(x)
+
+        layer(*given, beside=True)
+        torch.cuda.synchronize()
+        dist.barrier()
+        graphs[tokens] = (captured(f"{layers} layers of {tokens} tokens", call), given, out)
+    together = random.Random(3)
+    for turn in range(40):
+        tokens = together.choice(list(graphs))
+        graph, given, out = graphs[tokens]
+        x, ids, weights = drawn(tokens)
+        weights = weights.softmax(1)
+        for it, fresh in zip(given, (x, ids, weights), strict=True):
+            it.copy_(fresh)
+        graph.replay()
+        if turn % 3 == 0:
+            assert calc_diff(layer(x, ids, weights, beside=False), x) < 1e-4, turn
+        # Each layer rounds a few times.
+        assert calc_diff(out, x) < 1e-2, (turn, tokens)
+
+
+def captured(what: str, call: Any) -> torch.cuda.CUDAGraph:
+    """A graph of a call. If it fails, the first error says why: torch raises another one as it ends the capture."""
+    graph = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.graph(graph):
+            call()
+    except Exception as error:
+        first: BaseException = error
+        while first.__context__ is not None:
+            first = first.__context__
+        raise AssertionError(f"{what} cannot be captured: {first!r}") from first
+    return graph
+
+
 def gone_in_a_capture(rank: int, ranks: int) -> None:
     """A buffer and low-latency calls that go while torch captures: as its collector of garbage may have them go."""
     buffer, others = made(128, weights=False), [made(128, weights=False)]
@@ -631,6 +693,7 @@ def one_after_another(rank: int, ranks: int, steps: int, buffers: int, seconds: 
         (full_size,),
         (offered,),
         (graphs,),
+        (elastic_graphs,),
         (gone_in_a_capture,),
         (behind_an_event,),
         (kernel_times,),
@@ -645,6 +708,8 @@ def one_after_another(rank: int, ranks: int, steps: int, buffers: int, seconds: 
         (torch_calls.low_latency_per_rank,),
         (torch_callers.trainer,),
         (torch_callers.server,),
+        (torch_callers.warmed_up,),
+        (torch_callers.longer_prompt,),
         (torch_callers.documented,),
         (torch_calls.later_in_processes, "ElasticBuffer"),
         (torch_calls.later_in_processes, "EPBuffer"),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import unittest
 from functools import partial
+from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import ml_dtypes
 import numpy as np
@@ -12,6 +15,7 @@ import numpy as np
 import epforge
 import numpy_torch
 from epforge import deep_ep
+from epforge.deep_ep import engines, shortage
 from problems import Problem, problem
 from processes import Gather, fails_with, run_ranks
 from test_nodes import same_bits
@@ -40,6 +44,14 @@ def reused(rank: int, ranks: int, gather: Gather) -> None:
     weights = numpy_torch.as_tensor(np.ones((len(came), own.topk), np.float32))
     sums, _, _ = buffer.combine(came, handle, topk_weights=weights)
     same_bits(sums, (own.x[rank].astype(np.float32) * own.times(rank)).astype(ml_dtypes.bfloat16))
+    # The bytes that were asked for, of rows alone, are all that they take.
+    made = next(it for it in buffer._engines()._made.values() if it.weights)
+    memory = made.memory
+    told = deep_ep.Buffer.bytes(ranks, made.tokens, own.hidden, own.topk, own.experts)
+    assert told == sum(memory.values()) - memory["host"], (told, memory)
+    assert (made.capacity * 2 * own.hidden, memory["combine_inputs"]) == (buffer.num_nvl_bytes, 0), memory
+    buffer.num_nvl_bytes <<= 20
+    assert buffer._most_tokens(x, 0) == 8192
 
 
 def unlike(rank: int, ranks: int, gather: Gather) -> None:
@@ -76,12 +88,81 @@ def unfit(rank: int, ranks: int, gather: Gather) -> None:
     fails_with(no_handle, partial(buffer.combine, x, x))
     low_latency = "the handle is a Tensor, and no result of `low_latency_dispatch`"
     fails_with(low_latency, partial(buffer.low_latency_combine, x, way["topk_idx"], weights, x))
+    few = partial(buffer.low_latency_dispatch, x, way["topk_idx"], num_experts=own.experts)
+    too_many = (
+        "`num_max_dispatch_tokens_per_rank` is 8193, and low-latency calls take 1 to 8192 tokens a rank: serve smaller "
+        "batches, or call `dispatch` for more"
+    )
+    fails_with(too_many, partial(few, num_max_dispatch_tokens_per_rank=8193))
+    more_than_said = f"`x` has {len(x)} tokens, and `num_max_dispatch_tokens_per_rank` is 3"
+    fails_with(more_than_said, partial(few, num_max_dispatch_tokens_per_rank=3))
     came, *_ = buffer.dispatch(x, **way)
     same_bits(came, own.received(rank)[0])
     arrived = len(came)
     fails_with(
         f"{arrived} rows arrived, and `num_worst_tokens` is {arrived - 1}",
         partial(buffer.dispatch, x, **way, num_worst_tokens=arrived - 1),
+    )
+
+
+class Heard(logging.Handler):
+    """What a process says in its log."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+        logging.getLogger("epforge").addHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+
+def larger(rank: int, ranks: int, gather: Gather, shares_memory: bool) -> None:
+    """One rank has more tokens than any rank before: the buffers of all ranks grow, and say so once."""
+    with mock.patch.object(shortage, "SHARED", shortage.SHARED if shares_memory else Path("/nowhere")):
+        buffer = facade(rank, ranks, gather)
+    heard, kept = Heard(), []
+    buffer.num_nvl_bytes = 0
+    with mock.patch.object(engines, "LEAST_TOKENS", 8):
+        for turn, tokens in enumerate(([5, 4], [4, 11], [10, 0], [40, 13])):
+            own = problem(ranks, tokens=tokens, seed=turn)
+            x, way = numpy_torch.as_tensor(own.x[rank]), given(own, rank, buffer)
+            came, *_, handle, _ = buffer.dispatch(x, **way)
+            same_bits(came, own.received(rank)[0])
+            kept.append((own, came, handle))
+    # Handles from before go on.
+    for own, came, handle in kept:
+        sums, _, _ = buffer.combine(came, handle)
+        same_bits(sums, (own.x[rank].astype(np.float32) * own.times(rank)).astype(ml_dtypes.bfloat16))
+    said = "the buffer for bf16 rows of 128 values has grown from {} to {} tokens a rank"
+    wanted = [said.format(8, 11), said.format(11, 40)] if rank == 0 else []
+    assert len(heard.lines) == len(wanted), heard.lines
+    assert all(it in line for it, line in zip(wanted, heard.lines, strict=True)), heard.lines
+
+
+def with_knobs(rank: int, ranks: int, gather: Gather) -> None:
+    """Arguments that change nothing are named, once each; the memory of a buffer is there for who asks for it."""
+    numpy_torch.import_as_torch()
+    heard, group = Heard(), numpy_torch.ProcessGroup(rank, ranks, gather)
+    deep_ep.Buffer(group, num_qps_per_rank=24)
+    deep_ep.Config(8)
+    assert heard.lines == [], heard.lines
+    for _ in range(2):
+        buffer = deep_ep.Buffer(group, 1000, 64, num_qps_per_rank=16, allow_mnnvl=True)
+        deep_ep.Config(8, num_max_nvl_chunked_recv_tokens=512)
+    assert [line.partition(" changes nothing: ")[0] for line in heard.lines] == [
+        "deep_ep: `num_qps_per_rank=16`",
+        "deep_ep: `allow_mnnvl=True`",
+        "deep_ep: `num_max_nvl_chunked_recv_tokens=512`",
+    ], heard.lines
+    plain = buffer.get_local_buffer_tensor(numpy_torch.float32, offset=200)
+    plain[...] = 7
+    few = buffer.get_local_buffer_tensor(numpy_torch.float32, (2, 3), 196)
+    assert plain.shape == (200,) and few.tolist() == [[0, 7, 7], [7, 7, 7]], (plain.shape, few)
+    assert buffer.get_local_buffer_tensor(numpy_torch.uint8, use_rdma_buffer=True).shape == (64,)
+    fails_with(
+        "[201] elements of float32 from byte 200 on are more than the 200 there",
+        partial(buffer.get_local_buffer_tensor, numpy_torch.float32, (201,), 200),
     )
 
 
@@ -96,3 +177,11 @@ class Facade(unittest.TestCase):
 
     def test_calls_that_do_not_fit(self) -> None:
         self.assertEqual(run_ranks(2, unfit), [])
+
+    def test_arguments_that_change_nothing(self) -> None:
+        self.assertEqual(run_ranks(2, with_knobs), [])
+
+    def test_a_larger_batch_than_all_before(self) -> None:
+        for shares_memory in (True, False):
+            with self.subTest(shares_memory=shares_memory):
+                self.assertEqual(run_ranks(2, larger, shares_memory), [])

@@ -509,8 +509,8 @@ class Refusals(unittest.TestCase):
             ),
         ):
             self.refused(wanted, lambda options=options: epforge.LowLatency(group, **{**shape, **options}))
-        with self.assertRaisesRegex(epforge.Plan, "max_tokens.*1025.*1..=1024"):
-            epforge.LowLatency(group, **{**shape, "tokens": 1025})
+        with self.assertRaisesRegex(epforge.Plan, "max_tokens.*8193.*1..=8192"):
+            epforge.LowLatency(group, **{**shape, "tokens": 8193})
         with self.assertRaisesRegex(epforge.Plan, "hidden.*100"):
             epforge.LowLatency(group, **{**shape, "hidden": 100})
 

@@ -219,6 +219,37 @@ class Lifetimes(unittest.TestCase):
         message = "an expert"
         raise ValueError(message)
 
+    def test_memory_is_known_before_a_buffer_is_made(self) -> None:
+        own = problem(2, tokens=[4, 4])
+        shape = {"tokens": 4, "hidden": own.hidden, "topk": own.topk, "experts": own.experts}
+        for options in ({"weights": False, "live": 1}, {"payload": "fp8", "handles": 7}):
+            told = epforge.Buffer.bytes(2, **shape, **options)
+            self.assertEqual(told, made(epforge.Group.on_host(2), own, **options).memory)
+        # Two outputs of 32768 rows of 14336 bytes, and as many rows to combine; or one place for both.
+        shape = {"tokens": 4096, "hidden": 7168, "topk": 8, "experts": 256}
+        for options, places in (({}, (2, 2)), ({"live": 1, "shared_rows": True, "payload": "fp8"}, (1, 0))):
+            told = epforge.Buffer.bytes(8, **shape, **options)
+            found = (told["outputs"] // (32768 * 14336), told["combine_inputs"] // (32768 * 14336))
+            self.assertEqual(found, places)
+        with self.assertRaisesRegex(TypeError, "unexpected keyword argument 'tokns'"):
+            epforge.Buffer.bytes(8, tokns=4096, **shape)
+
+    def test_a_place_for_rows_is_an_output_or_a_combine_input(self) -> None:
+        own = problem(2, tokens=[4, 4])
+        few = {"push_combine": False, "one_launch": False, "handles": 4}
+        buffer = made(epforge.Group.on_host(2), own, weights=False, live=1, shared_rows=True, **few)
+        self.assertEqual(buffer.memory["combine_inputs"], 0)
+        for _ in range(2):
+            pairs = sent(own, buffer)
+            rows, handles = [received.x for received, _ in pairs], [handle for _, handle in pairs]
+            with self.assertRaisesRegex(epforge.AllInUse, "rank 0: all 1 outputs are in use"):
+                buffer.combine(rows[0], handles[0])
+            del pairs
+            back = [buffer.combine(rows[r], handles[r]) for r in range(2)]
+            for rank, sums in enumerate(back):
+                wanted = own.x[rank].astype(np.float32) * own.times(rank)
+                np.testing.assert_array_equal(sums.x.astype(np.float32), wanted)
+
     def test_two_buffers_share_a_group(self) -> None:
         own, other = problem(2, tokens=[4, 2]), problem(2, tokens=[3, 5], hidden=192, topk=2, experts=5)
         group = epforge.Group.on_host(2)
@@ -244,6 +275,16 @@ class Arrays(unittest.TestCase):
         for rank, (received, _) in enumerate(pairs):
             np.testing.assert_array_equal(received.x, own.received(rank)[0])
             np.testing.assert_array_equal(received.topk_weights, own.received(rank)[2])
+
+    def test_results_are_no_views(self) -> None:
+        # Rows lie apart in the window, as they are no whole lines.
+        own = problem(2, tokens=[6, 6], hidden=144)
+        buffer = made(epforge.Group.on_host(2), own)
+        pairs = [buffer.dispatch(own.x[r], own.topk_idx[r], own.topk_weights[r], rank=r) for r in range(2)]
+        sums = [buffer.combine(received.x, handle, received.topk_weights) for received, handle in pairs]
+        for (received, _), combined in zip(pairs, sums, strict=True):
+            for array in (*received.copy(), combined.x, combined.weights):
+                self.assertTrue(array is None or array.flags.owndata)
 
     def test_where_arrays_lie(self) -> None:
         array = np.arange(12, dtype=np.float32).reshape(3, 4)

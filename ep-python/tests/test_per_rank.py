@@ -8,6 +8,7 @@ import subprocess
 import sys
 import unittest
 import unittest.mock
+from functools import partial
 from typing import Any
 
 import ml_dtypes
@@ -18,8 +19,8 @@ import numpy_torch
 import test_low_latency as others
 import test_nodes
 from epforge import deep_ep
-from problems import Problem
-from processes import Gather, run_ranks
+from problems import Problem, problem
+from processes import Gather, fails_with, run_ranks
 from test_low_latency import drawn, made, made_by_experts
 
 PAYLOADS = ("bf16", "fp8", "fp8-packed")
@@ -46,9 +47,19 @@ def few_tokens(rank: int, ranks: int, gather: Gather) -> None:
     combined, _, hook = buffer.low_latency_combine(came, ids, weights, handle, return_recv_hook=True)
     hook()
     test_nodes.same_bits(combined, PerRank().expected(own, rank, octaves=1))
-    # A tensor that is not the dispatch's own one, on a rank without tokens too.
-    combined, *_ = buffer.low_latency_combine(came, ids.clone(), weights, handle)
+    # Experts that are not the dispatch's own tensor: equal ones, in another order, fewer; on a rank without tokens too.
+    turned = [it[:, ::-1].clone() for it in (ids, weights)]
+    for others_ids, factors in ((ids.clone(), weights), turned):
+        combined, *_ = buffer.low_latency_combine(came, others_ids, factors, handle)
+        test_nodes.same_bits(combined, PerRank().expected(own, rank, octaves=1))
+    fewer, own.topk_idx = ids.clone(), [it.copy() for it in own.topk_idx]
+    for it in (fewer, own.topk_idx[rank]):
+        it[:, 1] = -1
+    combined, *_ = buffer.low_latency_combine(came, fewer, weights, handle)
     test_nodes.same_bits(combined, PerRank().expected(own, rank, octaves=1))
+    assert handle.low._combiners == {}, "the sums came the slower way"
+    wrong = partial(buffer.low_latency_combine, came, ids[:, :2].clone(), weights, handle)
+    fails_with(f"`topk_idx` is [{len(ids)}, 2], and has to be [{len(ids)}, 3]", wrong)
 
 
 def chosen(rank: int, ranks: int, gather: Gather) -> None:
@@ -251,6 +262,18 @@ class PerRank(unittest.TestCase):
         # One rounding more for each rank.
         self.assertLess(worst[2, "per-rank"], 3 * 2.0**-8)
         self.assertGreater(worst[2, "per-rank"], 0)
+
+    def test_as_many_tokens_as_a_chunk_of_a_prompt(self) -> None:
+        own = problem(2, tokens=[1100, 3], hidden=16, topk=1, experts=2)
+        for way in ("per-expert", "per-rank"):
+            with self.subTest(way=way):
+                low = epforge.LowLatency(epforge.Group.on_host(2), tokens=2048, hidden=16, topk=1, experts=2, way=way)
+                sent = dispatched(own, low)
+                rows = [packed.x for packed in sent]
+                back = [low.combine(rows[r], sent[r], own.topk_weights[r]) for r in range(2)]
+                for ids, x, weights, sums in zip(own.topk_idx, own.x, own.topk_weights, back, strict=True):
+                    factor = np.where(ids >= 0, weights, 0)
+                    np.testing.assert_array_equal(sums.x.astype(np.float32), x.astype(np.float32) * factor)
 
 
 class Refused(unittest.TestCase):

@@ -56,7 +56,7 @@ class Signatures(unittest.TestCase):
         self.assertNotIn("torch", sys.modules)
         with self.assertRaisesRegex(epforge.Missing, "tensors of torch, which is not installed"):
             deep_ep.Buffer(None)
-        self.assertEqual(deep_ep.Config(24).get_nvl_buffer_size_hint(14336, 8), 2 * 4096 * 8 * 14336)
+        self.assertEqual(deep_ep.Config(24).get_nvl_buffer_size_hint(14336, 8), 4096 * 8 * 14336)
         self.assertEqual(deep_ep.Buffer.get_dispatch_config(7).num_sms, deep_ep.Buffer.num_sms)
 
 

@@ -13,7 +13,7 @@ import torch.distributed as dist
 import epforge
 from epforge import deep_ep
 from epforge.deep_ep.utils import EventHandle, EventOverlap
-from epforge.deep_ep.utils.math import calc_diff
+from epforge.deep_ep.utils.math import calc_diff, per_token_cast_back, per_token_cast_to_fp8
 from torch_calls import EXPERTS, HIDDEN, PLACE, TOPK, arrivals, gathered, ranks_in_processes, routed, times, whole
 
 
@@ -36,6 +36,8 @@ def trainer(rank: int, ranks: int) -> None:
         event.current_stream_wait()
         assert torch.equal(rows, arrivals(x, ids, rank, ranks)) and isinstance(counts, list)
         assert came_ids.dtype == torch.int64 and came_weights.dtype == torch.float32
+        # It gives their memory back while the experts that all tokens share run.
+        assert all(it._base is None for it in (rows, came_ids, came_weights))
         handles.append((handle, rows, came_weights))
     # Backwards, the last layer first.
     for handle, rows, came_weights in reversed(handles):
@@ -44,7 +46,7 @@ def trainer(rank: int, ranks: int) -> None:
             previous_event=EventOverlap(EventHandle()), **beside,
         )  # fmt: skip
         event.current_stream_wait()
-        assert torch.equal(sums.float(), x.float() * times(ids, ranks))
+        assert torch.equal(sums.float(), x.float() * times(ids, ranks)) and sums._base is None
         assert torch.equal(sum_weights, torch.where(ids >= 0, weights, 0))
         back, none, *_, event = buffer.dispatch(x, handle=handle, previous_event=EventOverlap(EventHandle()), **beside)
         event.current_stream_wait()
@@ -106,6 +108,34 @@ def decode(buffer: deep_ep.Buffer, most: int, tokens: int, seed: int) -> None:
         assert torch.equal(out.float(), x.float() * factor)
 
 
+def longer_prompt(rank: int, ranks: int) -> None:
+    """A prefill of one rank that is longer than the warm-up, of both types of rows, and shorter ones after it."""
+    buffer = deep_ep.Buffer(dist.group.WORLD, 2 * HIDDEN * ranks * 16)
+    for tokens in (8, 16, (40, 3)[rank], (5, 60)[rank], 9):
+        x, (ids, weights) = whole(tokens), routed(tokens)
+        per_rank, per_node, per_expert, in_rank, _ = buffer.get_dispatch_layout(ids, EXPERTS)
+        for rows in (x, per_token_cast_to_fp8(x)):
+            came, _, came_weights, _, handle, _ = buffer.dispatch(
+                rows, num_tokens_per_rank=per_rank, num_tokens_per_rdma_rank=per_node, is_token_in_rank=in_rank,
+                num_tokens_per_expert=per_expert, topk_idx=ids, topk_weights=weights,
+            )  # fmt: skip
+            wanted = arrivals(x, ids, rank, ranks)
+            assert torch.equal(came, wanted) if rows is x else calc_diff(per_token_cast_back(*came), wanted) < 1e-3
+            sums, sum_weights, _ = buffer.combine(wanted, handle, came_weights)
+            assert torch.equal(sums.float(), x.float() * times(ids, ranks))
+            assert torch.equal(sum_weights, torch.where(ids >= 0, weights, 0))
+
+
+def warmed_up(rank: int, ranks: int) -> None:
+    """A short first call, and then as many tokens as the buffer was made for: its memory is there from the start."""
+    buffer = deep_ep.ElasticBuffer(dist.group.WORLD, num_max_tokens_per_rank=16)
+    with unittest.TestCase().assertNoLogs("epforge"):
+        for tokens, most in ((3, 4), (16, None)):
+            x, (ids, _) = whole(tokens), routed(tokens)
+            rows, *_ = buffer.dispatch(x, ids, num_experts=EXPERTS, num_max_tokens_per_rank=most)
+            assert torch.equal(rows, arrivals(x, ids, rank, ranks))
+
+
 def documented(rank: int, ranks: int) -> None:
     """The programs of the page, with smaller numbers."""
     page = (Path(__file__).parents[2] / "docs" / "python.md").read_text()
@@ -144,6 +174,12 @@ class Callers(unittest.TestCase):
 
     def test_a_server(self) -> None:
         ranks_in_processes(2, PLACE, server)
+
+    def test_a_longer_prompt_than_all_before(self) -> None:
+        ranks_in_processes(2, PLACE, longer_prompt)
+
+    def test_a_short_first_call(self) -> None:
+        ranks_in_processes(2, PLACE, warmed_up)
 
     def test_the_programs_of_the_page(self) -> None:
         ranks_in_processes(2, PLACE, documented)

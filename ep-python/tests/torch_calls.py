@@ -379,7 +379,6 @@ def says(buffer: deep_ep.Buffer, x: Any, ids: Any, weights: Any, handle: Any, ro
             lambda: buffer.low_latency_dispatch(x, ids, 12, EXPERTS, async_finish=True, return_recv_hook=True),
             "`async_finish` is for calls without",
         ),
-        (lambda: buffer.get_local_buffer_tensor(torch.int8), "`get_local_buffer_tensor` is not there yet"),
     ):
         refused(call, wanted)
 

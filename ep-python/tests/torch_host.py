@@ -16,11 +16,14 @@ from typing import Any
 from unittest import mock
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import epforge
 from epforge import _core
 from epforge.arrays import TORCH
 from epforge.caller import Caller
+from epforge.deep_ep import engines
+from epforge.deep_ep.engines import Engines, Shape
 from epforge.deep_ep.low_latency import LowLatencyCalls
 from epforge.low_latency import LEAST_SMS, strides_of
 
@@ -36,12 +39,14 @@ class Kernels:
 
     local_experts = LOCAL
     window_bytes = 0
+    #: Scales of a row.
+    blocks = HIDDEN // 128
 
     def __init__(self, group: Any, numbers: list[int], form: str, *more: Any) -> None:
         if form == "fp4":
             raise _core.Mismatch("payload `fp4` is none of bf16, fp8, fp8-packed")
         self.form = form
-        dtype, shape = {"fp8": "float32", "fp8-packed": "uint8"}.get(form), [LOCAL, ROWS, HIDDEN // 128]
+        dtype, shape = {"fp8": "float32", "fp8-packed": "uint8"}.get(form), [LOCAL, ROWS, self.blocks]
         strides = [math.prod(shape[1:]), 1, ROWS] if form == "fp8" else None
         begin = 0 if dtype is None else math.prod(shape)
         self.tables = [
@@ -124,7 +129,22 @@ class Facade(LowLatencyCalls):
         self.low = made(payload=payload, way=way)
 
     def _engines(self) -> Any:
-        return SimpleNamespace(low_latency=lambda *shape: self.low, nodes=1, shrinks=False, group=self.low.group)
+        unit = torch.tensor([1 << 23], dtype=torch.int32)
+        calls = {"low_latency": lambda *shape: self.low, "group": self.low.group, "exponent_unit": unit}
+        return SimpleNamespace(**calls, nodes=1, shrinks=False)
+
+
+class Kinds(TorchDispatchMode):
+    """Notes the operations of torch that are more than another look at memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.launched: list[str] = []
+
+    def __torch_dispatch__(self, call: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not call.is_view:
+            self.launched.append(call.overloadpacket.__name__)
+        return call(*args, **(kwargs or {}))
 
 
 def drawn(tokens: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -204,6 +224,28 @@ class Calls(unittest.TestCase):
                 hook()
                 self.assertEqual((sums.shape, sums.data_ptr()), ((5, HIDDEN), combiner.calls[-1 - (given is None)][5]))
             self.assertIs(sums, out)
+            # Rows that are left in place are read where they are.
+            left = handle.next_input = torch.zeros_like(rows)
+            facade.low_latency_combine(rows, ids, weights, handle, zero_copy=True)
+            self.assertEqual(combiner.calls[-1][2], left.data_ptr())
+
+    @mock.patch.object(Kernels, "blocks", 4)
+    def test_scales_that_are_powers_of_two_take_one_kernel(self) -> None:
+        x, ids, _ = drawn(5)
+        wide = x.repeat(1, 2)
+        for packs, kind in ((False, torch.float32), (True, torch.int32)):
+            facade = Facade("fp8-packed")
+            facade.low.hidden = 2 * HIDDEN
+            how = {"round_scale": True, "use_ue8m0": packs, "return_recv_hook": True}
+            (_, scale), _, handle, _, hook = facade.low_latency_dispatch(wide, ids, TOKENS, EXPERTS, **how)
+            exponents = handle.packed.arriving("scale")
+            exponents.copy_(torch.randint(100, 150, exponents.shape, dtype=torch.uint8))
+            with Kinds() as kinds:
+                hook()
+            self.assertEqual(kinds.launched, ["copy_" if packs else "mul"])
+            wanted = exponents.view(torch.int32) if packs else torch.exp2(exponents.float() - 127)
+            self.assertEqual((scale.dtype, scale.stride(1)), (kind, 1))
+            self.assertTrue(torch.equal(scale, wanted))
 
     def test_statistics_and_waits(self) -> None:
         low = made()
@@ -313,6 +355,19 @@ class Calls(unittest.TestCase):
             with self.assertRaises(epforge.Mismatch) as caught:
                 call()
             self.assertEqual(str(caught.exception), wanted)
+
+
+class Captures(unittest.TestCase):
+    """What a graph cannot hold."""
+
+    def test_a_buffer_is_made_before_a_capture(self) -> None:
+        made = Engines.__new__(Engines)
+        made._made = {}
+        shape = Shape(HIDDEN, TOPK, EXPERTS, "bf16", weights=True)
+        captured = mock.patch.object(torch.cuda, "is_current_stream_capturing", lambda: True)
+        refused = self.assertRaisesRegex(epforge.Capture, "which a graph cannot hold: make the call once before")
+        with mock.patch.object(engines, "has_gpu", lambda: True), captured, refused:
+            made.engine(shape, TOKENS, TOKENS)
 
 
 def microseconds(call: Callable[[], Any]) -> float:

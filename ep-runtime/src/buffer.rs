@@ -82,7 +82,10 @@ impl Buffer {
         let kernels = Kernels::load(group, programs, options.combine_pipeline(ranks), usual_sms)?;
         let own = group.local().map(|rank| RankMemory::new(group, rank, &options, &kernels));
         let own = own.collect::<Result<Vec<_>, _>>()?;
-        let shared = Shared { kernels, ranks: own, memory, traffic, options, group: group.clone() };
+        let (has_shared_rows, ranks) = (options.shares_rows(ranks), own);
+        let of = group.clone();
+        let shared =
+            Shared { kernels, ranks, memory, traffic, has_shared_rows, options, group: of };
         // A call may wait for every rank: none is made before all of them have loaded their kernels.
         group.gather("make the first call", 0)?;
         Ok(Buffer { shared: Arc::new(shared) })
@@ -155,7 +158,7 @@ impl Buffer {
         let shared = &self.shared;
         self.require_no_wait(rank, call)?;
         input.check(self.options())?;
-        let received = Received::take(shared, rank)?;
+        let received = Received::take(shared, rank, call)?;
         let mut handle = self.take_handle(rank, input, call)?;
         if let Some(one_launch) = shared.kernels.one_launch() {
             self.count_and_send(one_launch, &mut handle, input, &received, call)?;
@@ -174,7 +177,7 @@ impl Buffer {
             return Ok((handle, received));
         }
         let counts = self.bind_counts(&handle, input, call)?;
-        let leases = || Box::new((handle.lease().clone(), received.lease().clone())) as Kept;
+        let leases = || Box::new((handle.lease().kept(), received.lease().kept())) as Kept;
         let turn = shared.group.begin(rank, call, leases)?;
         handle.begin(&turn)?;
         counts.iter().flatten().try_for_each(|bound| bound.launch(&turn, call))?;
@@ -196,7 +199,7 @@ impl Buffer {
     ) -> Result<(), CallError> {
         let (shared, rank) = (&self.shared, handle.rank());
         let bound = self.bind_one_launch(kernel, handle, input, received, call)?;
-        let leases = || Box::new((handle.lease().clone(), received.lease().clone())) as Kept;
+        let leases = || Box::new((handle.lease().kept(), received.lease().kept())) as Kept;
         let turn = shared.group.begin(rank, call, leases)?;
         handle.begin(&turn)?;
         bound.launch(&turn, call)?;
@@ -220,7 +223,7 @@ impl Buffer {
         shared.group.check(handle.rank())?;
         self.require_no_wait(handle.rank(), call)?;
         input.check(self.options())?;
-        let received = Received::take(shared, handle.rank())?;
+        let received = Received::take(shared, handle.rank(), call)?;
         self.send_counted(handle, input, &received, call)?;
         Ok(received)
     }
@@ -277,7 +280,7 @@ impl Buffer {
     ) -> Result<(), CallError> {
         let (shared, rank) = (&self.shared, handle.rank());
         let counts = self.bind_counts(handle, input, call)?;
-        let turn = shared.group.begin(rank, call, || Box::new(handle.lease().clone()))?;
+        let turn = shared.group.begin(rank, call, || handle.lease().kept())?;
         handle.begin(&turn)?;
         counts.iter().flatten().try_for_each(|bound| bound.launch(&turn, call))?;
         handle.counting(&mut shared.rank(rank)?.state());
@@ -307,7 +310,7 @@ impl Buffer {
         let (shared, rank) = (&self.shared, handle.rank());
         shared.same_tokens(handle, input)?;
         shared.group.check(rank)?;
-        let received = Received::take_cached(shared, rank)?;
+        let received = Received::take_cached(shared, rank, call)?;
         let stripes = self.bind_stripes(handle, call)?;
         let rows = self.bind_cached(handle, input, &received, call)?;
         match &stripes {
@@ -326,7 +329,7 @@ impl Buffer {
         call: &CallOptions,
     ) -> Result<(), CallError> {
         let group = &self.shared.group;
-        let leases = || Box::new((handle.lease().clone(), received.lease().clone())) as Kept;
+        let leases = || Box::new((handle.lease().kept(), received.lease().kept())) as Kept;
         let turn = group.begin(handle.rank(), call, leases)?;
         launches.iter().try_for_each(|bound| bound.launch(&turn, call))?;
         // A call that is made now does not find what a replay will make.
@@ -348,7 +351,12 @@ impl Buffer {
 
     /// Takes a combine input in the window, for experts that do not write in place.
     pub fn offer(&self, rank: usize) -> Result<Offered, CallError> {
-        Offered::take(&self.shared, rank)
+        self.offer_on(rank, Stream::OWN)
+    }
+
+    /// A combine input for a call on this stream, which may be captured.
+    pub fn offer_on(&self, rank: usize, stream: Stream) -> Result<Offered, CallError> {
+        Offered::take(&self.shared, rank, stream)
     }
 
     /// Returns rows to their tokens and sums them, together with `biases`.
@@ -372,7 +380,7 @@ impl Buffer {
         let rank = handle.rank();
         shared.group.check(rank)?;
         let bound = self.bind_combine(handle, input, biases, output, call)?;
-        let leases = || Box::new((handle.lease().clone(), input.leases())) as Kept;
+        let leases = || Box::new((handle.lease().kept(), input.kept())) as Kept;
         let turn = shared.group.begin(rank, call, leases)?;
         bound.launch(&turn, call)?;
         shared.group.end(turn, call)

@@ -37,6 +37,8 @@ pub(crate) struct FakeBackend {
     pub(crate) launches: AtomicU32,
     /// Whether its streams are being captured.
     pub(crate) is_captured: AtomicBool,
+    /// What graphs keep.
+    pub(crate) kept: Mutex<Vec<Kept>>,
     /// How often the handle of a stream was given to a new one.
     pub(crate) renewed: AtomicU64,
     /// How a card reaches device memory: not at all, by its address, by a dma-buf.
@@ -76,6 +78,7 @@ impl FakeBackend {
             sms: AtomicU32::new(132),
             launches: AtomicU32::new(0),
             is_captured: AtomicBool::new(false),
+            kept: Mutex::default(),
             renewed: AtomicU64::new(0),
             card_access: AtomicU32::new(0),
             has_gpus: AtomicBool::new(false),
@@ -293,8 +296,9 @@ impl Backend for FakeBackend {
         no_captures()
     }
 
-    fn keep(&self, _: usize, _: Stream, _: Kept) -> Result<(), BackendError> {
-        no_captures()
+    fn keep(&self, _: usize, _: Stream, kept: Kept) -> Result<(), BackendError> {
+        self.kept.lock().unwrap().push(kept);
+        Ok(())
     }
 
     fn replay(&self, _: usize, _: Stream, _: &Captured) -> Result<(), BackendError> {

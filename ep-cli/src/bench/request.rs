@@ -22,7 +22,7 @@ const TOKENS: usize = 4096;
 const HOST_TOKENS: usize = 8;
 
 /// Most tokens of a low-latency call, and tokens per rank without a word about them.
-const MOST_FEW_TOKENS: usize = 1024;
+const MOST_FEW_TOKENS: usize = 8192;
 const FEW_TOKENS: usize = 128;
 
 /// Options of `bench`.
@@ -499,7 +499,7 @@ mod tests {
             ("--low-latency --graph 4 --routing even", "cannot be used with"),
             ("--low-latency --graph 4 --op counts", "there is no low-latency `counts`"),
             ("--low-latency --graph 4 --tokens 3/4 --ranks 2", "as many tokens on every rank"),
-            ("--low-latency --graph 4 --tokens 2000", "at most 1024 tokens"),
+            ("--low-latency --graph 4 --tokens 9000", "at most 8192 tokens"),
             ("--backend host --perturb 3", "`--perturb` is for `--backend gpu`"),
             ("--perturb x", "--perturb <SEED>"),
         ] {

@@ -334,14 +334,23 @@ def portable(value: Any) -> Any:
 
 def read(tensor: _core.Tensor, library: Library) -> Any:
     """A copy on the host of a tensor whose rows may lie apart: of its first axis, if it has more than two, of which
-    the other two may be turned."""
+    the other two may be turned.
+
+    It is no view, unless they are: callers give the memory of results back.
+    """
     rows, *others = tensor.shape
     columns = math.prod(others)
     step = tensor.strides[0]
     is_turned = len(others) == 2 and tensor.strides[1] < tensor.strides[2]
-    span = library.empty((rows, step), tensor.dtype, None)
+    is_dense = step == columns and not is_turned
+    span = library.empty(tuple(tensor.shape) if is_dense else (rows, step), tensor.dtype, None)
     if rows:
         where = view(span, "the copy")
         tensor.read(where.address, where.nbytes())
-    dense = library.dense(span[:, :columns])
-    return dense.reshape(rows, *reversed(others)).swapaxes(1, 2) if is_turned else dense.reshape(tensor.shape)
+    if is_dense:
+        return span
+    if is_turned:
+        return library.dense(span[:, :columns]).reshape(rows, *reversed(others)).swapaxes(1, 2)
+    made = library.empty(tuple(tensor.shape), tensor.dtype, None)
+    made.reshape(rows, columns)[...] = span[:, :columns]
+    return made

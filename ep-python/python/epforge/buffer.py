@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +16,9 @@ from .results import NOWHERE, PAYLOADS, Combined, Handle, Offered, Received
 #: What a combine reads: how it runs, the output in place, the combine input, the biases, and what keeps them.
 Brought = tuple[Any, Any, Any, list[Any], list[Any]]
 
+#: The parts of a buffer's memory.
+MEMORY = ("control", "outputs", "combine_inputs", "tables", "host")
+
 
 class Buffer(Caller):
     """Kernels and memory for one shape, made by all ranks of the group together.
@@ -22,8 +26,9 @@ class Buffer(Caller):
     ``tokens`` is the most of any rank in a call. ``payload`` is ``"bf16"``, ``"fp8"`` with a ``float32`` scale
     for each 128 values, or ``"fp8-packed"`` with a power of two as a byte; what comes back is always bfloat16.
     ``capacity`` is how many rows an output holds: all tokens of all ranks unless it is given. ``live`` outputs
-    and as many combine inputs may be in use at once, and ``handles`` handles. ``one_launch`` is whether a
-    dispatch is one kernel, for few tokens; without it the machine's rates decide. ``docs/calls.md`` has the others.
+    and as many combine inputs may be in use at once, and ``handles`` handles. A graph keeps those of its calls, unless
+    ``graphs_keep`` is off: graphs share them then, as they do a pool of torch. ``one_launch`` is whether a dispatch is
+    one kernel, for few tokens; without it the machine's rates decide. ``docs/calls.md`` has the others.
     """
 
     def __init__(
@@ -39,6 +44,8 @@ class Buffer(Caller):
         capacity: int | None = None,
         live: int = 2,
         handles: int | None = None,
+        shared_rows: bool = False,
+        graphs_keep: bool = True,
         weights: bool = True,
         biases: int = 0,
         cached: bool = True,
@@ -60,6 +67,8 @@ class Buffer(Caller):
             "capacity": capacity,
             "live": live,
             "handles": handles,
+            "shared_rows": shared_rows,
+            "graphs_keep": graphs_keep,
             "weights": weights,
             "biases": biases,
             "cached": cached,
@@ -92,8 +101,14 @@ class Buffer(Caller):
     @property
     def memory(self) -> dict[str, int]:
         """Bytes that it takes on each rank."""
-        names = ("control", "outputs", "combine_inputs", "tables", "host")
-        return dict(zip(names, self._core.memory, strict=True))
+        return dict(zip(MEMORY, self._core.memory, strict=True))
+
+    @staticmethod
+    def bytes(ranks: int, *, nodes: int = 1, **options: Any) -> dict[str, int]:
+        """What `memory` would say of a buffer with these options on each of so many ranks. Allocates nothing."""
+        given = inspect.signature(Buffer.__init__).bind(None, None, **options)
+        given.apply_defaults()
+        return dict(zip(MEMORY, _core.Buffer.memory_of(ranks, nodes, given.arguments), strict=True))
 
     def dispatch(
         self,
@@ -199,7 +214,8 @@ class Buffer(Caller):
         if self.group.on_emulator:
             raise _core.Mismatch("in the emulator pass the rows themselves to `combine`, which copies them")
         self._own(handle)
-        return Offered(self, self._core.offer(handle.rank), handle._library)
+        stream = self._how(handle.rank, handle._library)[0]
+        return Offered(self, self._core.offer(handle.rank, stream), handle._library)
 
     def combine(
         self,
@@ -300,7 +316,7 @@ class Buffer(Caller):
                 raise _core.Mismatch(f"`rows` has {count} rows, and `weights` {more}")
             count = more
         if offered is None and (in_place is None or self.weights):
-            offered = self._core.offer(rank)
+            offered = self._core.offer(rank, stream)
         if offered is not None and count:
             offered.fill(count, where, factors, stream)
         return in_place, offered, keep

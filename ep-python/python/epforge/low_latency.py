@@ -19,6 +19,9 @@ LEAST_SMS = 64
 #: Most calls of a kind between their phases: each has kernels of its own.
 MOST_BETWEEN = 64
 
+#: The most tokens of a rank in a call.
+MOST_TOKENS = 8192
+
 #: How rows may travel: once for each of their experts, or once for each rank.
 WAYS = ("per-expert", "per-rank")
 
@@ -655,6 +658,11 @@ class Packed(Phased):
         """Notes the arrays that the call leaves, and the address of its ``topk_idx``."""
         self._left, self._words, self._x, self._ids = left, words, rows, ids
         self._tables_at = words_at + left.begin
+
+    @property
+    def topk_idx(self) -> Any:
+        """``int64[tokens, topk]``: the experts, as the dispatch was given them."""
+        return self._topk_idx
 
     @property
     def read_by_combine(self) -> tuple[Any, Any]:

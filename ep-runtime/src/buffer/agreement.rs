@@ -29,6 +29,8 @@ fn numbers(options: &BufferOptions, ranks: usize) -> Vec<Number> {
         number("capacity", options.capacity(ranks)),
         number("live", options.live),
         number("handles", options.handles()),
+        number("shared_rows", usize::from(options.shared_rows)),
+        number("graphs_keep", usize::from(options.graphs_keep)),
         number("weights", usize::from(options.weights)),
         number("biases", options.biases),
         number("cached", usize::from(options.cached)),

@@ -126,7 +126,7 @@ impl Expander {
             inner.prefix.bind_into(rank, call, layout, &args, prefix)?,
             inner.expand.bind_into(rank, call, &sent, &to, routes, layout, prefix, &source)?,
         ];
-        let kept = || (handle.lease().clone(), received.lease().clone(), Arc::clone(inner));
+        let kept = || (handle.lease().kept(), received.lease().kept(), Arc::clone(inner));
         shared.group.launch(rank, call, &bound, || Box::new(kept()))
     }
 

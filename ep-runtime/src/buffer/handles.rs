@@ -13,6 +13,7 @@ use super::places::{OfferMemory, OutputMemory};
 use super::shared::{HandleMemory, RankMemory, RankState, Shared};
 use super::tensors::kept;
 use crate::args::Rows;
+use crate::backend::{Kept, Stream};
 use crate::call_order::Turn;
 use crate::calls::{CallOptions, Held};
 use crate::error::CallError;
@@ -47,7 +48,7 @@ impl Handle {
         input: &DispatchInput,
         call: &CallOptions,
     ) -> Result<Handle, CallError> {
-        let lease = Lease::take(shared, rank, LeaseKind::Handle)?;
+        let lease = Lease::take(shared, rank, LeaseKind::Handle, call.stream)?;
         let own = shared.rank(rank)?;
         let block = own.state().counts[lease.index].take();
         let (tokens, tokens_from) = (input.tokens, input.tokens_from);
@@ -285,13 +286,22 @@ pub struct Received {
 }
 
 impl Received {
-    pub(super) fn take(shared: &Arc<Shared>, rank: usize) -> Result<Received, CallError> {
-        Ok(Received { lease: Lease::take(shared, rank, LeaseKind::Output)?, is_cached: false })
+    pub(super) fn take(
+        shared: &Arc<Shared>,
+        rank: usize,
+        call: &CallOptions,
+    ) -> Result<Received, CallError> {
+        let lease = Lease::take(shared, rank, LeaseKind::Output, call.stream)?;
+        Ok(Received { lease, is_cached: false })
     }
 
     /// That of a cached dispatch.
-    pub(super) fn take_cached(shared: &Arc<Shared>, rank: usize) -> Result<Received, CallError> {
-        Ok(Received { is_cached: true, ..Received::take(shared, rank)? })
+    pub(super) fn take_cached(
+        shared: &Arc<Shared>,
+        rank: usize,
+        call: &CallOptions,
+    ) -> Result<Received, CallError> {
+        Ok(Received { is_cached: true, ..Received::take(shared, rank, call)? })
     }
 
     /// Whether this is the output of a cached dispatch, which has only rows and scales.
@@ -353,8 +363,12 @@ pub struct Offered {
 }
 
 impl Offered {
-    pub(super) fn take(shared: &Arc<Shared>, rank: usize) -> Result<Offered, CallError> {
-        Ok(Offered { lease: Lease::take(shared, rank, LeaseKind::Offered)? })
+    pub(super) fn take(
+        shared: &Arc<Shared>,
+        rank: usize,
+        stream: Stream,
+    ) -> Result<Offered, CallError> {
+        Ok(Offered { lease: Lease::take(shared, rank, LeaseKind::Offered, stream)? })
     }
 
     pub(super) fn lease(&self) -> &Lease {
@@ -388,11 +402,11 @@ pub enum CombineInput<'a> {
 
 impl CombineInput<'_> {
     /// What a graph that reads them has to keep.
-    pub(super) fn leases(&self) -> [Option<Lease>; 2] {
+    pub(super) fn kept(&self) -> [Option<Kept>; 2] {
         match self {
-            CombineInput::Offered(offered) => [Some(offered.lease.clone()), None],
+            CombineInput::Offered(offered) => [Some(offered.lease.kept()), None],
             CombineInput::InPlace(received, offered) => {
-                [Some(received.lease.clone()), offered.map(|offered| offered.lease.clone())]
+                [Some(received.lease.kept()), offered.map(|offered| offered.lease.kept())]
             }
         }
     }

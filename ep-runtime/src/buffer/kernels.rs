@@ -133,7 +133,8 @@ impl NearKernels {
             reach.into_iter().filter_map(|it| self.of(it)).map(CallKernel::plan).collect();
         self.dispatch.core.name_regions(&plans)?;
         match &self.combine {
-            Combine::Fetched(kernel) => kernel.core.name_regions(&[kernel.core.plan()]),
+            // What it reads may lie where outputs do.
+            Combine::Fetched(kernel) => kernel.core.name_regions(&plans),
             Combine::Stored(_) => Ok(()),
         }
     }

@@ -4,32 +4,41 @@
 use std::sync::Arc;
 
 use super::shared::Shared;
+use crate::backend::{Kept, Stream};
 use crate::error::CallError;
 
 /// The places of one kind, by number.
 pub(super) struct Pool {
-    free: Vec<usize>,
     /// How many hold each place: the caller, and graphs that use it.
     holders: Vec<u32>,
+    /// From here on, places are for calls of graphs that keep none: a replay may use them at any time.
+    lent_to_graphs: usize,
 }
 
 impl Pool {
     pub(super) fn new(count: usize) -> Pool {
-        Pool { free: (0..count).rev().collect(), holders: vec![0; count] }
+        Pool { holders: vec![0; count], lent_to_graphs: count }
     }
 
-    fn take(&mut self, what: &'static str, rank: usize) -> Result<usize, CallError> {
-        let live = self.holders.len();
-        let index = self.free.pop().ok_or(CallError::AllInUse { what, rank, live })?;
+    /// A free place; the last one for a call of a graph that does not keep it.
+    fn take(&mut self, what: &'static str, rank: usize, is_lent: bool) -> Result<usize, CallError> {
+        let is_free = |index: &usize| self.holders[*index] == 0;
+        let found = match is_lent {
+            true => (0..self.holders.len()).rev().find(is_free),
+            false => (0..self.lent_to_graphs).find(is_free),
+        };
+        let live = if is_lent { self.holders.len() } else { self.lent_to_graphs };
+        let index = found.ok_or(CallError::AllInUse { what, rank, live })?;
+        if is_lent {
+            // A pool of one place has it for all.
+            self.lent_to_graphs = self.lent_to_graphs.min(index.max(1));
+        }
         self.holders[index] = 1;
         Ok(index)
     }
 
     fn give_back(&mut self, index: usize) {
         self.holders[index] -= 1;
-        if self.holders[index] == 0 {
-            self.free.push(index);
-        }
     }
 }
 
@@ -55,15 +64,29 @@ impl Lease {
         shared: &Arc<Shared>,
         rank: usize,
         kind: LeaseKind,
+        stream: Stream,
     ) -> Result<Lease, CallError> {
+        let kind = match kind {
+            LeaseKind::Offered if shared.has_shared_rows => LeaseKind::Output,
+            kind => kind,
+        };
+        let is_lent = !shared.options.graphs_keep && shared.group.is_captured(rank, stream)?;
         let mut state = shared.rank(rank)?.state();
         let (pool, what) = match kind {
             LeaseKind::Handle => (&mut state.handles, "handles"),
             LeaseKind::Output => (&mut state.outputs, "outputs"),
             LeaseKind::Offered => (&mut state.offered, "combine inputs"),
         };
-        let index = pool.take(what, rank)?;
+        let index = pool.take(what, rank, is_lent)?;
         Ok(Lease { shared: Arc::clone(shared), rank, kind, index })
+    }
+
+    /// What a graph has to keep: the place, or where graphs keep none, the memory alone.
+    pub(super) fn kept(&self) -> Kept {
+        match self.shared.options.graphs_keep {
+            true => Box::new(self.clone()),
+            false => Box::new(Arc::clone(&self.shared)),
+        }
     }
 
     /// Changes the pool of the place.
@@ -96,6 +119,8 @@ impl Drop for Lease {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering;
+
     use super::super::{Buffer, BufferOptions, BuiltIn, CallOptions, DispatchInput};
     use crate::error::CallError;
     use crate::fake::FakeBackend;
@@ -120,6 +145,41 @@ mod tests {
         backend.asked();
         buffer.dispatch(0, &input, &call).map(drop).unwrap();
         assert_eq!(backend.asked()[..2], ["capture", "launch"], "nothing is asked before the turn");
+    }
+
+    /// As a model of more layers than there are handles, in a graph, beside a call whose rows are still needed.
+    #[test]
+    fn graphs_share_places_that_no_other_call_gets() {
+        let dispatches = |graphs_keep: bool, captured: usize| {
+            let backend = FakeBackend::new(1);
+            let group = Group::new(backend.clone(), GroupOptions::default()).unwrap();
+            let few =
+                BufferOptions { live: 3, handles: Some(3), ..BufferOptions::new(8, 64, 2, 4) };
+            let buffer =
+                Buffer::new(&group, BufferOptions { graphs_keep, ..few }, &BuiltIn).unwrap();
+            let (call, input) = (CallOptions::sms(12), DispatchInput::default());
+            let dispatch = || {
+                let (handle, received) = buffer.dispatch(0, &input, &call)?;
+                let places = (handle.lease().index, received.lease().index);
+                Ok::<_, CallError>((places, handle, received))
+            };
+            let mut held = vec![dispatch().unwrap()];
+            backend.is_captured.store(true, Ordering::Relaxed);
+            let in_graph = (0..captured).map(|_| dispatch().map(|(places, ..)| places));
+            let in_graph = in_graph.collect::<Result<Vec<_>, _>>();
+            backend.is_captured.store(false, Ordering::Relaxed);
+            held.push(dispatch().unwrap());
+            let last = dispatch().err().unwrap().to_string();
+            let places: Vec<_> = held.iter().map(|(places, ..)| *places).collect();
+            backend.kept.lock().unwrap().clear();
+            (places, in_graph.map_err(|error| error.to_string()), last)
+        };
+        let (outside, in_graph, last) = dispatches(false, 9);
+        assert_eq!((outside, in_graph), (vec![(0, 0), (1, 1)], Ok(vec![(2, 2); 9])));
+        assert_eq!(last, "rank 0: all 2 outputs are in use; drop one, or make more");
+        let (outside, in_graph, last) = dispatches(true, 1);
+        assert_eq!((outside, in_graph), (vec![(0, 0), (2, 2)], Ok(vec![(1, 1)])));
+        assert_eq!(last, "rank 0: all 3 outputs are in use; drop one, or make more");
     }
 
     /// As a layer that keeps its way back, and not its rows.

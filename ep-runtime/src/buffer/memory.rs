@@ -17,7 +17,7 @@ pub struct MemoryUsage {
     pub control: u64,
     /// Outputs of dispatches.
     pub outputs: u64,
-    /// Inputs of combines.
+    /// Inputs of combines, unless they are where the outputs are.
     pub combine_inputs: u64,
     /// Tables of handles.
     pub tables: u64,
@@ -52,7 +52,10 @@ impl MemoryUsage {
         let (live, handles) = (options.live as u64, options.handles() as u64);
         // What peers do not fetch lies outside of the window, in lines all the same.
         let weights = if options.weights { 4 * options.weights_stride() } else { 0 };
-        let offered = options.capacity(ranks) as u64 * (2 * options.combine_stride() + weights);
+        let offered = match options.shares_rows(ranks) {
+            true => 0,
+            false => options.capacity(ranks) as u64 * (2 * options.combine_stride() + weights),
+        };
         let local_experts = options.local_experts(ranks);
         let per_expert = programs.one_launch.as_ref().map_or(0, |_| 4 * local_experts as u64);
         let sources = match has_all_sources(options, ranks, options.pushes_back(ranks)) {

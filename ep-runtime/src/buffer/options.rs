@@ -122,6 +122,13 @@ pub struct BufferOptions {
     /// Number of handles that may be in use at once. Handles are small, and a layer that runs its backward
     /// pass later keeps one. `None`: as many as `live`.
     pub handles: Option<usize>,
+    /// Whether a combine input lies in the place of an output, which halves their memory: `live` counts both
+    /// together. Applies where a combine pulls rows within a node.
+    pub shared_rows: bool,
+    /// Whether a graph keeps the handles, outputs and combine inputs of its calls for as long as it can run.
+    /// If not, other graphs reuse the ones that you drop, and calls outside of graphs do not. Such graphs run one
+    /// after another, each from its first to its last call, like graphs that share the memory of their results.
+    pub graphs_keep: bool,
     /// Whether dispatch moves top-k weights and combine sums them.
     pub weights: bool,
     /// Number of biases that combine adds.
@@ -160,6 +167,8 @@ impl BufferOptions {
             capacity: None,
             live: 1,
             handles: None,
+            shared_rows: false,
+            graphs_keep: true,
             weights: true,
             biases: 0,
             cached: true,
@@ -200,6 +209,11 @@ impl BufferOptions {
             false if self.is_far() => StandardPipeline::NodeCombine,
             false => StandardPipeline::NvlCombine,
         }
+    }
+
+    /// Whether a place for rows is an output and a combine input.
+    pub(in crate::buffer) fn shares_rows(&self, ranks: usize) -> bool {
+        self.shared_rows && self.combine_pipeline(ranks) == StandardPipeline::NvlCombine
     }
 
     /// Whether rows go between nodes.

@@ -79,7 +79,7 @@ impl Received {
         let wanted = || parts.iter().filter(|part| part.to.address != 0 && part.values != 0);
         wanted().try_for_each(Part::check)?;
         shared.group.check(rank)?;
-        let turn = shared.group.begin(rank, call, || Box::new(self.lease().clone()))?;
+        let turn = shared.group.begin(rank, call, || self.lease().kept())?;
         for part in wanted() {
             let copy = part.copy(rows);
             shared.group.backend().copy_rows(rank, turn.stream(), &copy)?;

@@ -42,7 +42,7 @@ impl Programs {
             true => (Standard::NodeLayout, Standard::NodeDispatch, Standard::NodeDispatchCached),
             false => (Standard::Layout, Standard::NvlDispatch, Standard::NvlDispatchCached),
         };
-        let dispatch = make(dispatch, None, Room { tables, window })?;
+        let mut dispatch = make(dispatch, None, Room { tables, window })?;
         // Counts are made per stripe of the dispatch that reads them.
         let stripes = dispatch.emitted().plan.numbers.get("stripes").copied();
         let one_launch = options.uses_one_launch(ranks);
@@ -51,10 +51,14 @@ impl Programs {
             wanted.then(|| make(pipeline, stripes, Room::default())).transpose()
         };
         let combine = options.combine_pipeline(ranks);
+        let mut combine = make(combine, stripes, Room { tables: 0, window })?;
+        if options.shares_rows(ranks) {
+            combine.put_over(&mut dispatch);
+        }
         Ok(Programs {
             layout: make(layout, stripes, Room { tables, window: 0 })?,
             cached: make_if(options.cached, cached)?,
-            combine: make(combine, stripes, Room { tables: 0, window })?,
+            combine,
             one_launch: make_if(one_launch, Standard::DecodeDispatch)?,
             stripes: make_if(one_launch, Standard::DecodeStripes)?,
             notify: match options.is_far() {
@@ -65,7 +69,7 @@ impl Programs {
         })
     }
 
-    /// In the order in which they are loaded.
+    /// In the order in which they are loaded: a combine may have the places of the dispatch before it.
     pub(super) fn all(&self) -> Vec<&CallProgram> {
         let fixed = [&self.layout, &self.dispatch, &self.combine];
         let others = [&self.cached, &self.one_launch, &self.stripes, &self.notify];

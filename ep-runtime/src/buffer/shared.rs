@@ -70,6 +70,8 @@ pub(super) struct Shared {
     pub(super) ranks: Vec<RankMemory>,
     pub(super) memory: MemoryUsage,
     pub(super) traffic: Traffic,
+    /// Whether a place for rows is an output and a combine input.
+    pub(super) has_shared_rows: bool,
     pub(super) options: BufferOptions,
     pub(super) group: Group,
 }

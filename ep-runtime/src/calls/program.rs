@@ -25,6 +25,8 @@ pub(crate) struct CallProgram {
     emitted: Emitted,
     spec: CallSpec,
     room: Room,
+    /// Whether its places in the window are those of the program before it.
+    is_over: bool,
 }
 
 /// Places that a kernel has for what its calls leave.
@@ -61,7 +63,7 @@ impl CallProgram {
         room: Room,
     ) -> Result<CallProgram, CallError> {
         let spec = CallSpec::new(ir, config, &emitted.plan, options)?;
-        Ok(CallProgram { emitted, spec, room })
+        Ok(CallProgram { emitted, spec, room, is_over: false })
     }
 
     /// What was emitted.
@@ -79,6 +81,13 @@ impl CallProgram {
         let outputs = self.spec.tensors.iter().flatten();
         let outputs = outputs.filter(|spec| spec.is_output && spec.kind == Kind::Device);
         self.spec.region_bytes + outputs.map(|spec| align_up(spec.most_bytes)).sum::<u64>()
+    }
+
+    /// Gives it the places in the window of the program that stands before it: no call may need both at once.
+    pub(crate) fn put_over(&mut self, before: &mut CallProgram) {
+        let bytes = self.spec.region_bytes.max(before.spec.region_bytes);
+        (self.spec.region_bytes, before.spec.region_bytes) = (bytes, bytes);
+        self.is_over = true;
     }
 
     /// Bytes of its places in the window.
@@ -114,9 +123,12 @@ fn place(programs: &[&CallProgram]) -> (Vec<(u64, u64)>, u64) {
     let plans = programs.iter().map(|program| &program.emitted.plan);
     let (control_at, _) = place_control(plans);
     let mut bytes = control_bytes(programs);
+    let mut at = bytes;
     let regions = programs.iter().map(|program| {
-        let at = bytes;
-        bytes += program.window_bytes();
+        if !program.is_over {
+            at = bytes;
+            bytes += program.window_bytes();
+        }
         at
     });
     let places = control_at.into_iter().zip(regions).collect();
@@ -150,7 +162,7 @@ impl Loader<'_> {
         usual_sms: u32,
     ) -> Result<CallKernel, CallError> {
         let (group, window) = (self.group, &self.window);
-        let CallProgram { emitted: Emitted { plan, .. }, mut spec, room } = program;
+        let CallProgram { emitted: Emitted { plan, .. }, mut spec, room, .. } = program;
         let Some((number, Place { control_at, regions_at, image })) = self.places.next() else {
             let what = format!("{} was not compiled with the others", plan.pipeline);
             return Err(CallError::Mismatch { what });

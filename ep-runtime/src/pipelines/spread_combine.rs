@@ -14,7 +14,7 @@ pipeline! {
     pub pipeline SpreadCombine {
         shape {
             ranks: 1..=64, hidden: 16..=32768 step 16, topk: 1..=32, experts: 1..=4096,
-            max_tokens: 1..=1024,
+            max_tokens: 1..=8192,
             let local_experts = ceil(experts, ranks),
             let max_rows = ranks * max_tokens,
         }

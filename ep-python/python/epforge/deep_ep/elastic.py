@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .expert import EPHandle, ExpertBuffer, other_kind, tensors_of
+from .knobs import QUEUES, tell_of_ignored
 from .utils.event import EventHandle, EventOverlap
 
 if TYPE_CHECKING:
@@ -12,9 +13,9 @@ if TYPE_CHECKING:
 
 
 def size_hint(ranks: int, tokens: int, hidden: int) -> int:
-    """Bytes of the rows of one output and one combine input, in units of 2 MiB."""
+    """Bytes of rows that come, and in the same place of rows that go back, in units of 2 MiB."""
     unit = 2 << 20
-    return -(-2 * ranks * tokens * 2 * hidden // unit) * unit
+    return -(-ranks * tokens * 2 * hidden // unit) * unit
 
 
 class ElasticBuffer(ExpertBuffer):
@@ -39,6 +40,7 @@ class ElasticBuffer(ExpertBuffer):
         num_gpu_timeout_secs: int = 100,
         explicitly_destroy: bool = False,
     ) -> None:
+        tell_of_ignored(QUEUES, num_allocated_qps=(num_allocated_qps, 0), sl_idx=(sl_idx, 3))
         super().__init__(group, num_max_tokens_per_rank, num_gpu_timeout_secs, deterministic, explicitly_destroy)
         self.num_bytes = num_bytes or size_hint(self.num_ranks, num_max_tokens_per_rank, hidden)
         self.allow_hybrid_mode = allow_hybrid_mode
@@ -55,7 +57,7 @@ class ElasticBuffer(ExpertBuffer):
         allow_hybrid_mode: bool = True,
         allow_multiple_reduction: bool = True,
     ) -> int:
-        """Bytes of the rows of one output and one combine input."""
+        """Bytes of rows that come, and in the same place of rows that go back."""
         return size_hint(group.size(), num_max_tokens_per_rank, hidden)
 
     def dispatch(

@@ -8,15 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from .. import buffer as calls
-from .._core import Disagreement, Mismatch
+from .._core import Capture, Disagreement, Mismatch, TooLarge
 from ..group import Group, brought_by_all
-from ..low_latency import LowLatency
+from ..low_latency import MOST_TOKENS, LowLatency
 from ..results import Handle, Received
 from ._torch import has_gpu, require
+from .knobs import LOG
+from .shortage import Shortages
+from .spread import SpreadBack
 from .utils.event import EventHandle, EventOverlap
 
 if TYPE_CHECKING:
@@ -57,7 +61,7 @@ class Way:
 class Engines:
     """The buffers of one facade, and the stream beside the caller's on which it may run."""
 
-    def __init__(self, group: Any, comm: Any, timeout: float, shrinks: bool = False) -> None:
+    def __init__(self, group: Any, comm: Any, timeout: float, shrinks: bool = False, live: int = 1) -> None:
         distributed = require().distributed
         if group is not None:
             self.rank, self.ranks = group.rank(), group.size()
@@ -77,9 +81,17 @@ class Engines:
             self.rank, gather=gather, device=device, timeout=timeout, leaves_out_absent=shrinks
         )
         self.nodes = self.group.nodes
-        self.shrinks = shrinks
+        self.shrinks, self.live = shrinks, live
         self.stream = None if device is None else cuda.Stream()
+        #: What an exponent of float32 counts, as a tensor: a call makes none, which a graph could hold.
+        place = "cpu" if device is None else f"cuda:{device}"
+        self.exponent_unit = require().tensor([1 << 23], device=place).to(require().int32)
         self._made: dict[Shape, calls.Buffer] = {}
+        # Between nodes, ranks share no memory.
+        self._shortages = Shortages.of_node(gather, self.rank, self.ranks) if self.nodes == 1 else None
+        #: Dispatches so far whose counts the host has waited for: as many on all ranks.
+        self._counted = 0
+        self._spread: WeakKeyDictionary[calls.Buffer, SpreadBack | None] = WeakKeyDictionary()
         self._low: dict[tuple[int, int, int, int, str], LowLatency] = {}
         self._ends: dict[tuple[int, Any], torch.Tensor] = {}
 
@@ -89,31 +101,128 @@ class Engines:
         return [sum(column) for column in zip(*brought, strict=True)]
 
     def engine(self, shape: Shape, tokens: int, most: int) -> calls.Buffer:
-        """The buffer for a shape. All ranks come here with the same shape.
+        """The buffer for a shape, with room for ``most`` tokens. All ranks come here with the same shape and ``most``.
 
-        It is made for ``most`` tokens, or for as many as some rank has when it is made, in powers of two.
+        If nobody says how many tokens there may be, it gets room for those that any rank has when it is made.
         """
         made = self._made.get(shape)
         if made is None:
+            refuse_capture()
             brought = brought_by_all(self.gather, "a buffer for a new shape", (shape, tokens))
             for rank, (other, _) in enumerate(brought):
                 if other != shape:
                     raise Disagreement(f"rank {rank} makes a buffer for {other}, and this one for {shape}")
-            seen = max(LEAST_TOKENS, most, *(tokens for _, tokens in brought))
-            made = calls.Buffer(
-                self.group,
-                tokens=1 << (seen - 1).bit_length(),
-                hidden=shape.hidden,
-                topk=shape.topk,
-                experts=shape.experts,
-                payload=shape.payload,
-                weights=shape.weights,
-                biases=shape.biases,
-                alignment=shape.alignment,
-                handles=HANDLES,
+            self._make(shape, max(most or LEAST_TOKENS, *(tokens for _, tokens in brought)))
+        elif made.tokens < most:
+            del made
+            self._grow(shape, most)
+        return self._made[shape]
+
+    def dispatch(
+        self, shape: Shape, tokens: int, most: int, arrays: tuple[Any, ...], sms: int | None
+    ) -> tuple[Received, Handle]:
+        """A dispatch of rows, experts, weights and scales, whose counts the host waits for, of any number of tokens.
+
+        If a rank has more tokens than the buffer holds, the buffers of all ranks grow before the rows are sent.
+        """
+        buffer = self.engine(shape, tokens, most)
+        if self._shortages is None:
+            need = max(self._numbers_of_all(tokens))
+            if need <= buffer.tokens:
+                return sent_by(buffer, arrays, sms)
+        else:
+            call, given = self._counted + 1, arrays
+            if tokens > buffer.tokens:
+                self._shortages.tell(call)
+                # The others wait for this rank: it takes part in the call with no tokens.
+                given = tuple(it if it is None else it[:0] for it in arrays)
+            received, handle = sent_by(buffer, given, sms)
+            handle.counts()
+            self._counted = call
+            if not self._shortages.any_in(call):
+                return received, handle
+            del received, handle
+            need = max(self._numbers_of_all(tokens))
+        del buffer
+        self._grow(shape, need)
+        return sent_by(self._made[shape], arrays, sms)
+
+    def _numbers_of_all(self, tokens: int) -> list[int]:
+        """The tokens of each rank in a call."""
+        if self.group.on_emulator:
+            return brought_by_all(self.gather, "the tokens of a dispatch", tokens)
+        return self.group._core.gather("agree on the tokens of a dispatch", tokens)
+
+    def _grow(self, shape: Shape, need: int) -> None:
+        """Makes a larger buffer for a shape. All ranks come here with the same numbers.
+
+        Handles of earlier dispatches keep the smaller one.
+        """
+        refuse_capture()
+        have = self._made[shape].tokens
+        # A call that grows the buffer costs as much as thousands of others: some room is left for the next one.
+        with_room = max(need, have + have // 4)
+        del self._made[shape]
+        self._make(shape, need, with_room)
+        if self.rank == 0:
+            made = self._made[shape]
+            size = (sum(made.memory.values()) - made.memory["host"]) / 2**20
+            LOG.warning(
+                f"deep_ep: the buffer for {shape.payload} rows of {shape.hidden} values has grown from {have} to "
+                f"{made.tokens} tokens a rank, and takes {size:.0f} MiB: a call had {need}"
             )
-            self._made[shape] = made
-        return made
+
+    def _make(self, shape: Shape, need: int, wanted: int = 0) -> None:
+        """Makes the buffer for a shape, for ``wanted`` tokens if all ranks have memory for them, else for ``need``."""
+        tokens = wanted or need
+        lack = self._lack(shape, tokens)
+        if lack and tokens > need:
+            tokens = need
+            lack = self._lack(shape, tokens)
+        if lack:
+            raise lack
+        self._made[shape] = calls.Buffer(self.group, **options_of(shape, tokens, self.live))
+
+    def _lack(self, shape: Shape, tokens: int) -> TooLarge | None:
+        """What to raise if some rank has too little memory for a buffer. All ranks come here with the same numbers."""
+        usage = calls.Buffer.bytes(self.ranks, nodes=self.nodes, **options_of(shape, tokens, self.live))
+        need = sum(usage.values()) - usage["host"]
+        left = self._least_left(need)
+        if left is None or left[0] >= need:
+            return None
+        have, rank = left
+        error = TooLarge(
+            f"a buffer for {tokens} tokens a rank of {shape.hidden} values takes {need >> 20} MiB of each GPU, and "
+            f"rank {rank} has {have >> 20} MiB left"
+        )
+        error.need, error.have = need, have
+        return error
+
+    def _least_left(self, need: int) -> tuple[int, int] | None:
+        """The least memory that any GPU has left, and its rank; None in the emulator. All ranks come here together."""
+        if self.group.on_emulator:
+            return None
+        every = self.group._core.gather("look for memory", free_memory(need))
+        have = min(every)
+        return have, every.index(have)
+
+    def spread_back(self, buffer: calls.Buffer) -> SpreadBack | None:
+        """Combines of a row for each expert, by handles of a buffer; None if they take more than there is.
+
+        All ranks come here with the same buffer.
+        """
+        if buffer not in self._spread:
+            refuse_capture()
+            need = SpreadBack.bytes(buffer)
+            left = self._least_left(need) if buffer.tokens <= MOST_TOKENS else (0, 0)
+            fits = left is None or left[0] >= need
+            self._spread[buffer] = SpreadBack(buffer) if fits else None
+            if not fits and self.rank == 0:
+                LOG.warning(
+                    f"deep_ep: sums that are rounded once come back by {buffer.topk} combines: one takes "
+                    f"{need >> 20} MiB, for {MOST_TOKENS} tokens a rank at most"
+                )
+        return self._spread[buffer]
 
     def low_latency(self, tokens: int, hidden: int, topk: int, experts: int, payload: str, way: str) -> LowLatency:
         """The low-latency kernels for a shape and a way. All ranks come here with the same ones."""
@@ -136,6 +245,7 @@ class Engines:
         """Forgets all buffers, so that their memory goes with the last handle."""
         self._made.clear()
         self._low.clear()
+        self._spread.clear()
 
     def ends(self, experts: int, device: Any) -> torch.Tensor:
         """The expert behind the last one of each rank: the first ranks have one more where they are uneven."""
@@ -191,6 +301,37 @@ class Engines:
             done.current_stream_wait()
 
 
+def refuse_capture() -> None:
+    """Fails where torch captures a graph: memory and kernels are made outside of it."""
+    if has_gpu() and require().cuda.is_current_stream_capturing():
+        raise Capture(
+            "the first call of a shape makes its buffer, which a graph cannot hold: make the call once before"
+        )
+
+
+def options_of(shape: Shape, tokens: int, live: int) -> dict[str, Any]:
+    """The options of the buffer for a shape and so many tokens, of whose places for rows so many are in use at once.
+
+    Rows are copied out before the call returns, and in as it begins, so that they need no places of their own.
+    """
+    more = {"tokens": tokens, "live": live, "handles": HANDLES, "shared_rows": True, "graphs_keep": False}
+    return {**asdict(shape), **more}
+
+
+def sent_by(buffer: calls.Buffer, arrays: tuple[Any, ...], sms: int | None) -> tuple[Received, Handle]:
+    """A dispatch of rows, experts, weights and scales."""
+    x, ids, weights, scale = arrays
+    return buffer.dispatch(x, ids, weights, scale=scale, sms=sms)
+
+
+def free_memory(need: int) -> int:
+    """Bytes of this process' GPU that are free; what torch keeps for later is given back if it is needed."""
+    cuda = require().cuda
+    if cuda.mem_get_info()[0] < need:
+        cuda.empty_cache()
+    return int(cuda.mem_get_info()[0])
+
+
 class Beside:
     """Calls on a stream: what they have made there, and their event when they are over."""
 
@@ -206,8 +347,13 @@ class FacadeHandle:
         self.engines, self.way, self.tokens, self.most = engines, way, tokens, most
         self._made: dict[Shape, Handle] = {}
 
-    def send(self, x: Any, scale: Any, weights: Any, sms: int | None) -> tuple[Received, Handle]:
-        """Sends rows this way; rows without weights go by the tables of an earlier dispatch, if there was one."""
+    def send(
+        self, x: Any, scale: Any, weights: Any, sms: int | None, is_counted: bool = False
+    ) -> tuple[Received, Handle]:
+        """Sends rows this way; rows without weights go by the tables of an earlier dispatch, if there was one.
+
+        If ``is_counted``, on all ranks, the host waits for the counts, and a rank may have more tokens than it said.
+        """
         torch = require()
         payload = "bf16" if scale is None else "fp8"
         if scale is not None and scale.dtype == torch.int32:
@@ -217,9 +363,13 @@ class FacadeHandle:
         for shape, handle in self._made.items():
             if weights is None and (shape.hidden, shape.payload) == (x.shape[1], payload):
                 return handle.buffer.cached_dispatch(x, handle, scale=scale, sms=sms or None), handle
-        shape = self._shape(x.shape[1], payload, weights is not None)
-        buffer = self.engines.engine(shape, self.tokens, self.most)
-        received, handle = buffer.dispatch(x, self.way.topk_idx, weights, scale=scale, sms=sms or None)
+        shape, arrays = self._shape(x.shape[1], payload, weights is not None), (x, self.way.topk_idx, weights, scale)
+        if is_counted:
+            received, handle = self.engines.dispatch(shape, self.tokens, self.most, arrays, sms or None)
+            # Later calls with this handle need as much room, which all ranks know now.
+            self.most = max(self.most, handle.buffer.tokens)
+        else:
+            received, handle = sent_by(self.engines.engine(shape, self.tokens, self.most), arrays, sms or None)
         self._made[shape] = handle
         return received, handle
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from .elastic import size_hint
 from .expert import EPHandle, ExpertBuffer, other_kind, tensors_of
+from .knobs import QUEUES, tell_of_ignored
 from .utils.event import EventHandle
 
 if TYPE_CHECKING:
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
 
 class EPBuffer(ExpertBuffer):
     """Dispatch and combine of `deep_ep.EPBuffer`."""
+
+    #: One with `defer_epilogue`, and another call.
+    live = 2
 
     def __init__(
         self,
@@ -36,8 +40,9 @@ class EPBuffer(ExpertBuffer):
     ) -> None:
         if lb_allocation_plan_or_num_bytes:
             other_kind("lb_allocation_plan_or_num_bytes")()
+        tell_of_ignored(QUEUES, num_allocated_qps=(num_allocated_qps, 0), sl_idx=(sl_idx, None))
         super().__init__(group, num_max_tokens_per_rank, num_gpu_timeout_secs, deterministic, explicitly_destroy)
-        self.num_bytes = num_bytes or size_hint(self.num_ranks, num_max_tokens_per_rank, hidden)
+        self.num_bytes = num_bytes or 2 * size_hint(self.num_ranks, num_max_tokens_per_rank, hidden)
         self.num_lb_bytes = 0
         self.allow_hybrid_mode = allow_hybrid_mode
         self.allow_multiple_reduction = allow_multiple_reduction
@@ -53,8 +58,8 @@ class EPBuffer(ExpertBuffer):
         allow_hybrid_mode: bool = True,
         allow_multiple_reduction: bool = True,
     ) -> int:
-        """Bytes of the rows of one output and one combine input."""
-        return size_hint(group.size(), num_max_tokens_per_rank, hidden)
+        """Bytes of rows that come, and in the same places of rows that go back: two of each."""
+        return 2 * size_hint(group.size(), num_max_tokens_per_rank, hidden)
 
     def dispatch(
         self,

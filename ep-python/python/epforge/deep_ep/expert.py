@@ -83,8 +83,11 @@ class ExpertBuffer:
     #: Whether rows of one token are added up, and rounded, on each rank of its experts.
     allow_multiple_reduction: bool
 
+    #: Dispatches whose rows may wait in the buffer, and combines, at once.
+    live = 1
+
     def __init__(self, group: Any, most: int, timeout: float, deterministic: bool, explicitly_destroy: bool) -> None:
-        self.engines: Engines | None = Engines(group, None, timeout)
+        self.engines: Engines | None = Engines(group, None, timeout, live=self.live)
         if self.engines.nodes > 1:
             name, nodes = type(self).__name__, self.engines.nodes
             raise NotThereYet(f"`{name}` is for one node, and the group has {nodes}: `deep_ep.Buffer` goes there")
@@ -164,7 +167,8 @@ class ExpertBuffer:
                 raise Mismatch("a dispatch wants `topk_idx` or the `handle` of an earlier one")
             experts = own_experts(topk_idx) if ask.copy else whole_words(topk_idx).contiguous()
             calls.outputs.append(experts)
-            sent = FacadeHandle(self._engines(), Way(experts, ask.experts, ask.alignment), rows.shape[0], ask.most)
+            most = max(ask.most, self.num_max_tokens_per_rank)
+            sent = FacadeHandle(self._engines(), Way(experts, ask.experts, ask.alignment), rows.shape[0], most)
         elif topk_idx is not None:
             raise Mismatch("a dispatch with a `handle` has no `topk_idx`: the tokens go where they went before")
         else:
@@ -247,6 +251,14 @@ class ExpertBuffer:
         if handle.do_expand:
             weights = None if weights is None else spread(weights, handle)
             x = x if apart else folded(x, handle)
+        if apart and not biases and (back := self._engines().spread_back(tables.buffer)):
+            places = handle.recv_src_metadata[:, 2:]
+            total = back.combine(x, places, tables, handle.sent.way.topk_idx, sms or None)
+            summed = None
+            if weights is not None:
+                # The rows are any: their sums are not looked at.
+                summed = tables.buffer.combine(x[: handle.num_recv_tokens], tables, weights, sms=sms or None).weights
+            return total, summed
         if apart or biases:
             parts = each_choice(x, handle) if apart else at_last_choice(x, handle)
             return added(parts, handle, tables, biases, weights, sms or None)

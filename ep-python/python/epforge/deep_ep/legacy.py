@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
+from .. import buffer as calls
 from .._core import Mismatch
 from ..results import Handle
 from ._torch import own_experts, require
-from .absent import absent
-from .engines import Engines, FacadeHandle, Way, as_sent, biases_of, require_handle
+from .engines import Engines, FacadeHandle, Shape, Way, as_sent, biases_of, options_of, require_handle
+from .knobs import CHUNKS, NODES, QUEUES, tell_of_ignored
 from .low_latency import LowLatencyCalls
 from .utils.event import EventHandle, EventOverlap
 
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
 
 #: Tokens that size hints are for.
 HINTED_TOKENS = 4096
+
+#: Tokens of a rank that a buffer has room for at first, at most: bytes for many narrow rows would make large tables.
+MOST_AT_FIRST = 8192
 
 
 @dataclass(frozen=True)
@@ -32,9 +37,13 @@ class Config:
     num_max_rdma_chunked_send_tokens: int = 6
     num_max_rdma_chunked_recv_tokens: int = 256
 
+    def __post_init__(self) -> None:
+        chunks = [it for it in fields(self) if "chunked" in it.name]
+        tell_of_ignored(CHUNKS, **{it.name: (getattr(self, it.name), it.default) for it in chunks})
+
     def get_nvl_buffer_size_hint(self, hidden_bytes: int, num_ranks: int) -> int:
-        """Bytes for rows that come and rows that go back, of 4096 tokens on each rank."""
-        return 2 * HINTED_TOKENS * num_ranks * hidden_bytes
+        """Bytes for rows that come, and in the same place for rows that go back, of 4096 tokens on each rank."""
+        return HINTED_TOKENS * num_ranks * hidden_bytes
 
     def get_rdma_buffer_size_hint(self, hidden_bytes: int, num_ranks: int) -> int:
         """None: rows between nodes go through memory of the processor, beside those bytes."""
@@ -71,8 +80,8 @@ class Buffer(LowLatencyCalls):
     """Dispatch and combine of `deep_ep.Buffer`: any hidden size, top-k, number of experts, ranks and tokens.
 
     Results are tensors of their own, not views, so that layers may share a buffer and keep what they want.
-    ``num_nvl_bytes`` is what the rows of a shape may take; a rank that has more tokens than fit, when a
-    shape is first called, gets room for them, in powers of two.
+    ``num_nvl_bytes`` is what the rows of a shape may take at first. When a call has more tokens than fit, the buffers
+    of all ranks grow.
     """
 
     num_sms: int = 20
@@ -91,18 +100,37 @@ class Buffer(LowLatencyCalls):
         enable_shrink: bool = False,
         comm: Any = None,
     ) -> None:
+        tell_of_ignored(QUEUES, num_qps_per_rank=(num_qps_per_rank, 24))
+        nvlink = (allow_nvlink_for_low_latency_mode, True)
+        fabrics = {"allow_mnnvl": (allow_mnnvl, False), "use_fabric": (use_fabric, False)}
+        tell_of_ignored(NODES, allow_nvlink_for_low_latency_mode=nvlink, **fabrics)
         self.engines: Engines | None = Engines(group, comm, timeout=100.0, shrinks=enable_shrink)
         self.rank, self.group_size = self.engines.rank, self.engines.ranks
         self.group = group if group is not None else comm
         self.num_nvl_bytes, self.num_rdma_bytes = num_nvl_bytes, num_rdma_bytes
         self.low_latency_mode, self.explicitly_destroy = low_latency_mode, explicitly_destroy
         self.enable_shrink = enable_shrink
+        #: What `get_local_buffer_tensor` gives, once it was called.
+        self._plain: dict[bool, torch.Tensor] = {}
+
+    @staticmethod
+    def bytes(
+        num_ranks: int, num_tokens: int, hidden: int, num_topk: int, num_experts: int, use_fp8: bool = False
+    ) -> int:
+        """Bytes of GPU memory that dispatch and combine take for so many tokens a rank, before a buffer is made.
+
+        This is for rows of one type; those of another type take memory of their own when they are first sent.
+        """
+        shape = Shape(hidden, num_topk, num_experts, "fp8" if use_fp8 else "bf16", weights=True)
+        usage = calls.Buffer.bytes(num_ranks, **options_of(shape, num_tokens, live=1))
+        return sum(usage.values()) - usage["host"]
 
     def destroy(self) -> None:
         """Gives the memory back, whether or not the buffer was made to be destroyed."""
         if self.engines is not None:
             self.engines.drop()
         self.engines = None
+        self._plain.clear()
 
     @staticmethod
     def is_sm90_compiled() -> bool:
@@ -135,8 +163,26 @@ class Buffer(LowLatencyCalls):
         offset: int = 0,
         use_rdma_buffer: bool = False,
     ) -> torch.Tensor:
-        """The raw bytes of the buffer."""
-        absent("get_local_buffer_tensor", "the memory of a buffer holds outputs, and no plain bytes")
+        """Plain memory of as many bytes as the buffer was made with, zero at first, which no call here uses.
+
+        All of it from byte ``offset`` on, or the first elements in a shape.
+        """
+        torch = require()
+        if use_rdma_buffer not in self._plain:
+            count = self.num_rdma_bytes if use_rdma_buffer else self.num_nvl_bytes
+            device = self._engines().group.device()
+            place = "cpu" if device is None else f"cuda:{device}"
+            self._plain[use_rdma_buffer] = torch.zeros(count, dtype=torch.uint8, device=place)
+        plain = self._plain[use_rdma_buffer][offset:]
+        whole = plain[: len(plain) // dtype.itemsize * dtype.itemsize].view(dtype)
+        if size is None:
+            return whole
+        count = math.prod(size)
+        if count > len(whole):
+            raise Mismatch(
+                f"{list(size)} elements of {dtype} from byte {offset} on are more than the {len(whole)} there"
+            )
+        return whole[:count].view(*size)
 
     @staticmethod
     def get_dispatch_config(num_ranks: int) -> Config:
@@ -192,7 +238,7 @@ class Buffer(LowLatencyCalls):
         allocate_on_comm_stream: bool = False,
     ) -> tuple[Any, torch.Tensor | None, torch.Tensor | None, list[int] | None, DispatchHandle | None, EventOverlap]:
         """Rows to the ranks of their experts: what came, its experts and weights, counts, a handle, an event."""
-        engines, sms = self._engines(), (config or self.get_dispatch_config(self.group_size)).num_sms
+        engines, sms = self._engines(), config.num_sms if config else Buffer.num_sms
         rows, scale = x if isinstance(x, tuple) else (x, None)
         if handle is None:
             if is_token_in_rank is None or num_tokens_per_expert is None:
@@ -214,15 +260,21 @@ class Buffer(LowLatencyCalls):
                 sent = FacadeHandle(engines, way, rows.shape[0], self._most_tokens(rows, num_worst_tokens))
             else:
                 sent = handle.sent
-            received, tables = sent.send(rows, scale, topk_weights, sms)
-            count = num_worst_tokens or (handle.rows if handle else received.rows)
+            is_counted = handle is None and not num_worst_tokens
+            received, tables = sent.send(rows, scale, topk_weights, sms, is_counted)
+            arriving, entries = tables.counts() if is_counted else (0, [])
+            count = num_worst_tokens or (handle.rows if handle else arriving)
             came, came_scale, ids, weights = received.copy(count)
+            # An error below may outlive this call, and the next one needs the place.
+            del received
             arrived = tables._core.arriving() if num_worst_tokens else None
             if arrived is not None and arrived > count:
                 raise Mismatch(f"{arrived} rows arrived, and `num_worst_tokens` is {count}")
             if handle is None:
                 made = DispatchHandle(sent, tables, is_token_in_rank, count)
-                counts = self._counts(tables, topk_idx, num_tokens_per_expert, expert_alignment, num_worst_tokens)
+                counts = entries
+                if is_counted and topk_idx is None:
+                    counts = self._counts(num_tokens_per_expert, expert_alignment)
             calls.outputs += [came, came_scale, ids, weights, sent.way.topk_idx]
         came = came if scale is None else (came, as_sent(came_scale, scale))
         has_idx, has_weights = topk_idx is not None, topk_weights is not None
@@ -240,7 +292,7 @@ class Buffer(LowLatencyCalls):
         allocate_on_comm_stream: bool = False,
     ) -> tuple[torch.Tensor, torch.Tensor | None, EventOverlap]:
         """Rows back to their tokens, added up without weights: the sums, the weights' sums, an event."""
-        engines, sms = self._engines(), (config or self.get_combine_config(self.group_size)).num_sms
+        engines, sms = self._engines(), config.num_sms if config else Buffer.num_sms
         require_handle(handle, DispatchHandle, "dispatch")
         biases = biases_of(bias)
         inputs = (x, topk_weights, *biases, handle.sent.way.topk_idx)
@@ -278,14 +330,12 @@ class Buffer(LowLatencyCalls):
         ranks: int = self.group_size
         if worst:
             return -(-worst // ranks)
-        row = int(rows.shape[1]) * (int(rows.element_size()) + 2)
-        return self.num_nvl_bytes // (row * ranks)
+        # Rows go back as bfloat16, whatever they were when they came; between nodes, from places of their own.
+        places = 1 if self._engines().nodes == 1 else 2
+        return min(self.num_nvl_bytes // (2 * int(rows.shape[1]) * ranks * places), MOST_AT_FIRST)
 
-    def _counts(self, tables: Any, topk_idx: Any, per_expert: torch.Tensor, alignment: int, worst: int) -> list[int]:
-        if worst:
-            return []
-        if topk_idx is not None:
-            return list(tables.counts()[1])
+    def _counts(self, per_expert: torch.Tensor, alignment: int) -> list[int]:
+        """How many entries of all ranks name each expert here, where a dispatch does not know the experts."""
         totals = self._engines().sum_over_ranks(per_expert)
         each, more = divmod(len(totals), self.group_size)
         first = self.rank * each + min(self.rank, more)

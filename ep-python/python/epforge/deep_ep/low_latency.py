@@ -8,7 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from .._core import Mismatch
-from ..low_latency import TILE, WAYS, LowLatency, Packed, Sums
+from ..low_latency import MOST_TOKENS, TILE, WAYS, LowLatency, Packed, Sums
 from ._torch import require, whole_words
 from .engines import BETWEEN, Engines, require_handle
 from .utils.event import EventOverlap
@@ -48,7 +48,7 @@ class LowLatencyHandle:
 
 
 class LowLatencyCalls:
-    """The low-latency calls of `Buffer`: any hidden size, top-k, number of experts, and up to 1024 tokens.
+    """The low-latency calls of `Buffer`: any hidden size, top-k, number of experts, and up to 8192 tokens.
 
     What they give are tensors of their own, as many as the caller keeps. Two dispatches and two combines may be
     between their phases at once. ``low_latency_way`` is the ``way`` of `LowLatency`, on all ranks the same: ``"auto"``
@@ -107,6 +107,13 @@ class LowLatencyCalls:
         engines, ids = self._engines(), whole_words(topk_idx)
         way = self._way_of_rows(engines, dispatch_wait_recv_cost_stats is not None)
         most = num_max_dispatch_tokens_per_rank
+        if not 1 <= most <= MOST_TOKENS:
+            raise Mismatch(
+                f"`num_max_dispatch_tokens_per_rank` is {most}, and low-latency calls take 1 to {MOST_TOKENS} tokens a "
+                "rank: serve smaller batches, or call `dispatch` for more"
+            )
+        if x.shape[0] > most:
+            raise Mismatch(f"`x` has {x.shape[0]} tokens, and `num_max_dispatch_tokens_per_rank` is {most}")
         low = engines.low_latency(most, x.shape[1], topk_idx.shape[1], num_experts, payload, way)
 
         def launch(later: bool) -> Packed:
@@ -115,7 +122,7 @@ class LowLatencyCalls:
 
         def results(packed: Packed) -> tuple[Any, ...]:
             handle = LowLatencyHandle(packed, low, topk_idx)
-            return received(handle, payload, use_ue8m0, x.device)
+            return received(handle, payload, use_ue8m0, x.device, engines.exponent_unit)
 
         inputs = (x, ids, cumulative_local_expert_recv_stats, dispatch_wait_recv_cost_stats)
         made, event, hook = phases(engines, launch, results, async_finish, return_recv_hook, *inputs)
@@ -163,6 +170,10 @@ class LowLatencyCalls:
             rows, handle.next_input = handle.next_input, None
         low = handle.low
         ids = None if topk_idx is handle.topk_idx else whole_words(topk_idx)
+        if ids is not None and low.way == "per-rank":
+            # Ranks cannot tell alike whether experts are those of the dispatch, as one without tokens has none. So its
+            # own experts go to the kernel, of every rank.
+            topk_weights, ids = weights_as_sent(topk_weights, ids, handle.packed.topk_idx), None
         if out is None and low.group.on_emulator:
             out = require().empty((handle.packed._tokens, low.hidden), dtype=require().bfloat16, device=x.device)
 
@@ -243,6 +254,17 @@ def signals(
     return {}
 
 
+def weights_as_sent(weights: torch.Tensor, ids: torch.Tensor, sent: torch.Tensor) -> torch.Tensor:
+    """The weights of a combine for the experts as its dispatch had them: 0 for those that the combine leaves out."""
+    if ids.shape != sent.shape:
+        raise Mismatch(f"`topk_idx` is {list(ids.shape)}, and has to be {list(sent.shape)}")
+    is_same = (ids.data_ptr(), ids.stride()) == (sent.data_ptr(), sent.stride())
+    if is_same or weights.shape != ids.shape:
+        return weights
+    found: torch.Tensor = ((sent[:, :, None] == ids[:, None, :]) * weights[:, None, :]).sum(2)
+    return found
+
+
 @cache
 def scales_like(experts: int, rows: int, columns: int, kind: torch.dtype, device: Any) -> torch.Tensor:
     """A tensor without memory, to make scales like it: one column behind another, as products of FP8 read them."""
@@ -252,7 +274,7 @@ def scales_like(experts: int, rows: int, columns: int, kind: torch.dtype, device
 
 
 def received(
-    handle: LowLatencyHandle, payload: str, use_ue8m0: bool, device: Any
+    handle: LowLatencyHandle, payload: str, use_ue8m0: bool, device: Any, exponent_unit: Any
 ) -> tuple[Any, torch.Tensor, LowLatencyHandle, Callable[[], None]]:
     """The results of a dispatch as tensors, and what fills them behind its second phase."""
     torch, packed, low = require(), handle.packed, handle.low
@@ -278,10 +300,11 @@ def received(
             counts.copy_(packed.counts)
         if turned is None:
             return
-        scale = packed.scale
-        if payload == "fp8-packed":
-            scale = scale.view(torch.int32) if use_ue8m0 else (scale.int() << 23).view(torch.float32)
-        turned.copy_(scale)
+        if payload == "fp8-packed" and not use_ue8m0:
+            # The bytes are exponents: one kernel makes floats of them and puts them in columns.
+            torch.mul(packed.scale, exponent_unit, out=turned.view(torch.int32))
+        else:
+            turned.copy_(packed.scale.view(turned.dtype))
 
     return x if turned is None else (x, turned), counts, handle, fill
 

@@ -1,0 +1,77 @@
+//! Rows that experts made of the rows of a `Buffer`'s dispatch, back to their tokens: each by itself, and added up there.
+
+use ep_runtime::pipelines::{SpreadCombine, packed_dispatch, spread_combine};
+use pyo3::prelude::*;
+
+use crate::arguments::{CallTuple, call};
+use crate::errors::released;
+use crate::group::Group;
+use crate::low_latency::{Shape, dense};
+
+/// Sends the row of each entry back, and adds the rows of a token up in order of its top-k.
+#[pyclass(frozen, module = "epforge._core")]
+pub(crate) struct SpreadKernel {
+    kernel: spread_combine::Kernel,
+    shape: Shape,
+}
+
+#[pymethods]
+impl SpreadKernel {
+    /// Emits, compiles and loads the kernel and maps its window, on all ranks together.
+    #[new]
+    fn new(py: Python<'_>, group: &Group, numbers: [usize; 4]) -> PyResult<SpreadKernel> {
+        released(py, || {
+            let [max_tokens, hidden, topk, experts] = numbers;
+            let own =
+                spread_combine::Shape { hidden, topk, experts, max_tokens, tokens: max_tokens };
+            let shape = Shape::new(group, numbers, None)?;
+            let kernel = SpreadCombine::prepare(&group.inner, own, Default::default())?;
+            Ok(SpreadKernel { kernel, shape })
+        })
+    }
+
+    /// Bytes of the window on each rank.
+    #[getter]
+    fn window_bytes(&self) -> i64 {
+        self.kernel.core.plan().window_bytes
+    }
+
+    /// Launches the call. `given` is where the rows, their experts and their weights are, `tables` where it is said how many
+    /// rows came from each rank, which token each was, and which of the rows belong to its experts.
+    #[expect(clippy::too_many_arguments, reason = "Python passes what the call takes, by position")]
+    fn send(
+        &self,
+        py: Python<'_>,
+        rank: usize,
+        tokens: u64,
+        given: [u64; 3],
+        tables: [u64; 3],
+        combined: u64,
+        how: CallTuple,
+    ) -> PyResult<()> {
+        released(py, || {
+            let shape = &self.shape;
+            let (ranks, topk, rows) = (shape.group.ranks() as u64, shape.topk as u64, shape.rows());
+            let [x, topk_idx, topk_weights] = given;
+            let [rank_prefix, recv_src, packed_row] = tables;
+            let inputs = spread_combine::Inputs {
+                x: dense(x, [shape.local_experts as u64 * rows, shape.hidden as u64]),
+                topk_idx: dense(topk_idx, [tokens, topk]),
+                topk_weights: dense(topk_weights, [tokens, topk]),
+                expert_begin: shape.expert_begin(rank)?,
+            };
+            let outputs = spread_combine::Outputs {
+                combined: dense(combined, [tokens, shape.hidden as u64]),
+            };
+            let from = packed_dispatch::Handle {
+                rank_prefix: dense(rank_prefix, [ranks + 1, ranks]),
+                recv_src: dense(recv_src, [rows]),
+                packed_row: dense(packed_row, [rows, topk]),
+                ..Default::default()
+            };
+            let args = spread_combine::Args::default();
+            self.kernel.launch(rank, &call(how)?, &inputs, &outputs, &from, &args)?;
+            Ok(())
+        })
+    }
+}
