@@ -11,6 +11,7 @@ use proc_macro2::{Ident, Span, TokenStream};
 
 pub use body::{
     BinaryOp, ChannelRef, Domain, Expr, ExprKind, FieldValue, For, Gather, Place, Stmt, StmtKind,
+    UNNAMED,
 };
 pub use channel::{
     Channel, ChannelOption, Field, Message, OptionValue, PeerSet, SlotAxis, Transport,

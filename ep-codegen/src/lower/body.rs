@@ -149,6 +149,7 @@ impl Lowering {
             ast::Domain::Range { low, high } => {
                 return ir::Domain::Range { low: self.expr(low), high: self.expr(high) };
             }
+            ast::Domain::Once { .. } => return ir::Domain::Once,
             ast::Domain::Expr(whole) => whole,
         };
         let ast::ExprKind::Name(name) = &whole.kind else {

@@ -25,6 +25,7 @@ impl<'p> Eval<'_, 'p> {
             }
             Domain::Peers { set } => self.world.members(set, rank),
             Domain::Range { low, high } => (self.whole(low)?..self.whole(high)?).collect(),
+            Domain::Once => vec![0],
             Domain::Row { row } => return self.row_of(row),
             Domain::ReceivedFrom { .. } => return Err(form("the rows received from a peer")),
         })
@@ -127,7 +128,7 @@ impl<'p> Eval<'_, 'p> {
 
     /// Whether parts bring nothing of a field in `value`, since its optional tensor is absent: then there
     /// is no sum of it either, be there parts or not.
-    fn comes_with_nothing(&self, channel: &str, part: &str, value: &Expr) -> bool {
+    pub(super) fn comes_with_nothing(&self, channel: &str, part: &str, value: &Expr) -> bool {
         let fields = self.world.ir.carried(channel).map_or(&[][..], |(_, message)| &message.fields);
         let mut nothing = false;
         walk::expr(value, &mut |inner| {

@@ -47,6 +47,9 @@ fn show(expr: &crate::ast::Expr) -> String {
         ExprKind::Cast { value, elem } => format!("({} as {elem})", show(value)),
         ExprKind::Not { value } => format!("(!{})", show(value)),
         ExprKind::Neg { value } => format!("(-{})", show(value)),
+        ExprKind::If { condition, yes, no } => {
+            format!("(if {} then {} else {})", show(condition), show(yes), show(no))
+        }
         ExprKind::Binary { op, left, right, .. } => {
             format!("({} {op:?} {})", show(left), show(right))
         }
