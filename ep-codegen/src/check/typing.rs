@@ -423,12 +423,13 @@ impl<'a> Typing<'_, 'a> {
                 Type::Value(Value { scalar, extents })
             }
             _ => {
-                let (to, from, value) = match b.scalar.is_float() {
-                    true => (&b.scalar, &a.scalar, yes),
-                    false => (&a.scalar, &b.scalar, no),
+                let ((value, from), (other, to)) = match b.scalar.is_float() {
+                    true => ((yes, &a), (no, &b)),
+                    false => ((no, &b), (yes, &a)),
                 };
-                let help = if rows && !same { None } else { conversion(to, from, value) };
-                self.out.push(errors::choices_differ(no.at, yes.at, (&a, &b), help));
+                let help = conversion(&to.scalar, &from.scalar, value);
+                let help = help.filter(|_| same || !rows);
+                self.out.push(errors::choices_differ((value.at, from), (other.at, to), help));
                 Type::Unknown
             }
         }

@@ -149,13 +149,14 @@ pub(crate) fn operands_differ(
 
 /// Values of an `if` that are not of one kind.
 pub(crate) fn choices_differ(
-    at: TokenRange,
-    other: TokenRange,
-    (yes, no): (&impl Display, &impl Display),
+    (at, found): (TokenRange, &impl Display),
+    (place, other): (TokenRange, &impl Display),
     help: Option<String>,
 ) -> Diagnostic {
-    let said = format!("both values of an `if` have one type: one is `{yes}`, and this is `{no}`");
-    let error = Diagnostic::new(at, said).also(other, format!("this value is `{yes}`"));
+    let said = format!(
+        "both values of an `if` have one type: this is `{found}`, and the other one `{other}`"
+    );
+    let error = Diagnostic::new(at, said).also(place, format!("this value is `{other}`"));
     match help {
         Some(help) => error.help(help),
         None => error,
