@@ -394,13 +394,21 @@ mod tests {
             "record seen[token, me] = 1; for peer in others { record seen[token, peer] = 2; }",
             "for peer in ranks where to[token, peer] { record seen[token, peer] = 1; }
              for peer in ranks where !to[token, peer] { record seen[token, peer] = 0; }",
+            "for peer in ranks { if to[token, peer] { record seen[token, peer] = 1; } else { record seen[token, peer] = 0; } }",
         ];
         for statements in apart {
             assert_eq!(body(statements), [""; 0], "{statements}");
         }
-        let twice =
-            "record seen[token, me] = 1; for peer in ranks { record seen[token, peer] = 2; }";
-        assert_eq!(body(twice), ["`seen` is recorded twice"]);
+        let twice = [
+            "record seen[token, me] = 1; for peer in ranks { record seen[token, peer] = 2; }",
+            "for peer in ranks {
+                 if to[token, peer] { record seen[token, peer] = 1; } else { let n = 1; }
+                 if to[token, 0] { let n = 1; } else { record seen[token, peer] = 0; }
+             }",
+        ];
+        for statements in twice {
+            assert_eq!(body(statements), ["`seen` is recorded twice"], "{statements}");
+        }
     }
 
     #[test]
