@@ -122,15 +122,13 @@ __device__ __forceinline__ void send(const Args& args, ep::Team& team) {
 /// role Reduce on all blocks, sum_warps warps, warps shared by token
 __device__ __forceinline__ void reduce(const Args& args, ep::Team& team) {
     ep::BackIn<Cfg::Back> part(team);
-    // +33  for token in tokens gather part from back[peer] at (token + 1) * (send_row[token, peer]
-    //     >= 0) as i32 - 1 across peer in ranks
+    // +33  for token in tokens gather part from back[peer] at if send_row[token, peer] >= 0 { token
+    //     } else { -1 } across peer in ranks
     // W1: takes messages of back, from Send +29
     // W2: publishes credit of back, for Send +29
     part.run(ep::rows_of(args.tokens, args.tokens_from),
         [&](int token, int peer) {
-            return static_cast<ep::i32>(
-                (ep::i64{token} + 1) * static_cast<ep::i32>(
-                    args.send_row[ep::i64{token} * Cfg::kRanks + peer] >= 0) - 1);
+            return args.send_row[ep::i64{token} * Cfg::kRanks + peer] >= 0 ? token : -1;
         },
         [&](int row) { return &args.x[row * args.x_stride]; },
         [&](int row) { return &args.weights[row * args.weights_stride]; },

@@ -185,9 +185,8 @@ __device__ __forceinline__ void pack(const Args& args, ep::Team& team) {
         const int key_2 = expert * Cfg::kRanks + source;
         const int count_2 = rows.count(key_2);
         const int count_3 = count_2;
-        // +63  for once in 0..1 where share == 0
-        for (int once = 0; once < 1 && !team.stopped; ++once) {
-            if (!(share == 0)) continue;
+        // +63  if share == 0
+        if (share == 0) {
             // +64  record range_first[expert, source] = first
             if (team.leader()) {
                 args.range_first[ep::i64{expert} * Cfg::kRanks + source] =
@@ -204,11 +203,12 @@ __device__ __forceinline__ void pack(const Args& args, ep::Team& team) {
                 }
             }
         }
-        // +68  for once in 0..1 where share == 0 && source == ranks - 1
-        for (int once_2 = team.lane; once_2 < 1; once_2 += ep::kLanes) {
-            if (!(share == 0 && source == Cfg::kRanks - 1)) continue;
+        // +68  if share == 0 && source == ranks - 1
+        if (share == 0 && source == Cfg::kRanks - 1) {
             // +69  store packed_count[expert] = first + count
-            args.packed_count[expert] = static_cast<ep::i32>(first + count_3);
+            if (team.leader()) {
+                args.packed_count[expert] = static_cast<ep::i32>(first + count_3);
+            }
         }
         // +71  for message in rows[expert, source] at first where message.index % shares == share
         // W1: takes messages of rows, from Cast +55

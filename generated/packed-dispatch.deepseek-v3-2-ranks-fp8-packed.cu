@@ -383,7 +383,7 @@ __device__ __forceinline__ void dispatch(const Args& args, Smem& smem, ep::Team&
             //     * has]) + message.turns[choice]
             const int place = static_cast<ep::i32>(ep::i64{ahead}
                 + ep::get<ep::i32>(record + Cfg::Token::kTurns_, choice));
-            // +105  for once in 0..1 where expert >= 0 && again == 0
+            // +105  if expert >= 0 && again == 0
             const bool match = used && (expert >= 0 && again == 0);
             // +109  store packed_x[expert, place] = message.x
             rows_in.copy(match,

@@ -13,6 +13,7 @@ use crate::ir;
 
 pub use body::{
     BinaryOp, ChannelRef, Domain, Expr, ExprKind, FieldValue, For, Gather, Place, Stmt, StmtKind,
+    UNNAMED,
 };
 pub use channel::{
     Channel, ChannelOption, Field, Message, OptionValue, PeerSet, SlotAxis, Transport,

@@ -8,6 +8,7 @@
 //! All independent errors are reported together. A name that stands for nothing fits everywhere, so
 //! that one mistake is one error.
 
+mod apart;
 mod calls;
 mod channels;
 mod conversion;

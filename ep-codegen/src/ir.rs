@@ -24,7 +24,8 @@ pub mod text;
 pub mod walk;
 
 pub use body::{
-    Action, BinaryOp, Blocks, Domain, Expr, FieldValue, Fold, NameKind, Place, Role, Share, Stmt,
+    Action, BinaryOp, Blocks, CONDITION, Domain, Expr, FieldValue, Fold, NameKind, Place, Role,
+    Share, Stmt,
 };
 pub use canon::Canon;
 #[cfg(feature = "syntax")]

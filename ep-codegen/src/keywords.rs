@@ -11,8 +11,8 @@ pub const ITEMS: &[&str] = &[
 
 /// The words that begin a statement.
 pub const STATEMENTS: &[&str] = &[
-    "for", "announce", "push", "store", "record", "add", "count", "raise", "let", "await", "close",
-    "when",
+    "for", "if", "announce", "push", "store", "record", "add", "count", "raise", "let", "await",
+    "close", "when",
 ];
 
 /// The words that declare tensors.

@@ -80,7 +80,7 @@ pipeline! {
                     let by = value_of(scales[token, p / 8]);
                     record codes[token, p] = code(x[token, 2 * p], by) + 16 * code(x[token, 2 * p + 1], by);
                 }
-                for once in 0..1 where to[token] >= 0 {
+                if to[token] >= 0 {
                     push rows[to[token]] { codes: codes[token], scales: scales[token], token: token };
                 }
             }

@@ -65,6 +65,28 @@ ep_runtime::pipeline! {
     }
 }
 
+//- if_without_else
+// A value is missing where the condition does not hold.
+ep_runtime::pipeline! {
+    pipeline Tally {
+        shape { ranks: 1..=64, topk: 1..=32, experts: 1..=4096, stripes: 1..=1024 }
+        size tokens;
+        input topk_idx: i64[tokens, topk], expert_begin: i32[ranks + 1];
+        output per_rank: i32[ranks];
+        table in_rank: bool[tokens, ranks];
+        role Count on all blocks, warps shared by stripe {
+            for token in stripe {
+                for peer in ranks {
+                    record in_rank[token, peer] = routed(topk_idx[token], peer);
+                }
+                for peer in ranks where if peer > 0 { true } {
+                    count per_rank[peer];
+                }
+            }
+        }
+    }
+}
+
 //- not_a_fold
 // A helper that does not fold is given a binder.
 ep_runtime::pipeline! {

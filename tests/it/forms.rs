@@ -4,6 +4,7 @@ mod absent;
 mod adds;
 mod apart;
 mod channels;
+mod choices;
 mod decode;
 mod gathers;
 mod kernels;

@@ -102,8 +102,7 @@ fn a_recipe_says_who_carries_out_a_role_and_what_keeps_the_others_from_it() {
     for (title, from, to) in near {
         out += &text(&format!("decode-dispatch, {title}"), recipes(DECODE, from, to));
     }
-    let (from, to) =
-        ("0..1 where expert >= 0 && again == 0", "0..1 where again == 0 && expert >= 0");
+    let (from, to) = ("if expert >= 0 && again == 0", "if again == 0 && expert >= 0");
     out += &text("packed-dispatch", recipes(PACKED, "", ""));
     out += &text("packed-dispatch, sides of && exchanged", recipes(PACKED, from, to));
     for on in ["all blocks", "block 0", "block 0, 1 warps"] {

@@ -191,7 +191,15 @@ pub enum Domain {
         /// One past the last value.
         high: Expr,
     },
+    /// One turn, whose filter is the condition of an `if`.
+    Once {
+        /// The word `if` or `else`.
+        keyword: Span,
+    },
 }
+
+/// The binder of an `if`. No author can write it.
+pub const UNNAMED: &str = "_";
 
 impl Domain {
     /// Where it stands.
@@ -199,6 +207,19 @@ impl Domain {
         match self {
             Domain::Expr(expr) => expr.at,
             Domain::Range { low, high } => low.at.to(high),
+            Domain::Once { keyword } => (*keyword).into(),
+        }
+    }
+
+    /// Whether a loop may have more than one turn: `0..1` has one.
+    pub fn has_turns(&self) -> bool {
+        match self {
+            Domain::Range { low, high } => match (&low.kind, &high.kind) {
+                (ExprKind::Int(low), ExprKind::Int(high)) => (*high).saturating_sub(*low) > 1,
+                _ => true,
+            },
+            Domain::Expr(_) => true,
+            Domain::Once { .. } => false,
         }
     }
 }
@@ -295,6 +316,15 @@ pub enum ExprKind {
     Neg {
         /// Value.
         value: Box<Expr>,
+    },
+    /// `if condition { yes } else { no }`
+    If {
+        /// The condition.
+        condition: Box<Expr>,
+        /// The value where it holds.
+        yes: Box<Expr>,
+        /// The value where it does not.
+        no: Box<Expr>,
     },
     /// `left op right`
     Binary {

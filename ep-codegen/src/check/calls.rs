@@ -47,6 +47,7 @@ fn bare_part(view: &View<'_>, site: &Site<'_>, expr: &Expr, out: &mut Diagnostic
             inside(&indices.iter().chain([&**base]).collect::<Vec<_>>());
         }
         ExprKind::Binary { left, right, .. } => inside(&[left, right]),
+        ExprKind::If { condition, yes, no } => inside(&[condition, yes, no]),
         ExprKind::Fold { body: value, .. }
         | ExprKind::Cast { value, .. }
         | ExprKind::Not { value }

@@ -137,6 +137,9 @@ fn heard<'a>(view: &View<'a>, expr: &'a Expr, out: &mut Vec<Step<'a>>) {
             heard(view, left, out);
             heard(view, right, out);
         }
+        ExprKind::If { condition, yes, no } => {
+            [condition, yes, no].into_iter().for_each(|part| heard(view, part, out));
+        }
         ExprKind::Call { args, .. } => args.iter().for_each(|arg| heard(view, arg, out)),
         ExprKind::Index { indices, .. } => indices.iter().for_each(|arg| heard(view, arg, out)),
         ExprKind::Cast { value, .. }

@@ -46,7 +46,10 @@ fn message_loop(view: &View<'_>, site: &Site<'_>, inner: &For, out: &mut Diagnos
     let mut around = outer
         .filter(|outer| !indices.iter().any(|index| mentions(index, &outer.binder.to_string())));
     if let Some(outer) = around.next_back() {
-        out.push(errors::ring_in_loop(word, &outer.binder));
+        out.push(match outer.domain {
+            Domain::Once { keyword } => errors::ring_below_if(word, keyword),
+            _ => errors::ring_in_loop(word, &outer.binder),
+        });
     }
     if !header(channel).is_some_and(|names| names.iter().any(|name| name == "count")) {
         out.push(errors::ring_without_count(word, channel));
@@ -222,7 +225,12 @@ fn announced_in_loop(view: &View<'_>, site: &Site<'_>, out: &mut Diagnostics) {
         !by_peer
     });
     if let Some(outer) = around.next_back() {
-        out.push(errors::announce_in_loop(site.stmt.keyword, &channel.name, &outer.binder));
+        out.push(match outer.domain {
+            Domain::Once { keyword } => {
+                errors::announce_below_if(site.stmt.keyword, &channel.name, keyword)
+            }
+            _ => errors::announce_in_loop(site.stmt.keyword, &channel.name, &outer.binder),
+        });
     }
 }
 
@@ -290,6 +298,9 @@ fn fields<'a>(expr: &'a Expr, found: &mut Vec<(&'a Ident, &'a Ident)>) {
         ExprKind::Fold { body, .. } => fields(body, found),
         ExprKind::Cast { value, .. } | ExprKind::Not { value } | ExprKind::Neg { value } => {
             fields(value, found);
+        }
+        ExprKind::If { condition, yes, no } => {
+            [condition, yes, no].into_iter().for_each(|part| fields(part, found));
         }
         ExprKind::Binary { left, right, .. } => {
             fields(left, found);

@@ -6,9 +6,11 @@ use proc_macro2::Ident;
 use super::model::{Guard, Model, Placed, Tensor, View};
 use super::naming;
 use super::walk::Scope;
-use crate::ast::{self, Channel, Elem, Item, Role, ShapeEntry, Stmt, StmtKind, TensorKind, When};
+use crate::ast::{
+    self, Channel, Elem, Item, Role, ShapeEntry, Stmt, StmtKind, TensorKind, UNNAMED, When,
+};
 use crate::diagnostics::{Diagnostic, Diagnostics, names as errors};
-use crate::ir::{Fold, helpers};
+use crate::ir::{CONDITION, Fold, helpers};
 use crate::keywords;
 
 /// What a declared name stands for in an expression.
@@ -314,6 +316,8 @@ fn shadows(view: &View<'_>, index: usize, role: &Role, out: &mut Diagnostics) {
             StmtKind::Let { name, .. } => binders.push(name),
             _ => {}
         }
+        // An author cannot write those of an `if`.
+        binders.retain(|binder| **binder != UNNAMED && **binder != CONDITION);
         for (at, binder) in binders.iter().enumerate() {
             naming::binder(binder, out);
             let outer = site.scope.iter().map(|outer| outer.name);

@@ -224,6 +224,9 @@ fn divisors(view: &View<'_>, expr: &Expr, out: &mut Diagnostics) {
             args.iter().for_each(|arg| divisors(view, arg, out));
         }
         ExprKind::Not { value } | ExprKind::Neg { value } => divisors(view, value, out),
+        ExprKind::If { condition, yes, no } => {
+            [condition, yes, no].into_iter().for_each(|part| divisors(view, part, out));
+        }
         _ => {}
     }
 }
@@ -259,6 +262,9 @@ pub(super) fn visit_names<'a>(expr: &'a Expr, visit: &mut dyn FnMut(&'a proc_mac
         ExprKind::Cast { value, .. } | ExprKind::Not { value } | ExprKind::Neg { value } => {
             visit_names(value, visit);
         }
+        ExprKind::If { condition, yes, no } => {
+            [condition, yes, no].into_iter().for_each(|part| visit_names(part, visit));
+        }
         ExprKind::Binary { left, right, .. } => {
             visit_names(left, visit);
             visit_names(right, visit);
@@ -277,5 +283,6 @@ pub(super) fn visit_domain<'a>(
             visit_names(low, visit);
             visit_names(high, visit);
         }
+        crate::ast::Domain::Once { .. } => {}
     }
 }

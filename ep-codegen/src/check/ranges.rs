@@ -79,6 +79,10 @@ fn of_expr(view: &View<'_>, known: &Known, expr: &Expr) -> Option<Range> {
             Some(Range { low: 1 - value.high, high: 1 - value.low })
         }
         ExprKind::Cast { value, .. } => sub(value),
+        ExprKind::If { yes, no, .. } => {
+            let (yes, no) = (sub(yes)?, sub(no)?);
+            Some(Range { low: yes.low.min(no.low), high: yes.high.max(no.high) })
+        }
         ExprKind::Binary { op, left, right, .. } => binary(*op, sub(left)?, sub(right)?),
         ExprKind::Call { helper, args } => {
             let [left, right] = args.as_slice() else { return None };

@@ -7,6 +7,7 @@ use super::typing::Typing;
 use super::walk::{Counted, Runs, Scope, Site, index_binder, loop_binders, messages_of, runs};
 use crate::ast::{ChannelRef, Domain, Expr, ExprKind, For, Gather, Place, StmtKind};
 use crate::diagnostics::{Diagnostics, types as errors};
+use crate::ir::CONDITION;
 
 /// Checks the expressions of the declarations, then of every statement of `view`.
 pub(super) fn check_view(view: &View<'_>, out: &mut Diagnostics) {
@@ -56,6 +57,9 @@ fn statement<'a>(view: &View<'a>, site: &Site<'a>, out: &mut Diagnostics) {
             counted(view, &mut scope, place, "await", out);
             let mut typing = Typing { view, out };
             typing.whole(&mut scope, least, "what a word comes to");
+        }
+        StmtKind::Let { name, value } if name == CONDITION => {
+            Typing { view, out }.condition(&mut scope, value);
         }
         StmtKind::Let { value, .. } => {
             let mut typing = Typing { view, out };
@@ -225,6 +229,6 @@ pub(super) fn reads<'a>(view: &View<'a>, site: &Site<'a>) -> Vec<&'a proc_macro2
 pub(super) fn domain_root(domain: &Domain) -> Option<&proc_macro2::Ident> {
     match domain {
         Domain::Expr(expr) => super::walk::root(expr),
-        Domain::Range { .. } => None,
+        Domain::Range { .. } | Domain::Once { .. } => None,
     }
 }

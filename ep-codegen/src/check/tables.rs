@@ -3,6 +3,7 @@
 
 use proc_macro2::Ident;
 
+use super::apart::apart;
 use super::coverage::lacking;
 use super::model::{Model, Tensor, View};
 use super::names::declared_tensors;
@@ -12,7 +13,7 @@ use super::statements::reads;
 use super::text::text;
 use super::types::scalar_of;
 use super::walk::{Counted, Meaning, Site, root};
-use crate::ast::{self, Domain, Elem, Expr, ExprKind, Item, Place, StmtKind, TensorKind};
+use crate::ast::{self, Elem, Expr, ExprKind, Item, Place, StmtKind, TensorKind};
 use crate::diagnostics::{Diagnostics, tables as errors};
 
 /// Addresses that the parameters of a kernel hold, 4096 bytes: each copy of a tensor has one.
@@ -168,64 +169,6 @@ fn written_twice(view: &View<'_>, index: usize, out: &mut Diagnostics) {
     }
 }
 
-/// Whether two places of one tensor have no element in common, as far as can be read off: indices
-/// that differ as numbers, this rank against the others, or filters that exclude each other. Ranges
-/// come from tables, and what lies between the places that are dealt out is given by one.
-fn apart(view: &View<'_>, a: &Site<'_>, at_a: &Place, b: &Site<'_>, at_b: &Place) -> bool {
-    let by_index = at_a.indices.iter().zip(&at_b.indices).any(|(i, j)| match (&i.kind, &j.kind) {
-        (ExprKind::Int(i), ExprKind::Int(j)) => i != j,
-        _ => (is_me(i) && is_other(b, j)) || (is_other(a, i) && is_me(j)),
-    });
-    let filters = |site: &Site<'_>| -> Vec<String> {
-        let loops = site.loops.iter().filter_map(|index| view.sites[*index].as_for());
-        loops.filter_map(|inner| inner.filter.as_ref()).map(text).collect()
-    };
-    let (of_a, of_b) = (filters(a), filters(b));
-    let excluded = of_a.iter().any(|x| {
-        of_b.iter().any(|y| {
-            [format!("!{x}"), format!("!({x})")].contains(y)
-                || [format!("!{y}"), format!("!({y})")].contains(x)
-        })
-    });
-    let between =
-        |a: &Site<'_>, i: &Expr, b: &Site<'_>, j: &Expr| in_range(view, a, i) && is_dealt_out(b, j);
-    let apart = at_a.indices.iter().zip(&at_b.indices);
-    let gaps = apart.into_iter().any(|(i, j)| between(a, i, b, j) || between(b, j, a, i));
-    by_index || excluded || gaps
-}
-
-/// Whether `index` is the binder of a loop over a range.
-fn in_range(view: &View<'_>, site: &Site<'_>, index: &Expr) -> bool {
-    let ExprKind::Name(name) = &index.kind else { return false };
-    let loops = site.loops.iter().filter_map(|index| view.sites[*index].as_for());
-    let mut own = loops.filter(|inner| inner.binder == *name);
-    own.next().is_some_and(|inner| matches!(inner.domain, ast::Domain::Range { .. }))
-}
-
-/// Whether `index` is a position that a loop deals out, or where a message has come to lie.
-fn is_dealt_out(site: &Site<'_>, index: &Expr) -> bool {
-    let ExprKind::Field { base, field } = &index.kind else { return false };
-    let named = |name| site.scope.iter().rev().find(|binder| binder.name == name);
-    let binder = root(base).and_then(named);
-    binder.is_some_and(|binder| match binder.meaning {
-        Meaning::Placed(_) => true,
-        Meaning::Message(_) => *field == "row",
-        _ => false,
-    })
-}
-
-fn is_me(expr: &Expr) -> bool {
-    matches!(&expr.kind, ExprKind::Name(name) if name == "me")
-}
-
-fn is_other(site: &Site<'_>, expr: &Expr) -> bool {
-    let ExprKind::Name(name) = &expr.kind else { return false };
-    let binder = site.scope.iter().rev().find(|binder| binder.name == name);
-    let others = ast::PeerSet::Others;
-    let counted = binder.and_then(|binder| binder.counted());
-    matches!(counted, Some(Counted::Peers(set)) if set == others)
-}
-
 /// A loop whose binder the place does not name writes the same element in each turn.
 fn rewritten_by_loop(
     view: &View<'_>,
@@ -258,7 +201,7 @@ fn rewritten_by_loop(
         return;
     }
     let outer = site.loops.iter().filter_map(|index| view.sites[*index].as_for());
-    for inner in outer.filter(|outer| has_turns(&outer.domain)) {
+    for inner in outer.filter(|outer| outer.domain.has_turns()) {
         let binder = inner.binder.to_string();
         if !place.indices.iter().any(|index| mentions(index, &binder)) {
             return out.push(errors::written_in_each_turn(&place.tensor, word, &inner.binder));
@@ -313,6 +256,9 @@ fn absent_field<'a>(
         | ExprKind::Cast { value, .. }
         | ExprKind::Not { value }
         | ExprKind::Neg { value } => sub(value),
+        ExprKind::If { condition, yes, no } => {
+            sub(condition).or_else(|| sub(yes)).or_else(|| sub(no))
+        }
         ExprKind::Binary { left, right, .. } => sub(left).or_else(|| sub(right)),
         ExprKind::Int(_) | ExprKind::Real(_) | ExprKind::Bool(_) | ExprKind::Name(_) => None,
     }
@@ -438,17 +384,6 @@ pub(super) fn check_all(views: &[View<'_>], out: &mut Diagnostics) {
     }
 }
 
-/// Whether a loop may have more than one turn: `0..1` is how a condition is written.
-fn has_turns(domain: &Domain) -> bool {
-    match domain {
-        Domain::Range { low, high } => match (&low.kind, &high.kind) {
-            (ExprKind::Int(low), ExprKind::Int(high)) => (*high).saturating_sub(*low) > 1,
-            _ => true,
-        },
-        Domain::Expr(_) => true,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::tests::said_to;
@@ -471,13 +406,21 @@ mod tests {
             "record seen[token, me] = 1; for peer in others { record seen[token, peer] = 2; }",
             "for peer in ranks where to[token, peer] { record seen[token, peer] = 1; }
              for peer in ranks where !to[token, peer] { record seen[token, peer] = 0; }",
+            "for peer in ranks { if to[token, peer] { record seen[token, peer] = 1; } else { record seen[token, peer] = 0; } }",
         ];
         for statements in apart {
             assert_eq!(body(statements), [""; 0], "{statements}");
         }
-        let twice =
-            "record seen[token, me] = 1; for peer in ranks { record seen[token, peer] = 2; }";
-        assert_eq!(body(twice), ["`seen` is recorded twice"]);
+        let twice = [
+            "record seen[token, me] = 1; for peer in ranks { record seen[token, peer] = 2; }",
+            "for peer in ranks {
+                 if to[token, peer] { record seen[token, peer] = 1; } else { let n = 1; }
+                 if to[token, 0] { let n = 1; } else { record seen[token, peer] = 0; }
+             }",
+        ];
+        for statements in twice {
+            assert_eq!(body(statements), ["`seen` is recorded twice"], "{statements}");
+        }
     }
 
     #[test]

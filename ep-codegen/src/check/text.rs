@@ -25,6 +25,9 @@ pub(super) fn with_names(expr: &Expr, replace: &dyn Fn(&str) -> Option<String>) 
         ExprKind::Cast { value, elem } => format!("{} as {elem}", operand(value, UNARY, replace)),
         ExprKind::Not { value } => format!("!{}", operand(value, UNARY, replace)),
         ExprKind::Neg { value } => format!("-{}", operand(value, UNARY, replace)),
+        ExprKind::If { condition, yes, no } => {
+            format!("if {} {{ {} }} else {{ {} }}", sub(condition), sub(yes), sub(no))
+        }
         ExprKind::Binary { op, left, right, .. } => {
             let power = power(*op);
             let left = operand(left, power, replace);
@@ -38,6 +41,7 @@ pub(super) fn domain_text(domain: &Domain) -> String {
     match domain {
         Domain::Expr(expr) => text(expr),
         Domain::Range { low, high } => format!("{}..{}", text(low), text(high)),
+        Domain::Once { .. } => "0..1".to_string(),
     }
 }
 
@@ -95,9 +99,15 @@ mod tests {
 
     #[test]
     fn brackets_stand_only_where_they_must() {
-        for written in
-            ["a + b * c", "(a + b) * c", "a - (b - c)", "!(a && b) || c", "-a as i32", "x[i, j].f"]
-        {
+        for written in [
+            "a + b * c",
+            "(a + b) * c",
+            "a - (b - c)",
+            "!(a && b) || c",
+            "-a as i32",
+            "x[i, j].f",
+            "if a { b } else { c } + 1",
+        ] {
             let block = format!("pipeline P {{ size s = {written}; }}");
             let (file, _) = parse(block.parse().expect("the test's brackets are balanced"));
             let Item::Size(size) = &file.pipelines[0].items[0] else { panic!("not a size") };

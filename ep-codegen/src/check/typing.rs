@@ -53,6 +53,10 @@ impl<'a> Typing<'_, 'a> {
                 Type::scalar(Scalar::Bool)
             }
             ExprKind::Neg { value } => self.numeric(scope, value, "-"),
+            ExprKind::If { condition, yes, no } => {
+                self.condition(scope, condition);
+                self.choice(scope, yes, no)
+            }
             ExprKind::Binary { op, op_span, left, right } => {
                 self.binary(scope, *op, (*op_span).into(), left, right)
             }
@@ -84,6 +88,7 @@ impl<'a> Typing<'_, 'a> {
                 self.whole(scope, low, "the begin of a range");
                 return self.whole(scope, high, "the end of a range");
             }
+            Domain::Once { .. } => return,
             Domain::Expr(expr) => expr,
         };
         if let ExprKind::Name(name) = &expr.kind
@@ -410,6 +415,56 @@ impl<'a> Typing<'_, 'a> {
         let scalar = if arithmetic { a.scalar.joined(&b.scalar) } else { Scalar::Bool };
         let extents = if a.extents.is_empty() { b.extents } else { a.extents };
         Type::Value(Value { scalar, extents })
+    }
+
+    /// Two values of which one counts: both are numbers of a kind, or both conditions.
+    fn choice(&mut self, scope: &mut Scope<'a>, yes: &'a Expr, no: &'a Expr) -> Type<'a> {
+        let (Type::Value(a), Type::Value(b)) = (self.chosen(scope, yes), self.chosen(scope, no))
+        else {
+            return Type::Unknown;
+        };
+        let rows = !a.extents.is_empty() && !b.extents.is_empty();
+        let same = a.extents.len() == b.extents.len()
+            && !a.extents.iter().zip(&b.extents).any(|(a, b)| a.differs(b));
+        let scalar = match (a.scalar.plain(), b.scalar.plain()) {
+            (Scalar::Bool, Scalar::Bool) => Some(Scalar::Bool),
+            (Scalar::Bf16, Scalar::Bf16) => Some(Scalar::Bf16),
+            (Scalar::Int(_), Scalar::Int(_)) => Some(a.scalar.joined(&b.scalar)),
+            _ if a.scalar.is_float() && b.scalar.is_float() => Some(a.scalar.joined(&b.scalar)),
+            _ => None,
+        };
+        match scalar {
+            Some(scalar) if same || !rows => {
+                let extents = if a.extents.is_empty() { b.extents } else { a.extents };
+                Type::Value(Value { scalar, extents })
+            }
+            _ => {
+                let ((value, from), (other, to)) = match b.scalar.is_float() {
+                    true => ((yes, &a), (no, &b)),
+                    false => ((no, &b), (yes, &a)),
+                };
+                let help = conversion(&to.scalar, &from.scalar, value);
+                let help = help.filter(|_| same || !rows);
+                self.out.push(errors::choices_differ((value.at, from), (other.at, to), help));
+                Type::Unknown
+            }
+        }
+    }
+
+    /// A value that an `if` may give.
+    fn chosen(&mut self, scope: &mut Scope<'a>, value: &'a Expr) -> Type<'a> {
+        match self.expr(scope, value) {
+            Type::Value(found)
+                if found.scalar.is_numeric() || matches!(found.scalar.plain(), Scalar::Bool) =>
+            {
+                Type::Value(found)
+            }
+            Type::Unknown => Type::Unknown,
+            other => {
+                self.out.push(errors::not_chosen(value.at, &other));
+                Type::Unknown
+            }
+        }
     }
 
     /// A value of type `ty` goes into `target`, which `what` names.

@@ -4,9 +4,10 @@ use proc_macro2::Ident;
 
 use super::model::{Guard, View, holds};
 use super::names::{is_known, is_number};
-use super::types::Type;
+use super::types::{Scalar, Type};
 use super::typing;
 use crate::ast::{Channel, Domain, Expr, ExprKind, For, PeerSet, Share, Stmt, StmtKind};
+use crate::ir::CONDITION;
 
 /// What a binder stands for.
 #[derive(Debug, Clone)]
@@ -157,7 +158,7 @@ pub(super) fn index_binder<'a>(
 ) -> Binder<'a> {
     let unknown = match domain {
         Domain::Expr(expr) => root(expr).is_some_and(|name| !is_known(view, scope, name)),
-        Domain::Range { .. } => false,
+        Domain::Range { .. } | Domain::Once { .. } => false,
     };
     let meaning = match runs(view, scope, domain) {
         _ if unknown => Meaning::Value(Type::Unknown),
@@ -252,7 +253,11 @@ fn body<'a>(
                 scope.truncate(length);
             }
             StmtKind::Let { name, value } => {
-                let meaning = Meaning::Value(typing::silent(view, scope, value));
+                let ty = match name == CONDITION {
+                    true => Type::scalar(Scalar::Bool),
+                    false => typing::silent(view, scope, value),
+                };
+                let meaning = Meaning::Value(ty);
                 scope.push(Binder { name, meaning });
             }
             _ => {}
@@ -294,6 +299,7 @@ pub(super) fn exprs<'a>(stmt: &'a Stmt, visit: &mut dyn FnMut(&'a Expr)) {
             visit(low);
             visit(high);
         }
+        Domain::Once { .. } => {}
     };
     match &stmt.kind {
         StmtKind::For(inner) => {

@@ -6,6 +6,11 @@ use super::{Diagnostic, listed};
 use crate::ast::TokenRange;
 use crate::spelling::nearest;
 
+/// A value that is missing where a condition does not hold.
+pub(crate) fn if_without_else(at: TokenRange) -> Diagnostic {
+    Diagnostic::new(at, "an `if` that gives a value has an `else`").help("else { 0 }")
+}
+
 /// What to write instead of `found`: the near miss, or all there is.
 fn suggestion(found: &str, words: &[&str]) -> String {
     match nearest(found, words.iter().copied()) {

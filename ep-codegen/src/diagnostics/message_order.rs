@@ -16,6 +16,16 @@ pub(crate) fn ring_in_loop(ring: &Ident, binder: &Ident) -> Diagnostic {
     .also(binder, format!("`for {binder}` goes on after the ring is empty"))
 }
 
+/// A loop over a ring in a block that may not run.
+pub(crate) fn ring_below_if(ring: &Ident, keyword: Span) -> Diagnostic {
+    Diagnostic::new(
+        ring,
+        format!("the ring `{ring}` is emptied in every call, and this is in an `if`"),
+    )
+    .help(format!("move the `if` into the loop over `{ring}`"))
+    .also(keyword, "this block runs only where the condition says so")
+}
+
 /// A loop over a ring that does not know its end.
 pub(crate) fn ring_without_count(ring: &Ident, channel: &Channel) -> Diagnostic {
     Diagnostic::new(ring, format!("a loop over `{ring}` does not know when to stop"))
@@ -122,6 +132,14 @@ pub(crate) fn announce_in_loop(keyword: Span, channel: &Ident, binder: &Ident) -
     )
     .help(format!("move the `announce` above `for {binder}`"))
     .also(binder, format!("`for {binder}` has many turns"))
+}
+
+/// An announcement in a block that may not run.
+pub(crate) fn announce_below_if(keyword: Span, channel: &Ident, word: Span) -> Diagnostic {
+    let said = format!("`{channel}` is announced in every call, and this is in an `if`");
+    Diagnostic::new(keyword, said)
+        .help("move the `announce` out of the `if`")
+        .also(word, "this block runs only where the condition says so")
 }
 
 /// A header that nobody announces.

@@ -160,6 +160,28 @@ pub(crate) fn operands_differ(
     Diagnostic::new(at, format!("`{sign}` joins `{left}` and `{right}`, whose extents differ"))
 }
 
+/// Values of an `if` that are not of one kind.
+pub(crate) fn choices_differ(
+    (at, found): (TokenRange, &impl Display),
+    (place, other): (TokenRange, &impl Display),
+    help: Option<String>,
+) -> Diagnostic {
+    let said = format!(
+        "both values of an `if` have one type: this is `{found}`, and the other one `{other}`"
+    );
+    let error = Diagnostic::new(at, said).also(place, format!("this value is `{other}`"));
+    match help {
+        Some(help) => error.help(help),
+        None => error,
+    }
+}
+
+/// A value of an `if` that is neither a number nor a condition.
+pub(crate) fn not_chosen(at: TokenRange, found: &impl Display) -> Diagnostic {
+    Diagnostic::new(at, format!("an `if` gives numbers or a `bool`, and this is {found}"))
+        .help("write the statement in the blocks of an `if`")
+}
+
 /// A cast of something that has no single value.
 pub(crate) fn cast_of(elem: &Ident, found: &impl Display) -> Diagnostic {
     Diagnostic::new(elem, format!("{found} cannot be cast to `{elem}`"))

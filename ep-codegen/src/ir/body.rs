@@ -5,6 +5,9 @@ use super::canon::Embed;
 use super::canon::ir_types;
 use super::{Canon, Elem, PeerSet, Source, When};
 
+/// The name of what an `if` with an `else` has found out. No author can write it.
+pub const CONDITION: &str = "if";
+
 ir_types! {
     /// Blocks a role runs on.
     enum Blocks {
@@ -76,6 +79,8 @@ ir_types! {
         ReceivedFrom { peer: Expr },
         /// A range of numbers.
         Range { low: Expr, high: Expr },
+        /// One turn: an `if`, whose condition is the filter.
+        Once,
     }
 
     /// A field's value in a `push`.
@@ -204,6 +209,8 @@ ir_types! {
         Binary { op: BinaryOp, left: Box<Expr>, right: Box<Expr> },
         /// `!value`.
         Not { value: Box<Expr> },
+        /// `if condition { yes } else { no }`; only the value that counts is computed.
+        If { condition: Box<Expr>, yes: Box<Expr>, no: Box<Expr> },
     }
 
     /// What a fold makes of its terms.

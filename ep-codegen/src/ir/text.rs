@@ -8,9 +8,9 @@ pub use derived::{facts_by_choice, facts_text};
 
 use super::helpers::SLOT;
 use super::{
-    Action, Arm, Axis, BinaryOp, Blocks, Channel, DimKind, Domain, Elem, ElemType, Expr, Field,
-    FieldValue, Memory, PeerSet, Pipeline, Place, Role, Share, Stmt, Tensor, TensorKind, Transport,
-    Values, Waiver, When,
+    Action, Arm, Axis, BinaryOp, Blocks, CONDITION, Channel, DimKind, Domain, Elem, ElemType, Expr,
+    Field, FieldValue, Memory, PeerSet, Pipeline, Place, Role, Share, Stmt, Tensor, TensorKind,
+    Transport, Values, Waiver, When,
 };
 
 /// The whole pipeline, guards included.
@@ -281,6 +281,12 @@ fn body(stmts: &[Stmt], depth: usize, out: &mut String) {
 /// A statement as it would be declared, without its block.
 pub fn action(action: &Action) -> String {
     match action {
+        Action::For { domain: Domain::Once, filter, .. } => match filter {
+            Some(name) if is_condition(name) => "then".to_string(),
+            Some(Expr::Not { value }) if is_condition(value) => "else".to_string(),
+            _ => clause("if ", filter),
+        },
+        Action::Let { name, value } if name == CONDITION => format!("if {}", expr(value)),
         Action::For { binder, domain, position, filter, .. } => format!(
             "for {binder} in {}{}{}",
             self::domain(domain),
@@ -371,7 +377,13 @@ fn domain(domain: &Domain) -> String {
         Domain::Row { row } => expr(row),
         Domain::ReceivedFrom { peer } => format!("received from {}", expr(peer)),
         Domain::Range { low, high } => format!("{}..{}", expr(low), expr(high)),
+        Domain::Once => "0..1".to_string(),
     }
+}
+
+/// Whether an expression is the name of what an `if` has found out.
+fn is_condition(expr: &Expr) -> bool {
+    matches!(expr, Expr::Name { name, .. } if name == CONDITION)
 }
 
 fn exprs(list: &[Expr]) -> String {
@@ -403,6 +415,9 @@ pub fn expr(whole: &Expr) -> String {
             format!("{} {sign} {}", inner(left, least), inner(right, power + 1))
         }
         Expr::Not { value } => format!("!{}", inner(value, AS + 1)),
+        Expr::If { condition, yes, no } => {
+            format!("if {} {{ {} }} else {{ {} }}", expr(condition), expr(yes), expr(no))
+        }
     }
 }
 

@@ -77,6 +77,9 @@ pub fn expr<'a>(whole: &'a Expr, see: &mut dyn FnMut(&'a Expr)) {
             expr(body, see);
         }
         Expr::Cast { value, .. } | Expr::Not { value } => expr(value, see),
+        Expr::If { condition, yes, no } => {
+            [condition, yes, no].into_iter().for_each(|part| expr(part, see));
+        }
         Expr::Binary { left, right, .. } => {
             expr(left, see);
             expr(right, see);
@@ -132,7 +135,11 @@ fn in_domain<'a>(domain: &'a Domain, see: &mut dyn FnMut(&'a Expr)) {
             expr(low, see);
             expr(high, see);
         }
-        Domain::Tokens | Domain::Stripe | Domain::Dim { .. } | Domain::Peers { .. } => {}
+        Domain::Tokens
+        | Domain::Stripe
+        | Domain::Dim { .. }
+        | Domain::Peers { .. }
+        | Domain::Once => {}
     }
 }
 

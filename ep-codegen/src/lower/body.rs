@@ -110,7 +110,8 @@ impl Lowering {
                 Some(gather) => self.gather(binder, domain, gather, &head.body),
                 None => {
                     let body = self.body(&head.body);
-                    ir::Action::For { binder, domain, position, filter, body }
+                    let whole = ir::Action::For { binder, domain, position, filter, body };
+                    if is_condition(&whole) { as_condition(whole) } else { whole }
                 }
             }
         };
@@ -156,6 +157,7 @@ impl Lowering {
             ast::Domain::Range { low, high } => {
                 return ir::Domain::Range { low: self.expr(low), high: self.expr(high) };
             }
+            ast::Domain::Once { .. } => return ir::Domain::Once,
             ast::Domain::Expr(whole) => whole,
         };
         let ast::ExprKind::Name(name) = &whole.kind else {
@@ -233,5 +235,38 @@ impl Lowering {
 
     fn place(&mut self, place: &ast::Place) -> ir::Place {
         ir::Place { tensor: place.tensor.to_string(), indices: self.exprs(&place.indices) }
+    }
+}
+
+/// Whether a loop is `for once in 0..1 where condition`, with a binder that says nothing.
+fn is_condition(whole: &ir::Action) -> bool {
+    let ir::Action::For { binder, domain, position: None, filter: Some(filter), body } = whole
+    else {
+        return false;
+    };
+    let ends = (ir::Expr::Int { value: 0 }, ir::Expr::Int { value: 1 });
+    let mut named = false;
+    let mut see = |part: &ir::Expr| {
+        named |= matches!(part, ir::Expr::Name { name, .. } if name == binder);
+    };
+    ir::walk::expr(filter, &mut see);
+    ir::walk::stmts(body, &mut |stmt| {
+        let places = ir::walk::target(stmt).into_iter().chain(ir::walk::awaited(stmt));
+        places.for_each(|place| {
+            place.indices.iter().for_each(|index| ir::walk::expr(index, &mut see))
+        });
+        ir::walk::exprs(stmt, &mut see);
+    });
+    !named && matches!(domain, ir::Domain::Range { low, high } if (low, high) == (&ends.0, &ends.1))
+}
+
+/// The loop as an `if`.
+fn as_condition(whole: ir::Action) -> ir::Action {
+    match whole {
+        ir::Action::For { position, filter, body, .. } => {
+            let binder = ast::UNNAMED.to_string();
+            ir::Action::For { binder, domain: ir::Domain::Once, position, filter, body }
+        }
+        other => other,
     }
 }

@@ -46,6 +46,11 @@ impl Lowering {
                 elem: scalar(&elem.to_string()).unwrap_or(ir::Elem::F32),
             },
             ast::ExprKind::Not { value } => ir::Expr::Not { value: Box::new(self.expr(value)) },
+            ast::ExprKind::If { condition, yes, no } => ir::Expr::If {
+                condition: Box::new(self.expr(condition)),
+                yes: Box::new(self.expr(yes)),
+                no: Box::new(self.expr(no)),
+            },
             ast::ExprKind::Neg { value } => match value.kind {
                 ast::ExprKind::Int(value) => ir::Expr::Int { value: value.wrapping_neg() },
                 _ => binary(ir::BinaryOp::Sub, ir::Expr::Int { value: 0 }, self.expr(value)),

@@ -110,11 +110,20 @@ fn put(whole: &mut Expr, name: &str, value: &Expr) {
                     put(low, name, value);
                     put(high, name, value);
                 }
-                Domain::Tokens | Domain::Stripe | Domain::Dim { .. } | Domain::Peers { .. } => {}
+                Domain::Once
+                | Domain::Tokens
+                | Domain::Stripe
+                | Domain::Dim { .. }
+                | Domain::Peers { .. } => {}
             }
             put(body, name, value);
         }
         Expr::Cast { value: inner, .. } | Expr::Not { value: inner } => put(inner, name, value),
+        Expr::If { condition, yes, no } => {
+            put(condition, name, value);
+            put(yes, name, value);
+            put(no, name, value);
+        }
         Expr::Binary { left, right, .. } => {
             put(left, name, value);
             put(right, name, value);

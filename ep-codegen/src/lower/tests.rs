@@ -194,3 +194,30 @@ fn a_stripe_knows_its_first_row_and_how_many_it_has() {
         ]
     );
 }
+
+#[test]
+fn a_loop_with_one_turn_is_a_condition_unless_its_number_counts() {
+    let ir = &lowered(
+        "pipeline B {
+            output x: i32[8];
+            role R on block 0 {
+                if a { store x[0] = 1; } else if b { store x[1] = 1; }
+                for once in 0..1 where a { store x[2] = 1; }
+                for n in 0..1 where a { store x[n] = 1; }
+            }
+        }",
+    )[0];
+    let found = [
+        "if a",
+        "then",
+        "store x[0] = 1",
+        "else",
+        "if b",
+        "store x[1] = 1",
+        "if a",
+        "store x[2] = 1",
+        "for n in 0..1 where a",
+        "store x[n] = 1",
+    ];
+    assert_eq!(actions(ir), found);
+}

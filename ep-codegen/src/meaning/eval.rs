@@ -125,8 +125,56 @@ impl<'p> Eval<'_, 'p> {
                 let truth = self.expr(value)?.truth(Written(whole))?;
                 Ok(Value::bool(!truth))
             }
+            Expr::If { condition, yes, no } => {
+                // A statement needs what either value is made of.
+                self.needs(yes)?;
+                self.needs(no)?;
+                let holds = self.expr(condition)?.truth(Written(whole))?;
+                self.expr(if holds { yes } else { no })
+            }
             Expr::Binary { op, left, right } => self.binary(whole, op, left, right),
         }
+    }
+
+    /// That what `whole` is made of is there, whatever of it counts in the end.
+    fn needs(&self, whole: &Expr) -> Found<()> {
+        let mut added: Vec<&str> = Vec::new();
+        let mut absent = false;
+        walk::expr(whole, &mut |part| {
+            absent |= match part {
+                Expr::Binary { op: BinaryOp::Add, left, right } if self.is_of_parts(left) => {
+                    if let Expr::Element { tensor, .. } = &**right {
+                        added.push(tensor);
+                    }
+                    false
+                }
+                Expr::Element { tensor, .. } if added.contains(&tensor.as_str()) => false,
+                Expr::Element { tensor: name, .. }
+                | Expr::Field { of: name, .. }
+                | Expr::Name { name, kind: NameKind::Binder }
+                    if self.bound(name).is_none() =>
+                {
+                    let declared = self.world.ir.tensors.iter().find(|it| it.name == *name);
+                    declared.is_some_and(|tensor| tensor.optional)
+                        && self.world.memory(self.actor.rank, name).is_err()
+                }
+                Expr::Field { of, field, .. } => match self.bound(of) {
+                    Some(Bound::Arrived(arrived)) => {
+                        let known = arrived.message.fields.iter().find(|(name, ..)| name == field);
+                        known.is_some_and(|(_, value, _)| value.is_none())
+                    }
+                    Some(Bound::Gathered { channel, .. }) => {
+                        self.comes_with_nothing(channel, of, part)
+                    }
+                    bound => matches!(bound, Some(Bound::Absent)),
+                },
+                Expr::Element { tensor: name, .. } | Expr::Name { name, .. } => {
+                    matches!(self.bound(name), Some(Bound::Absent))
+                }
+                _ => false,
+            };
+        });
+        if absent { Err(Stop::Absent) } else { Ok(()) }
     }
 
     fn name(&mut self, name: &str, kind: &NameKind) -> Found<Value> {
@@ -208,6 +256,8 @@ impl<'p> Eval<'_, 'p> {
     ) -> Found<Value> {
         let words = Written(whole);
         if matches!(op, BinaryOp::And | BinaryOp::Or) {
+            // A statement needs what both sides are made of.
+            self.needs(right)?;
             let first = self.expr(left)?.truth(words)?;
             if first == (*op == BinaryOp::Or) {
                 return Ok(Value::bool(first));

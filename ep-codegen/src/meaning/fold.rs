@@ -76,6 +76,7 @@ impl<'p> Eval<'_, 'p> {
             }
             Domain::Peers { set } => self.world.members(set, rank),
             Domain::Range { low, high } => (self.whole(low)?..self.whole(high)?).collect(),
+            Domain::Once => vec![0],
             Domain::Row { row } => return self.row_of(row),
             Domain::ReceivedFrom { .. } => return Err(form("the rows received from a peer")),
         })
@@ -226,13 +227,15 @@ impl<'p> Eval<'_, 'p> {
             }
             Expr::Fold { body, .. } => self.is_real(body),
             Expr::Cast { elem, .. } => float(elem),
-            Expr::Binary { left, right, .. } => self.is_real(left) || self.is_real(right),
+            Expr::If { yes: left, no: right, .. } | Expr::Binary { left, right, .. } => {
+                self.is_real(left) || self.is_real(right)
+            }
         }
     }
 
     /// Whether parts bring nothing of a field in `value`, since its optional tensor is absent: then there
     /// is no fold of it either, be there parts or not.
-    fn comes_with_nothing(&self, channel: &str, part: &str, value: &Expr) -> bool {
+    pub(super) fn comes_with_nothing(&self, channel: &str, part: &str, value: &Expr) -> bool {
         let fields = self.world.ir.carried(channel).map_or(&[][..], |(_, message)| &message.fields);
         let mut nothing = false;
         walk::expr(value, &mut |inner| {

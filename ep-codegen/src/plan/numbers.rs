@@ -16,6 +16,10 @@ pub fn eval(expr: &Expr, numbers: &Numbers) -> Option<i64> {
         Expr::Bool { value } => i64::from(*value),
         Expr::Name { name, .. } => *numbers.get(name)?,
         Expr::Not { value } => i64::from(eval(value, numbers)? == 0),
+        Expr::If { condition, yes, no } => match eval(condition, numbers)? {
+            0 => eval(no, numbers)?,
+            _ => eval(yes, numbers)?,
+        },
         Expr::Binary { op, left, right } => {
             binary(op, eval(left, numbers)?, eval(right, numbers)?)?
         }
@@ -92,6 +96,9 @@ fn collect_names<'a>(expr: &'a Expr, names: &mut Vec<&'a str>) {
         }
         Expr::Call { args, .. } => args.iter().for_each(|arg| collect_names(arg, names)),
         Expr::Not { value } => collect_names(value, names),
+        Expr::If { condition, yes, no } => {
+            [condition, yes, no].into_iter().for_each(|part| collect_names(part, names));
+        }
         _ => {}
     }
 }

@@ -3,13 +3,13 @@
 #[cfg(any(test, feature = "sabotage"))]
 use super::sabotage::{self, Bug};
 use super::scope::{Meaning, Scope};
-use super::statements::records_position;
+use super::statements::{OTHERWISE, records_position};
 use super::step::{Step, Takers};
 use super::term::Term;
 use super::value::{Numbers, counted_loop};
 use super::{Lowered, RoleLowering};
 use crate::ir::helpers::casts_to;
-use crate::ir::{Action, BinaryOp, Domain, Elem, Expr, Fold, Stmt, walk};
+use crate::ir::{Action, BinaryOp, CONDITION, Domain, Elem, Expr, Fold, Stmt, walk};
 use crate::schedule::extents::writes_long_row;
 use crate::schedule::library::ep;
 use crate::schedule::limit::{Limit, broken};
@@ -23,7 +23,14 @@ impl RoleLowering<'_> {
         stmt: &Stmt,
         out: &mut Vec<Step>,
     ) -> Lowered<()> {
-        let Action::For { binder, position, body, .. } = &stmt.action else { return Ok(()) };
+        let Action::For { binder, domain, position, body, .. } = &stmt.action else {
+            return Ok(());
+        };
+        if *domain == Domain::Once {
+            return self.once(scope, stmt, out, &mut |this, inner, out| {
+                this.body(inner, body, out);
+            });
+        }
         if position.is_some() {
             return self.deal_out(scope, stmt, out);
         }
@@ -89,6 +96,35 @@ impl RoleLowering<'_> {
         Ok(())
     }
 
+    /// `if condition { .. }`, with what `carry` makes of its block.
+    pub(super) fn once(
+        &mut self,
+        scope: &Scope,
+        stmt: &Stmt,
+        out: &mut Vec<Step>,
+        carry: &mut dyn FnMut(&mut Self, &Scope, &mut Vec<Step>),
+    ) -> Lowered<()> {
+        let Action::For { filter: Some(filter), body, .. } = &stmt.action else { return Ok(()) };
+        let is_else = matches!(filter, Expr::Not { value }
+            if matches!(&**value, Expr::Name { name, .. } if name == CONDITION));
+        let mut condition = match scope.find(OTHERWISE).filter(|_| is_else) {
+            Some(Meaning::Value(otherwise)) => otherwise.clone(),
+            _ => self.scalar(scope, filter, out)?,
+        };
+        if records_position(body) {
+            condition = self.named("goes", condition, out);
+            let mut absent = Vec::new();
+            self.absent(scope, body, &mut absent);
+            if !absent.is_empty() {
+                out.push(Step::If { condition: condition.clone().negated(), body: absent });
+            }
+        }
+        let mut steps = Vec::new();
+        carry(self, scope, &mut steps);
+        out.push(Step::If { condition, body: steps });
+        Ok(())
+    }
+
     /// A loop in which nothing happens but that positions are recorded as absent.
     pub(super) fn repeat_absent(
         &mut self,
@@ -97,6 +133,10 @@ impl RoleLowering<'_> {
         out: &mut Vec<Step>,
     ) -> Lowered<()> {
         let Action::For { binder, domain, body, .. } = &stmt.action else { return Ok(()) };
+        if *domain == Domain::Once {
+            self.absent(scope, body, out);
+            return Ok(());
+        }
         let turns = if scope.by_lane { Takers::Alone } else { Takers::Serial };
         let mut steps = Vec::new();
         let (name, numbers, inner) = self.counted(scope, binder, domain, body, out, &mut steps)?;

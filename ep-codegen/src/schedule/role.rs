@@ -299,6 +299,17 @@ impl RoleLowering<'_> {
     fn dealt_stmt(&mut self, scope: &mut Scope, stmt: &Stmt, out: &mut Vec<Step>) {
         let mut steps = Vec::new();
         let lowered = match &stmt.action {
+            Action::For { domain: Domain::Once, body, .. } => {
+                let presence = self.presence(scope, stmt);
+                let carried = self.once(scope, stmt, &mut steps, &mut |this, inner, out| {
+                    let mut inner = inner.clone();
+                    body.iter().for_each(|stmt| this.dealt_stmt(&mut inner, stmt, out));
+                });
+                if let Some(condition) = presence {
+                    steps = vec![Step::If { condition, body: steps }];
+                }
+                carried
+            }
             Action::For { binder, position: None, domain, body, .. }
                 if !matches!(domain, Domain::Row { .. }) && adds_apart(binder, body) =>
             {

@@ -15,7 +15,10 @@ use super::step::{Step, Takers};
 use super::term::Term;
 use super::{Lowered, RoleLowering};
 use crate::ir::helpers::taken_of_part;
-use crate::ir::{Action, BinaryOp, Elem, Expr, Fold, NameKind, Stmt, Tensor, walk};
+use crate::ir::{Action, BinaryOp, CONDITION, Elem, Expr, Fold, NameKind, Stmt, Tensor, walk};
+
+/// The name of what says that the `else` of an `if` runs; see [`CONDITION`].
+pub(super) const OTHERWISE: &str = "else";
 
 impl<'a> RoleLowering<'a> {
     /// The statements of a block; names that it gives end with it.
@@ -186,6 +189,11 @@ impl<'a> RoleLowering<'a> {
         let mut needed = Vec::new();
         walk::expr(value, &mut |part| self.needed(scope, part, &mut needed));
         let optional = |tensor: &Tensor| tensor.optional && needed.contains(&tensor.name);
+        if name == CONDITION {
+            let known = self.ir.tensors.iter().filter(|tensor| optional(tensor));
+            let presence = known.map(there).reduce(Term::and);
+            return self.bind_condition(scope, value, presence, out);
+        }
         if self.ir.tensors.iter().any(optional)
             || self.is_taken(scope, value)
             || !self.row_width(scope, value)?.is(1)
@@ -199,6 +207,34 @@ impl<'a> RoleLowering<'a> {
         let value = self.scalar(scope, value, out)?;
         let term = self.named(name, value, out);
         scope.bind(name, Meaning::Value(term));
+        Ok(())
+    }
+
+    /// What an `if` with an `else` finds out, before either block runs. Where a tensor that it needs is absent, neither
+    /// does.
+    fn bind_condition(
+        &mut self,
+        scope: &mut Scope,
+        value: &Expr,
+        presence: Option<Term>,
+        out: &mut Vec<Step>,
+    ) -> Lowered<()> {
+        let mut ahead = Vec::new();
+        let found = self.scalar(scope, value, &mut ahead)?;
+        let Some(presence) = presence else {
+            out.extend(ahead);
+            let holds = self.named("holds", found, out);
+            scope.bind(OTHERWISE, Meaning::Value(holds.clone().negated()));
+            scope.bind(CONDITION, Meaning::Value(holds));
+            return Ok(());
+        };
+        let name = self.names.fresh("holds");
+        let holds = Term::name(&name, Elem::Bool);
+        out.push(Step::Variable { name, elem: Elem::Bool, value: Term::bool(false) });
+        ahead.push(Step::Set { place: holds.clone(), value: found });
+        out.push(Step::If { condition: presence.clone(), body: ahead });
+        scope.bind(OTHERWISE, Meaning::Value(presence.and(holds.clone().negated())));
+        scope.bind(CONDITION, Meaning::Value(holds));
         Ok(())
     }
 

@@ -40,6 +40,10 @@ pub(crate) fn elem_of(ir: &Pipeline, expr: &Expr) -> Elem {
             }
             _ => Elem::Bool,
         },
+        Expr::If { yes, no, .. } => match (elem_of(ir, yes), elem_of(ir, no)) {
+            (yes, no) if yes == no => yes,
+            (yes, no) => joined(&yes, &no),
+        },
         Expr::Fold { body, .. } => joined(&elem_of(ir, body), &Elem::I32),
         Expr::Int { .. } | Expr::Name { .. } | Expr::Field { .. } => Elem::I32,
     }
@@ -74,7 +78,9 @@ pub(crate) fn rank_of(ir: &Pipeline, expr: &Expr) -> usize {
         Expr::Call { helper, .. } if ["listed", "routed"].contains(&helper.as_str()) => 0,
         Expr::Call { args, .. } => args.iter().map(|arg| rank_of(ir, arg)).max().unwrap_or(0),
         Expr::Cast { value, .. } | Expr::Not { value } => rank_of(ir, value),
-        Expr::Binary { left, right, .. } => rank_of(ir, left).max(rank_of(ir, right)),
+        Expr::Binary { left: one, right: other, .. } | Expr::If { yes: one, no: other, .. } => {
+            rank_of(ir, one).max(rank_of(ir, other))
+        }
         Expr::Fold { body, .. } => rank_of(ir, body),
         _ => 0,
     }

@@ -46,6 +46,10 @@ impl RoleLowering<'_> {
                 None => Ok(self.value(scope, value, i, out)?.converted(elem)),
             },
             Expr::Not { value } => Ok(self.value(scope, value, i, out)?.negated()),
+            Expr::If { condition, yes, no } => {
+                let holds = self.scalar(scope, condition, out)?;
+                self.choice(scope, holds, (yes, no), i, out)
+            }
             Expr::Binary { op, left, right } => self.binary(scope, op, left, right, i, out),
             Expr::Fold { fold: Fold::PrefixSum, .. } => {
                 Err(broken("a prefix sum is the whole value of a `store` or `record`"))
@@ -193,6 +197,41 @@ impl RoleLowering<'_> {
         ahead.push(Step::Set { place: holds.clone(), value: second });
         out.push(Step::If { condition, body: ahead });
         Ok(holds)
+    }
+
+    /// `if holds { yes } else { no }`: what a value takes to find out is done only where it counts.
+    fn choice(
+        &mut self,
+        scope: &Scope,
+        holds: Term,
+        (yes, no): (&Expr, &Expr),
+        i: Option<&Term>,
+        out: &mut Vec<Step>,
+    ) -> Lowered<Term> {
+        let (mut first, mut second) = (Vec::new(), Vec::new());
+        let yes = self.value(scope, yes, i, &mut first)?;
+        let no = self.value(scope, no, i, &mut second)?;
+        let elem = match (&yes.elem, &no.elem) {
+            (yes, no) if yes == no => yes.clone(),
+            (Elem::I64, _) | (_, Elem::I64) => Elem::I64,
+            _ if yes.is_whole() => Elem::I32,
+            _ => Elem::F32,
+        };
+        let range = yes.range.zip(no.range).map(|(a, b)| (a.0.min(b.0), a.1.max(b.1)));
+        let (yes, no) = (yes.converted(&elem), no.converted(&elem));
+        if first.is_empty() && second.is_empty() {
+            return Ok(Term { range, ..holds.choose(yes, no) });
+        }
+        let holds = self.named("holds", holds, out);
+        let name = self.names.fresh("value");
+        let value = Term::int(0).converted(&elem);
+        out.push(Step::Variable { name: name.clone(), elem: elem.clone(), value });
+        let place = Term::name(name, elem);
+        first.push(Step::Set { place: place.clone(), value: yes });
+        second.push(Step::Set { place: place.clone(), value: no });
+        out.push(Step::If { condition: holds.clone(), body: first });
+        out.push(Step::If { condition: holds.negated(), body: second });
+        Ok(Term { range, ..place })
     }
 
     /// `sum(binder in domain: body)` and the like, in order.

@@ -1,10 +1,12 @@
 //! Expressions: a closed form that looks like Rust, by precedence climbing.
 
+use proc_macro2::Span;
 use syn::parse::ParseStream;
 use syn::{LitBool, LitFloat, LitInt, Token};
 
 use super::stream::{
-    Result, at_word, brackets, decimal, drain, expected, found, int, list, name, parens, sign,
+    Result, at_word, braces, brackets, decimal, drain, expected, found, int, list, name, parens,
+    sign,
 };
 use crate::ast::{BinaryOp, Domain, Expr, ExprKind, TokenRange};
 use crate::diagnostics::form;
@@ -205,6 +207,9 @@ fn atom(input: ParseStream, depth: u32) -> Result<Expr> {
             at: TokenRange { first: span.open(), last: span.close() },
         });
     }
+    if input.peek(Token![if]) {
+        return choice(input, depth);
+    }
     if !input.peek(syn::Ident) {
         return Err(expected(input, "an expression"));
     }
@@ -220,6 +225,36 @@ fn atom(input: ParseStream, depth: u32) -> Result<Expr> {
     }
     let args = list(&content, |input| binary(input, 0, depth + 1))?;
     Ok(Expr { kind: ExprKind::Call { helper: head, args }, at })
+}
+
+/// `if condition { yes } else { no }`
+fn choice(input: ParseStream, depth: u32) -> Result<Expr> {
+    if depth > DEPTH_MAX {
+        return Err(form::nested_too_deeply(input.span()));
+    }
+    let first = sign::<Token![if]>(input, "if")?.span;
+    let condition = Box::new(binary(input, 0, depth + 1)?);
+    let (yes, close) = chosen(input, "the value where the condition holds", depth)?;
+    if !input.peek(Token![else]) {
+        return Err(form::if_without_else(TokenRange { first, last: close }));
+    }
+    sign::<Token![else]>(input, "else")?;
+    let (no, last) = match input.peek(Token![if]) {
+        true => {
+            let no = choice(input, depth + 1)?;
+            let last = no.at.last;
+            (Box::new(no), last)
+        }
+        false => chosen(input, "the value where the condition does not hold", depth)?,
+    };
+    Ok(Expr { kind: ExprKind::If { condition, yes, no }, at: TokenRange { first, last } })
+}
+
+/// `{ value }` of an `if`, and where it ends.
+fn chosen(input: ParseStream, what: &str, depth: u32) -> Result<(Box<Expr>, Span)> {
+    let (content, span) = braces(input, what)?;
+    let value = binary(&content, 0, depth + 1);
+    Ok((Box::new(ended(&content, value)?), span.close()))
 }
 
 /// `binder in domain: body` of a fold named `helper`.

@@ -1,5 +1,6 @@
 //! Statements.
 
+use proc_macro2::Span;
 use syn::Token;
 use syn::ext::IdentExt;
 use syn::parse::{ParseBuffer, ParseStream};
@@ -10,8 +11,12 @@ use super::stream::{
     Result, at_word, braces, brackets, drain, expected, found, list, name, peek_word, recover,
     semicolon, sign, skip_docs, source, take_word, word,
 };
-use crate::ast::{ChannelRef, Excerpt, Expr, FieldValue, For, Gather, Place, Stmt, StmtKind, When};
+use crate::ast::{
+    ChannelRef, Domain, Excerpt, Expr, ExprKind, FieldValue, For, Gather, Place, Stmt, StmtKind,
+    UNNAMED, When,
+};
 use crate::diagnostics::{Diagnostics, form};
+use crate::ir::CONDITION;
 use crate::keywords::{ITEMS, STATEMENTS};
 
 /// The statements of a role.
@@ -31,8 +36,13 @@ fn stmts(content: &ParseBuffer, errors: &mut Diagnostics, depth: u32) -> Vec<Stm
             break;
         }
         let start = content.cursor();
-        match stmt(content, errors, depth) {
-            Ok(stmt) => out.push(stmt),
+        let parsed = if content.peek(Token![if]) {
+            choice(content, errors, depth).map(|both| out.extend(both))
+        } else {
+            stmt(content, errors, depth).map(|one| out.push(one))
+        };
+        match parsed {
+            Ok(()) => {}
             Err(error) => {
                 errors.push(error);
                 recover(content, STATEMENTS, content.cursor() != start);
@@ -66,6 +76,55 @@ fn stmt(input: ParseStream, errors: &mut Diagnostics, depth: u32) -> Result<Stmt
     let kind = action(input, &first)?;
     semicolon(input, start, STATEMENTS)?;
     Ok(Stmt { kind, keyword, source: source(start, input) })
+}
+
+/// `if condition { .. }` is a loop with one turn or none. With an `else` the condition is found out first, under a name
+/// that no author can write: what stands in one block may not decide about the other one.
+fn choice(input: ParseStream, errors: &mut Diagnostics, depth: u32) -> Result<Vec<Stmt>> {
+    if depth > NESTING_MAX {
+        return Err(too_deep(input));
+    }
+    let start = input.cursor();
+    let keyword = sign::<Token![if]>(input, "if")?.span;
+    let condition = expr(input)?;
+    let head = source(start, input);
+    let (content, _) = braces(input, "the statements of the `if`")?;
+    let body = stmts(&content, errors, depth + 1);
+    if !input.peek(Token![else]) {
+        return Ok(vec![once(keyword, head, condition, body)]);
+    }
+    let start = input.cursor();
+    let otherwise = sign::<Token![else]>(input, "else")?.span;
+    let behind = source(start, input);
+    let rest = if input.peek(Token![if]) {
+        choice(input, errors, depth + 1)?
+    } else {
+        let (content, _) = braces(input, "the statements of the `else`")?;
+        stmts(&content, errors, depth + 1)
+    };
+    let at = condition.at;
+    let name = syn::Ident::new(CONDITION, keyword);
+    let holds = Expr { kind: ExprKind::Name(name.clone()), at };
+    let fails = Expr { kind: ExprKind::Not { value: Box::new(holds.clone()) }, at };
+    let kind = StmtKind::Let { name, value: condition };
+    Ok(vec![
+        Stmt { kind, keyword, source: head.clone() },
+        once(keyword, head, holds, body),
+        once(otherwise, behind, fails, rest),
+    ])
+}
+
+/// A block where `condition` holds.
+fn once(keyword: Span, source: Excerpt, condition: Expr, body: Vec<Stmt>) -> Stmt {
+    let kind = StmtKind::For(For {
+        binder: syn::Ident::new(UNNAMED, keyword),
+        domain: Domain::Once { keyword },
+        position: None,
+        filter: Some(condition),
+        gather: None,
+        body,
+    });
+    Stmt { kind, keyword, source }
 }
 
 fn head_of_when<T>(when: &When<T>) -> String {

@@ -48,6 +48,9 @@ fn show(expr: &crate::ast::Expr) -> String {
         ExprKind::Cast { value, elem } => format!("({} as {elem})", show(value)),
         ExprKind::Not { value } => format!("(!{})", show(value)),
         ExprKind::Neg { value } => format!("(-{})", show(value)),
+        ExprKind::If { condition, yes, no } => {
+            format!("(if {} then {} else {})", show(condition), show(yes), show(no))
+        }
         ExprKind::Binary { op, left, right, .. } => {
             format!("({} {op:?} {})", show(left), show(right))
         }
@@ -57,6 +60,10 @@ fn show(expr: &crate::ast::Expr) -> String {
 #[test]
 fn operators_bind_as_in_rust() {
     assert_eq!(expr("a + b * c"), "(a Add (b Mul c))");
+    assert_eq!(
+        expr("2 * if a < b { c } else if d { e } else { f + 1 } + g"),
+        "((2 Mul (if (a Lt b) then c else (if d then e else (f Add 1)))) Add g)"
+    );
     assert_eq!(expr("a - b - c"), "((a Sub b) Sub c)");
     assert_eq!(expr("(a + b) * c"), "((a Add b) Mul c)");
     assert_eq!(expr("a < b && c >= d || e == f"), "(((a Lt b) And (c Ge d)) Or (e Eq f))");

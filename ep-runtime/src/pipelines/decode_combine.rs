@@ -43,7 +43,7 @@ pipeline! {
         }
         role Reduce on all blocks, sum_warps warps, warps shared by token {
             for token in tokens gather part from back[peer]
-                at (token + 1) * (send_row[token, peer] >= 0) as i32 - 1 across peer in ranks
+                at if send_row[token, peer] >= 0 { token } else { -1 } across peer in ranks
             {
                 store combined[token] = sum(part.x) + bias[token];
                 store combined_weights[token] = sum(part.weights);

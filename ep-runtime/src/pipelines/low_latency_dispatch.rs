@@ -72,12 +72,12 @@ pipeline! {
             role Pack on all blocks, warps shared by (expert, source, share) {
                 let first = sum(earlier in 0..source: rows[expert, earlier].count);
                 let count = rows[expert, source].count;
-                for once in 0..1 where share == 0 {
+                if share == 0 {
                     record range_first[expert, source] = first;
                     record range_count[expert, source] = count;
                     add statistics[expert] = count;
                 }
-                for once in 0..1 where share == 0 && source == ranks - 1 {
+                if share == 0 && source == ranks - 1 {
                     store packed_count[expert] = first + count;
                 }
                 for message in rows[expert, source] at first where message.index % shares == share {

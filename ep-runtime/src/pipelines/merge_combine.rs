@@ -41,7 +41,7 @@ pipeline! {
         }
         role Reduce on all blocks, 4 warps, warps shared by token {
             for token in tokens gather part from back[peer]
-                at (token + 1) * (send_row[token, peer] >= 0) as i32 - 1 across peer in ranks
+                at if send_row[token, peer] >= 0 { token } else { -1 } across peer in ranks
             {
                 store combined[token] = sum(part.x);
             }

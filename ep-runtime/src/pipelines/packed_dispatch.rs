@@ -114,7 +114,7 @@ pipeline! {
                     let place = sum(earlier in 0..message.source: counts[earlier].per_expert[expert * has])
                         + message.turns[choice];
                     record packed_row[message.row, choice] = (expert * max_rows + place + 1) * has - 1;
-                    for once in 0..1 where expert >= 0 && again == 0 {
+                    if expert >= 0 && again == 0 {
                         record src_info[expert, place] = message.src;
                         record packed_weight[expert * max_rows + place] = sum(entry in topk:
                             message.weights[entry] * (message.experts[entry] == message.experts[choice]) as f32);

@@ -6,7 +6,7 @@ use super::meaning::held_by;
 use super::run::accepted;
 
 /// Calls in which `tensor` is there, and calls in which it is absent.
-fn agrees(tensor: &str, source: &str) {
+pub(super) fn agrees(tensor: &str, source: &str) {
     let ir = accepted(source).unwrap_or_else(|errors| panic!("{errors}"));
     let (present, absent) = (Cell::new(0), Cell::new(0));
     for seed in 0..6 {

@@ -165,7 +165,7 @@ impl Packs {
                  let has = {has};
                  let place = {ahead} + {own};
                  record {recorded} = place * has + {number} * 0;
-                 for once in 0..1 where {takes} {{ store {stored} = m.x; }}
+                 if {takes} {{ store {stored} = m.x; }}
              }}"
         );
         let (packing, out, place_of) = match packs {

@@ -18,7 +18,7 @@ pipeline! {
         };
 
         role Send[peer] on even blocks {
-            announce ring[peer] { count: (me == root) as i32 * sum(token in stripe: 1) };
+            announce ring[peer] { count: if me == root { sum(token in stripe: 1) } else { 0 } };
             for token in stripe where me == root {
                 push ring[peer] { x: x[token], src: token };
             }

@@ -59,7 +59,7 @@ pipeline! {
             }
             for token in stripe {
                 for expert in experts at first_place[expert, stripe] where listed(topk_idx[token], expert) {
-                    for once in 0..1 where expert.position < capacity {
+                    if expert.position < capacity {
                         push rows[owner(expert)] {
                             x: x[token], src: token, expert: expert, place: expert.position,
                         };

@@ -15,7 +15,7 @@ pipeline! {
         role Count on all blocks {
             for expert in experts {
                 store weight_of[expert] = sum(token in tokens:
-                    sum(slot in topk: (topk_idx[token, slot] == expert) as f32 * weights[token, slot]));
+                    sum(slot in topk: if topk_idx[token, slot] == expert { weights[token, slot] } else { 0 as f32 }));
                 store tokens_of[expert] = sum(token in tokens: sum(slot in topk: (topk_idx[token, slot] == expert) as i32));
                 add calls[expert] = listed(topk_idx[0], expert) as i32;
             }

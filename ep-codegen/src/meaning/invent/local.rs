@@ -84,7 +84,8 @@ impl Printer<'_> {
             let domain = if extent == "3" { "0..3" } else { extent };
             let last = at + 1 == depth;
             let filter = filter.filter(|_| last);
-            let filter = filter.map(|filter| format!(" where {} % 2 == 0", number(filter, depth)));
+            let word = if named { "{ if" } else { "where" };
+            let filter = filter.map(|filter| format!(" {word} {} % 2 == 0", number(filter, depth)));
             put!(self, "for {binder} in {domain}{} {{", filter.unwrap_or_default());
             if at == 0 && inout && !last {
                 put!(self, "add @kept[i] = i + 1;");
@@ -98,6 +99,9 @@ impl Printer<'_> {
         }
         if inout && depth == 1 {
             put!(self, "add @kept[i] = i + 1;");
+        }
+        if named && filter.is_some() {
+            put!(self, "}} else {{ store @o[{places}] = 1; }}");
         }
         put!(self, "{}", "} ".repeat(depth));
         put!(self, "}}");
@@ -184,6 +188,10 @@ pub(super) fn number(value: &Value, depth: usize) -> String {
             1 => "sum(c in topk: by_choice[c] * c)".to_string(),
             _ => "sum(n in 1..3: by_three[n])".to_string(),
         },
+        Value::Pair(Op::Max, left, right) if matches!(**left, Value::Pair(..)) => {
+            let (left, right) = (number(left, depth), number(right, depth));
+            format!("(if {left} > {right} {{ {left} }} else {{ {right} }})")
+        }
         Value::Pair(op, left, right) => {
             let (left, right) = (number(left, depth), number(right, depth));
             match op {

@@ -422,19 +422,14 @@ fn is_there(number: &Expr, value: &str) -> bool {
         if is_name(left, value) && is_zero(zero))
 }
 
-/// The condition and the statements of `for once in 0..1 where .. { .. }`.
+/// The condition and the statements of `if .. { .. }`.
 fn once(stmt: &Stmt) -> Option<(&Expr, &[Stmt])> {
-    let Action::For { binder, domain, position: None, filter: Some(filter), body } = &stmt.action
-    else {
-        return None;
-    };
-    let mut named = mentions_name(filter, binder);
-    walk::stmts(body, &mut |inner| {
-        walk::exprs(inner, &mut |part| named |= is_name(part, binder));
-    });
-    let is_once =
-        matches!(domain, Domain::Range { low, high: Expr::Int { value: 1 } } if is_zero(low));
-    (is_once && !named).then_some((filter, body))
+    match &stmt.action {
+        Action::For { domain: Domain::Once, filter: Some(filter), body, .. } => {
+            Some((filter, body))
+        }
+        _ => None,
+    }
 }
 
 /// Whether a condition holds only where `value >= 0`.

@@ -63,6 +63,9 @@ impl Forms<'_> {
             }
             Expr::Fold { body, .. } => cut() || self.exceeds(body, exact),
             Expr::Not { value } => self.exceeds(value, true),
+            Expr::If { condition, yes, no } => {
+                self.exceeds(condition, true) || self.exceeds(yes, exact) || self.exceeds(no, exact)
+            }
             Expr::Cast { value, elem } => self.exceeds(value, !is_narrow(elem)),
             // What does not fit 32 bits does not fit when it is rounded up.
             Expr::Call { helper, args } if helper == "align" => {
@@ -96,6 +99,7 @@ impl Forms<'_> {
                 }
             }
             Expr::Cast { value, .. } => self.bound(value),
+            Expr::If { yes, no, .. } => self.bound(yes).max(self.bound(no)),
             Expr::Call { helper, args } if helper == "max" || helper == "min" => {
                 args.iter().map(|arg| self.bound(arg)).max().unwrap_or(MOST)
             }

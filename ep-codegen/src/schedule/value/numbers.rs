@@ -48,6 +48,7 @@ impl<'a> RoleLowering<'a> {
                     others: false,
                 }
             }
+            Domain::Once => upto(Term::int(1)),
             Domain::Row { .. } | Domain::ReceivedFrom { .. } => {
                 return Err(broken("a fold runs over numbers"));
             }

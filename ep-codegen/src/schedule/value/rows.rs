@@ -54,8 +54,8 @@ impl<'a> RoleLowering<'a> {
                 row
             }
             Expr::Cast { value, .. } | Expr::Not { value } => self.is_row(scope, value)?,
-            Expr::Binary { left, right, .. } => {
-                self.is_row(scope, left)? || self.is_row(scope, right)?
+            Expr::Binary { left: one, right: other, .. } | Expr::If { yes: one, no: other, .. } => {
+                self.is_row(scope, one)? || self.is_row(scope, other)?
             }
             Expr::Fold { body, .. } => self.is_row(scope, body)?,
             Expr::Int { .. } | Expr::Real { .. } | Expr::Bool { .. } => false,
@@ -97,8 +97,8 @@ impl<'a> RoleLowering<'a> {
                 return self.widest(scope, args.iter());
             }
             Expr::Cast { value, .. } | Expr::Not { value } => return self.row_width(scope, value),
-            Expr::Binary { left, right, .. } => {
-                return self.widest(scope, [&**left, &**right].into_iter());
+            Expr::Binary { left: one, right: other, .. } | Expr::If { yes: one, no: other, .. } => {
+                return self.widest(scope, [&**one, &**other].into_iter());
             }
             _ => Vec::new(),
         };
