@@ -245,17 +245,21 @@ class Facade(unittest.TestCase):
     def test_rows_with_experts(self) -> None:
         self.hold(rows_with_experts)
 
-    def test_rows_of_fp8(self) -> None:
-        self.hold(rows_of_fp8)
-
-    def test_worst_case(self) -> None:
-        self.hold(worst_case)
-
     def test_few_tokens(self) -> None:
         self.hold(few_tokens)
 
     def test_what_does_not_fit_is_refused(self) -> None:
         self.hold(refusals)
+
+
+class FacadeAtLength(unittest.TestCase):
+    """Further calls of `deep_ep.Buffer` of four ranks on two nodes."""
+
+    def test_rows_of_fp8(self) -> None:
+        self.assertEqual(run_ranks(RANKS, rows_of_fp8, nodes=NODES), [])
+
+    def test_worst_case(self) -> None:
+        self.assertEqual(run_ranks(RANKS, worst_case, nodes=NODES), [])
 
 
 class Nodes(unittest.TestCase):

@@ -695,7 +695,7 @@ mod tests {
     ];
 
     #[test]
-    fn a_bug_is_found() {
+    fn a_bug_is_found_at_length() {
         let Some(programs) = programs() else { return };
         for (which, bug) in BUGS {
             let bug = Mutant::parse(bug).unwrap().remove(0);

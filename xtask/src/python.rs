@@ -50,7 +50,7 @@ pub(crate) fn test(full: bool) -> Result<Tally, Failure> {
         command.arg("-m").args(words).current_dir(root().join(SOURCE));
         succeed(command, &format!("{} of the Python package", words.join(" ")))?;
     }
-    let mut tally = unittests_by_class(&python, &package)?;
+    let mut tally = unittests_by_class(&python, &package, full)?;
     if full {
         match with_torch() {
             Some(torch) => {
@@ -159,8 +159,8 @@ fn unittests(python: &Path, package: Option<&Path>, words: &[&str]) -> Result<Ta
 }
 
 /// Runs each class of tests in a process of its own, on all cores: one process uses one, mostly.
-fn unittests_by_class(python: &Path, package: &Path) -> Result<Tally, Failure> {
-    let TestClasses { names, tests } = test_classes()?;
+fn unittests_by_class(python: &Path, package: &Path, full: bool) -> Result<Tally, Failure> {
+    let TestClasses { names, tests } = test_classes(full)?;
     let waiting = Mutex::new(names);
     let next = || waiting.lock().unwrap_or_else(PoisonError::into_inner).pop();
     let work = || {
@@ -190,7 +190,10 @@ fn unittests_by_class(python: &Path, package: &Path) -> Result<Tally, Failure> {
     }
 }
 
-/// The classes of tests in `test_*.py`.
+/// How the names of classes end that only `--full` runs.
+const LONG: &str = "AtLength";
+
+/// The classes of tests in `test_*.py` that a run takes.
 struct TestClasses {
     /// Such as `test_calls.Loop`, those of the largest file last.
     names: Vec<String>,
@@ -198,7 +201,7 @@ struct TestClasses {
     tests: u64,
 }
 
-fn test_classes() -> Result<TestClasses, Failure> {
+fn test_classes(full: bool) -> Result<TestClasses, Failure> {
     let folder = root().join(TESTS);
     let failed = |error| task(format!("{} cannot be read: {error}", folder.display()));
     let mut files = Vec::new();
@@ -210,14 +213,31 @@ fn test_classes() -> Result<TestClasses, Failure> {
         }
     }
     files.sort_by_key(|(text, _)| text.len());
-    let tests = files.iter().flat_map(|(text, _)| text.lines());
-    let tests = tests.filter(|line| line.trim_start().starts_with("def test_")).count() as u64;
-    let classes = |(text, module): &(String, String)| {
-        let lines = text.lines().filter_map(|line| line.strip_prefix("class "));
-        let names = lines.filter_map(|line| line.split_once("(unittest.TestCase)"));
-        Vec::from_iter(names.map(|(class, _)| format!("{module}.{class}")))
-    };
-    Ok(TestClasses { names: files.iter().flat_map(classes).collect(), tests })
+    let mut found = TestClasses { names: Vec::new(), tests: 0 };
+    for (text, module) in &files {
+        found.add(text, module, full);
+    }
+    Ok(found)
+}
+
+impl TestClasses {
+    /// Adds the classes of a file. A test outside of a class counts too, so that its absence is noticed.
+    fn add(&mut self, text: &str, module: &str, full: bool) {
+        let mut is_taken = true;
+        for line in text.lines() {
+            let class =
+                line.strip_prefix("class ").map(|rest| rest.split('(').next().unwrap_or(rest));
+            if let Some(class) = class {
+                is_taken = full || !class.ends_with(LONG);
+                if is_taken && line.contains("(unittest.TestCase)") {
+                    self.names.push(format!("{module}.{class}"));
+                }
+            } else if line.starts_with("def ") {
+                is_taken = true;
+            }
+            self.tests += u64::from(is_taken && line.trim_start().starts_with("def test_"));
+        }
+    }
 }
 
 /// `Ran 12 tests in 0.1s` and `FAILED (failures=1, errors=2)`.
@@ -238,6 +258,20 @@ fn task(sentence: String) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn long_classes_are_left_out_of_a_usual_run() {
+        let text = "class A(unittest.TestCase):\n    def test_a(self):\n\
+                    class BAtLength(unittest.TestCase):\n    def test_b(self):\n\
+                    class C:\n    def test_c(self):\n";
+        let taken = |full: bool| {
+            let mut found = TestClasses { names: Vec::new(), tests: 0 };
+            found.add(text, "m", full);
+            (found.names.join(" "), found.tests)
+        };
+        assert_eq!(taken(false), ("m.A".to_owned(), 2));
+        assert_eq!(taken(true), ("m.A m.BAtLength".to_owned(), 3));
+    }
 
     #[test]
     fn result_lines_are_read() {

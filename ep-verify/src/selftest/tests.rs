@@ -323,7 +323,7 @@ fn a_failed_call_leaves_no_gate_closed() {
 
 /// Each rank on a thread of its own, with clock, gate and barrier.
 #[test]
-fn timed_calls_are_timed_and_compared_where_kernels_run_by_themselves() {
+fn timed_calls_are_timed_and_compared_where_kernels_run_by_themselves_at_length() {
     let Some(backend) = UnorderedBackend::new(3) else { return };
     backend.runs_alone.store(true, Ordering::Relaxed);
     let group = Group::new(backend.clone(), GroupOptions::default()).unwrap();
