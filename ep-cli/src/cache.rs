@@ -14,7 +14,7 @@ use crate::json::Object;
 pub(crate) struct Options {
     #[command(subcommand)]
     action: Action,
-    /// The cache folder; without it the one that the environment names
+    /// The cache folder; by default the one that the environment names
     #[arg(long, value_name = "DIR", global = true)]
     folder: Option<PathBuf>,
 }
@@ -23,9 +23,9 @@ pub(crate) struct Options {
 enum Action {
     /// List the compiled kernels
     List,
-    /// Remove all of them
+    /// Remove all compiled kernels
     Clear,
-    /// Print the folder
+    /// Print the path of the cache folder
     Path,
 }
 

@@ -46,31 +46,32 @@ const MOST_SCHEDULES: u64 = 1_000_000_000;
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = PROBLEM_HELP, group = ArgGroup::new("bugs").args(["mutants", "mutate"]))]
 pub(crate) struct Options {
-    /// A pipeline, dispatch+combine, or all; what layout, nvl-dispatch and nvl-combine need runs before
+    /// A pipeline, dispatch+combine, or all. For layout, nvl-dispatch and nvl-combine, the pipelines that they need
+    /// run first
     #[arg(required_unless_present_any = ["mutants", "mutate", "random", "courses"])]
     pipeline: Option<String>,
-    /// Plant bugs in the device library, one by one, and tell which are found: all, or those whose names
-    /// hold a text
+    /// Plant bugs in the device library, one by one, and report which are found: all bugs, or those whose names
+    /// contain a text
     #[arg(long, value_name = "TEXT", num_args = 0..=1, require_equals = true, default_missing_value = "", conflicts_with_all = ["pipeline", "schedules", "mode", "fault", "every_fault", "fuzz_shapes", "ranks", "nodes", "tokens", "set", "kind"])]
     mutants: Option<String>,
-    /// Declarations that nobody wrote, each from a seed, against what they mean
+    /// Compare this many random declarations, each from a seed, with their meaning
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MOST_SCHEDULES), conflicts_with_all = ["pipeline", "mutants", "mutate", "schedules", "mode", "fault", "every_fault", "fuzz_shapes", "ranks", "nodes", "tokens", "set", "kind", "plain"])]
     random: Option<u64>,
-    /// Calls of every arm in every kind, seldom shapes, and functions of the device library: so many schedules of each
-    /// of the courses that mutations are put to
+    /// Run the courses that test mutations, with this many schedules each: calls of every arm in every kind, rare
+    /// shapes, and functions of the device library
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MOST_SCHEDULES), conflicts_with_all = ["pipeline", "mutants", "mutate", "random", "schedules", "mode", "fault", "every_fault", "fuzz_shapes", "ranks", "nodes", "tokens", "set", "kind", "plain", "coverage"])]
     courses: Option<u64>,
-    /// Make bugs by rule in headers of the device library or texts of kernels (`ring.cuh,rows.cuh`), in one
-    /// line (`ring.cuh:88`), or in all, and tell which are found
+    /// Mutate headers of the device library or texts of kernels (`ring.cuh,rows.cuh`), one line (`ring.cuh:88`),
+    /// or all of them, and report which mutations are found
     #[arg(long, value_name = "FILE", conflicts_with_all = ["pipeline", "mutants", "schedules", "mode", "fault", "every_fault", "fuzz_shapes", "ranks", "nodes", "tokens", "set", "kind"])]
     mutate: Option<String>,
-    /// So many of these bugs, drawn by the seed
+    /// Number of these bugs to run, drawn by the seed
     #[arg(long, value_name = "N", requires = "bugs")]
     sample: Option<usize>,
-    /// Judge these bugs by what kernels give alone, with the checker off
+    /// Judge these bugs only by the results of kernels, with the checker off
     #[arg(long, requires = "bugs", conflicts_with = "mutants")]
     outputs: bool,
-    /// Begin with this one of them, where an earlier run was cut off
+    /// Start with this bug, to continue an earlier run
     #[arg(
         long,
         value_name = "N",
@@ -79,31 +80,31 @@ pub(crate) struct Options {
         default_value_t = 0
     )]
     from: usize,
-    /// Give each of them up before its runs without a bug would have taken more than so many million steps
+    /// Give up on a bug when its runs would take more than this many million steps without the bug
     #[arg(long, value_name = "M", requires = "bugs", conflicts_with = "mutants", value_parser = clap::value_parser!(u64).range(1..=MOST_SCHEDULES))]
     budget: Option<u64>,
-    /// Leave out those that a file lists, in the form of the list of equivalent ones
+    /// Skip the bugs in this file, which has the format of the list of equivalent mutations
     #[arg(long, value_name = "FILE", requires = "bugs", conflicts_with = "mutants")]
     known: Option<PathBuf>,
-    /// Schedules of each variant
+    /// Number of schedules for each variant
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..=MOST_SCHEDULES))]
     schedules: u64,
-    /// What is looked for
+    /// What to check
     #[arg(long, value_enum, default_value_t = Mode::Fast)]
     mode: Mode,
-    /// The first seed; each schedule has the next one
+    /// The first seed; each further schedule uses the next seed
     #[arg(long, value_name = "S", default_value_t = 1)]
     seed: u64,
-    /// Another shape for each seed, or for each N seeds
+    /// Use a new shape for each seed, or for every N seeds
     #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "1", value_parser = clap::value_parser!(u64).range(1..))]
     fuzz_shapes: Option<u64>,
-    /// Something that goes wrong in every schedule
+    /// A fault to cause in every schedule
     #[arg(long, value_enum)]
     fault: Option<Fault>,
-    /// All of these in turn, one a schedule
+    /// Cause all faults in turn, one per schedule
     #[arg(long, conflicts_with = "fault")]
     every_fault: bool,
-    /// Tell which lines and branches of the device library the schedules come to
+    /// Report which lines and branches of the device library the schedules reach
     #[arg(long, conflicts_with_all = ["mutants", "mutate", "random"])]
     coverage: bool,
     #[command(flatten)]

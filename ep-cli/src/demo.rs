@@ -43,10 +43,10 @@ const HOST_LIMIT: Duration = Duration::from_secs(300);
 /// Options of `demo`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Where the emitted CUDA is left; without it in a folder of the cache
+    /// Folder for the emitted CUDA; a folder of the cache by default
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Leave the GPUs of this machine alone
+    /// Use no GPU of this machine
     #[arg(long)]
     host: bool,
     #[command(flatten)]

@@ -11,7 +11,7 @@ use crate::json::{Object, Value};
 /// Options of `doctor`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// The cache folder; without it the one that the environment names
+    /// The cache folder; by default the one that the environment names
     #[arg(long, value_name = "DIR")]
     cache: Option<PathBuf>,
 }

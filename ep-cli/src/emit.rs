@@ -21,18 +21,18 @@ use crate::selection::{SHAPE_HELP, Selection, find, select};
 #[derive(Debug, clap::Args)]
 #[command(after_help = SHAPE_HELP)]
 pub(crate) struct Options {
-    /// The pipeline, as `list` names it
+    /// Name of the pipeline, from `list`
     #[arg(required_unless_present = "all", conflicts_with = "all")]
     pipeline: Option<String>,
     #[command(flatten)]
     selection: Selection,
-    /// Write the CUDA and the plan of every kept configuration
+    /// Write the CUDA and the plan of every configuration that is kept in `generated/`
     #[arg(long, requires = "out", conflicts_with_all = ["ranks", "set", "arch", "plain"])]
     all: bool,
     /// The folder to write to
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Write nothing; fail if the contents of the folder differ
+    /// Write nothing; fail if the folder has other contents
     #[arg(long)]
     check: bool,
 }

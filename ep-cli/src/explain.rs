@@ -32,13 +32,13 @@ use wire::Traffic;
 #[derive(Debug, clap::Args)]
 #[command(after_help = SHAPE_HELP)]
 pub(crate) struct Options {
-    /// The pipeline, as `list` names it
+    /// Name of the pipeline, from `list`
     pipeline: String,
     #[command(flatten)]
     selection: Selection,
     #[command(flatten)]
     size: Size,
-    /// Draw its roles and channels into this file
+    /// Draw the roles and channels into this SVG file
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
 }

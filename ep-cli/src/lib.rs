@@ -88,11 +88,11 @@ enum Command {
     Explain(explain::Options),
     /// Run a pipeline on random input and compare its results with the oracle
     Run(run::Options),
-    /// Run pipelines on the host under many schedules, until one goes wrong
+    /// Run pipelines on the host under many schedules, until one fails
     Check(check::Options),
-    /// Run random problems with faults for hours, with a line a minute
+    /// Run random problems with faults for hours, and print a line every minute
     Soak(check::soak::Options),
-    /// Time dispatch and combine on the GPUs of this machine, beside what the wire gives
+    /// Time dispatch and combine on the GPUs of this machine, next to the rate of the wire
     Bench(Box<bench::Options>),
     /// Send rows to experts on 4 ranks and back: on the GPUs of this machine, if any, and on the host
     Demo(demo::Options),
@@ -100,7 +100,7 @@ enum Command {
     Selftest(selftest::Options),
     /// Report what this machine has, what it lacks, and how to fix it
     Doctor(doctor::Options),
-    /// Look at or clear the cache of compiled kernels
+    /// Show or clear the cache of compiled kernels
     Cache(cache::Options),
 }
 

@@ -95,7 +95,7 @@ impl GpuRequest {
 /// The option of commands that run kernels.
 #[derive(Debug, Clone, Copy, Default, clap::Args)]
 pub(crate) struct Perturb {
-    /// Delay threads of each kernel at atomics, fences, barriers, waits and bulk copies, as this seed says
+    /// Delay threads of each kernel at atomics, fences, barriers, waits and bulk copies, at random from this seed
     #[arg(id = "perturb", long = "perturb", value_name = "SEED")]
     pub(crate) seed: Option<u64>,
 }

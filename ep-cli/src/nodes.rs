@@ -38,27 +38,27 @@ const QUEUES: usize = 2;
 /// Options of commands whose nodes may be processes.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct NodeOptions {
-    /// Silence of a peer after which it is given up, in seconds; 10 by default
+    /// Give up a peer after this silence, in seconds; 10 by default
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..=600), requires = "nodes")]
     silence: Option<u64>,
-    /// How long a process waits for the others to join, in seconds, 120 by default; the slowest may have to compile
-    /// first
+    /// How long a process waits for the others to join, in seconds; 120 by default. The slowest process may
+    /// compile first
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..=86_400), requires = "nodes")]
     deadline: Option<u64>,
-    /// Random calls of each kernel between nodes that are processes, each of which is made twice; 3 by default
+    /// Number of random calls of each kernel between node processes; each call runs twice; 3 by default
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000), requires = "nodes")]
     calls: Option<u32>,
-    /// Be this node, of those that the address in EPFORGE_ID brings together
+    /// Run as this node of the group that joins at the address in EPFORGE_ID
     #[arg(long, value_name = "I", requires = "nodes")]
     node: Option<u32>,
-    /// A process for each rank instead of each node, as torchrun starts them: on GPUs, where those of a node share
+    /// Start one process per rank instead of one per node, as torchrun does: on GPUs, where ranks of a node share
     /// windows, or with one rank on each node
     #[arg(long, requires = "nodes", conflicts_with = "node")]
     processes: bool,
-    /// Be this rank of --processes
+    /// Run as this rank of --processes
     #[arg(long, value_name = "R", requires = "processes")]
     rank: Option<u32>,
-    /// The address of this node, which chooses the device
+    /// Address of this node; it selects the network device
     #[arg(long, value_name = "ADDRESS", requires = "nodes")]
     source: Option<IpAddr>,
 }

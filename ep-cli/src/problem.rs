@@ -37,16 +37,16 @@ pub(crate) struct Problem {
     /// Number of ranks, short for --set ranks=N; 4 by default
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MOST_RANKS))]
     pub(crate) ranks: Option<u32>,
-    /// Nodes that the ranks share, short for --set nodes=N; as few as the pipeline takes by default
+    /// Number of nodes, short for --set nodes=N; by default the fewest that the pipeline accepts
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MOST_RANKS))]
     pub(crate) nodes: Option<u32>,
-    /// Most tokens of a rank; of a pipeline that has max_tokens, short for --set max_tokens=N
+    /// Maximum tokens of a rank; in a pipeline with max_tokens, short for --set max_tokens=N
     #[arg(long, value_name = "N", value_parser = count)]
     pub(crate) tokens: Option<usize>,
     /// A number of the shape, a variant, or a tune
     #[arg(long, value_name = "NAME=VALUE", value_parser = assignment)]
     pub(crate) set: Vec<(String, String)>,
-    /// Emit every role statement by statement: the same results, slower
+    /// Emit every role statement by statement; the results are the same, and kernels are slower
     #[arg(long)]
     pub(crate) plain: bool,
 }

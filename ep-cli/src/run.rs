@@ -34,15 +34,15 @@ const MOST_SMS: i64 = 1024;
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = PROBLEM_HELP)]
 pub(crate) struct Options {
-    /// A pipeline, or dispatch+combine; what layout, nvl-dispatch and nvl-combine need runs first. With
-    /// --net libfabric:.. pipelines with a + between them
+    /// A pipeline, or dispatch+combine. For layout, nvl-dispatch and nvl-combine, the pipelines that they need run
+    /// first. With --net libfabric:.., pipelines with a + between them
     pipeline: String,
-    /// Where it runs
+    /// Where the pipeline runs
     #[arg(long, value_enum, default_value_t = Machine::Host)]
     backend: Machine,
     #[command(flatten)]
     problem: Problem,
-    /// SMs of each kernel
+    /// Number of SMs for each kernel
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MOST_SMS))]
     sms: Option<u32>,
     #[command(flatten)]
@@ -51,7 +51,7 @@ pub(crate) struct Options {
     node: NodeOptions,
     #[command(flatten)]
     perturb: Perturb,
-    /// Seed of the routing, of all values, and of the schedule on the host
+    /// Seed for the routing, all values, and the schedule on the host
     #[arg(long, value_name = "S", default_value_t = 1)]
     seed: u64,
 }

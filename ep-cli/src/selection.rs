@@ -26,10 +26,10 @@ const REFERENCE_TOKENS: i64 = 4096;
 
 pub(crate) const SHAPE_HELP: &str = "\
 Shape numbers default to the reference shape: ranks 8, hidden 7168, topk 8, experts 256,
-stripes 64, max_tokens 128, local_ranks 8. A number with another name is taken for hidden if
-rows have as many values, and for 4096 tokens if a size ends there; the others are as small as
-they may be. Values outside of the declared range become the nearest in it. Variants default to their first arm, tunes and args to their
-declared value; every optional tensor is present.";
+stripes 64, max_tokens 128, local_ranks 8. A number with another name defaults to hidden if
+it is the number of values of a row, to 4096 if it is the upper end of a size, and otherwise to its minimum.
+Values outside of the declared range become the nearest value in the range. Variants default to their first arm, tunes and
+args to their declared value. Every optional tensor is present.";
 
 /// The options that choose a configuration.
 #[derive(Debug, Clone, clap::Args)]
@@ -43,7 +43,7 @@ pub(crate) struct Selection {
     /// The GPU architecture
     #[arg(long, default_value = "sm_90a", value_parser = arch)]
     arch: Arch,
-    /// Emit every role statement by statement: the same results, slower
+    /// Emit every role statement by statement; the results are the same, and kernels are slower
     #[arg(long)]
     plain: bool,
 }

@@ -22,19 +22,19 @@ use crate::progress::Progress;
 /// Options of `selftest`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Where it runs; on the host the same cases are small
+    /// Where the cases run; on the host they are small
     #[arg(long, value_enum, default_value_t = Machine::Gpu)]
     backend: Machine,
-    /// Only cases whose name contains this
+    /// Run only cases whose name contains this text
     #[arg(long, value_name = "NAME")]
     case: Option<String>,
-    /// Only groups of this many ranks
+    /// Run only groups of this many ranks
     #[arg(long, value_name = "N", value_parser = positive)]
     ranks: Option<usize>,
     /// Number of random shapes
     #[arg(long, value_name = "N", value_parser = count)]
     random: Option<usize>,
-    /// Pairs of dispatch and combine in the long run
+    /// Number of dispatch and combine pairs in the long run
     #[arg(long, value_name = "N", value_parser = count)]
     pairs: Option<usize>,
     /// Timeout of each wait in a kernel

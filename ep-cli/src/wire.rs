@@ -16,10 +16,10 @@ use crate::failure::Failure;
 /// The option of `run` and `check`.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct Net {
-    /// The network between nodes, where a pipeline has any: by default a model of one, with what follows a colon of
-    /// latency=2us, ordered, bytes-per-us=100, dead=0-2 (nothing comes from rank 0 to rank 2); or, for `run`,
-    /// with a process for each node, libfabric:tcp and the like, or ibgda:mlx5_0,mlx5_1 (GPUs write to the
-    /// cards of their ranks in turn; not yet run on hardware)
+    /// The network between nodes, if the pipeline has several nodes. By default a model of a network, with these
+    /// settings after a colon: latency=2us, ordered, bytes-per-us=100, dead=0-2 (nothing arrives at rank 2 from
+    /// rank 0). For `run` with one process per node: libfabric:tcp or another provider, or ibgda:mlx5_0,mlx5_1
+    /// (GPUs write to the cards of their ranks in turn; not yet run on hardware)
     #[arg(long = "net", value_name = "NETWORK")]
     kind: Option<Kind>,
 }

@@ -29,107 +29,107 @@ const FEW_TOKENS: usize = 128;
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = crate::problem::PROBLEM_HELP)]
 pub(crate) struct Options {
-    /// Where it runs; on the host everything is checked and nothing timed
+    /// Where calls run; on the host every call is checked and none is timed
     #[arg(long, value_enum, default_value_t = Machine::Gpu)]
     pub(crate) backend: Machine,
-    /// Number of ranks, spread over the GPUs in turn; without it as many as there are GPUs
+    /// Number of ranks, assigned to the GPUs in turn; by default the number of GPUs
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     ranks: Option<u32>,
-    /// GPU of each rank; more ranks than GPUs share them
+    /// GPU of each rank; ranks may share a GPU
     #[arg(long, value_name = "GPU", value_delimiter = ',', conflicts_with = "ranks")]
     devices: Option<Vec<i32>>,
-    /// A process for each rank
+    /// Start one process per rank
     #[arg(long)]
     pub(crate) processes: bool,
-    /// End the process of one rank after the check; the others have to go on in a new group
+    /// End the process of this rank after the check; the others must continue in a new group
     #[arg(long, value_name = "RANK", requires = "processes")]
     pub(crate) kill: Option<usize>,
-    /// Tokens of every rank, one run for each; `9/4/0` gives those of each rank
+    /// Tokens of every rank, one run per value; `9/4/0` gives the tokens of each rank
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = token_counts)]
     tokens: Vec<TokenCounts>,
-    /// Where tokens go, one run for each: even, zipf:EXPONENT, or hot:SHARE of the entries to rank 0; with
-    /// +absent:SHARE entries that are -1, with +repeated:SHARE some that repeat one of their token
+    /// Where tokens go, one run per value: even, zipf:EXPONENT, or hot:SHARE of the entries to rank 0. +absent:SHARE
+    /// sets entries to -1; +repeated:SHARE makes entries repeat another entry of their token
     #[arg(long, value_name = "NAME", value_delimiter = ',', default_values = ["even"], value_parser = RoutingName::parse)]
     routing: Vec<RoutingName>,
-    /// Capture N calls in a graph, and replay that
+    /// Capture N calls in a graph, and replay the graph
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(crate) graph: Option<u32>,
-    /// Time low-latency calls instead, whose rows are cast on the way and travel per-expert, or once per-rank:
-    /// dispatch, combine and both, in graphs. Every token has as many experts as it may, spread evenly
+    /// Time low-latency calls instead: dispatch, combine and both, in graphs. Rows are cast on the way and travel
+    /// per-expert, or once per-rank. Every token has the maximum number of experts, spread evenly
     #[arg(long, value_name = "WAY", value_parser = way, num_args = 0..=1, default_missing_value = "per-expert", requires = "graph", conflicts_with_all = ["routing", "capacity", "combine_sms", "remote", "random", "outputs", "kill"])]
     low_latency: Option<Way>,
-    /// What rows consist of
+    /// Element type of rows
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = payload, default_values = ["bf16", "fp8"])]
     payload: Vec<Payload>,
     /// A number of the shape, a variant, or a tune
     #[arg(long, value_name = "NAME=VALUE", value_parser = assignment)]
     set: Vec<(String, String)>,
-    /// Rows that an output holds; without it the worst case
+    /// Rows that an output holds; the worst case by default
     #[arg(long, value_name = "ROWS", value_parser = count)]
     capacity: Option<usize>,
-    /// Outputs that may be in use at once
+    /// Number of outputs in use at once
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = positive)]
     live: usize,
-    /// Only these operations
+    /// Run only these operations
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = operation)]
     op: Vec<Operation>,
-    /// Only this way of calling: loop, back to back; iso, one call after all ranks have met
+    /// Run only these modes: loop, calls back to back; iso, one call after all ranks have met
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = mode)]
     mode: Vec<Mode>,
-    /// SMs of a call, one run for each; without it what the machine's rates give
+    /// SMs of a call, one run per value; by default chosen from the machine's rates
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(2..))]
     sms: Vec<u32>,
-    /// SMs of a combine, if others
+    /// SMs of a combine; by default those of the call
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     combine_sms: Option<u32>,
-    /// Those of a direct dispatch that send to other ranks; without it what the rates give
+    /// SMs of a direct dispatch that send to other ranks; by default chosen from the rates
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     remote: Option<u32>,
     /// Timed calls, or replays of a graph; 0: check only
     #[arg(long, value_name = "N", value_parser = count)]
     iterations: Option<usize>,
-    /// Calls before them
+    /// Number of calls before the timed ones
     #[arg(long, value_name = "N", value_parser = count)]
     warmup: Option<usize>,
-    /// Check so many small random problems first
+    /// Check this many small random problems first
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = count)]
     pub(crate) random: usize,
-    /// Whether to look first if ranks reach each other
+    /// Whether to test first that ranks reach each other
     #[arg(long, value_enum, default_value_t = Probe::Yes)]
     pub(crate) probe: Probe,
     /// Longest wait of a kernel
     #[arg(long, value_name = "MS", default_value_t = 5000, value_parser = millis)]
     timeout_ms: u64,
-    /// Whether launches are cooperative; without it unless ranks share a GPU
+    /// Whether launches are cooperative; by default they are unless ranks share a GPU
     #[arg(long, value_name = "BOOL")]
     cooperative: Option<bool>,
-    /// How windows reach the other GPUs of one process
+    /// How GPUs of one process reach each other's windows
     #[arg(long, value_enum, default_value_t = SharingName::Mapped)]
     sharing: SharingName,
     #[command(flatten)]
     perturb: Perturb,
-    /// Seed of routing and values
+    /// Seed for routing and values
     #[arg(long, value_name = "S", default_value_t = 1)]
     pub(crate) seed: u64,
     /// Print a digest of all outputs of each rank
     #[arg(long)]
     pub(crate) outputs: bool,
-    /// Draw times against SMs into this SVG, those of graphs against tokens
+    /// Draw times against SMs into this SVG file; times of graphs are drawn against tokens
     #[arg(long, value_name = "SVG")]
     pub(crate) chart: Option<PathBuf>,
-    /// Measure nothing, draw these results
+    /// Measure nothing; draw these results
     #[arg(long, value_name = "JSONL", requires = "chart")]
     pub(crate) draw: Option<PathBuf>,
 }
 
-/// Whether to look first if ranks reach each other.
+/// Whether to test first that ranks reach each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Probe {
-    /// Look, then go on
+    /// Test, then continue
     Yes,
-    /// Do not
+    /// Do not test
     No,
-    /// Look and end
+    /// Test, then end
     Only,
 }
 

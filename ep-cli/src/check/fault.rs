@@ -13,25 +13,25 @@ use ep_verify::selftest::Case;
 /// Something that goes wrong, or is as uneven as can be, in a schedule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Fault {
-    /// One rank runs at a sixty-fourth of the speed: the results stay right
+    /// One rank runs at 1/64 of the speed: the results stay right
     SlowRank,
-    /// All ranks but one do, so that it is calls ahead: the results stay right
+    /// All ranks but one run at 1/64 of the speed, and that one is calls ahead: the results stay right
     RankAhead,
-    /// One rank begins late: the results stay right
+    /// One rank starts late: the results stay right
     LateRank,
-    /// The copies of one rank come late: the results stay right
+    /// The bulk copies of one rank finish late: the results stay right
     LateBulk,
     /// All ranks but one have no tokens: the results stay right
     EmptyRanks,
     /// All tokens go to one rank: the results stay right
     OneTarget,
-    /// One rank makes a call of another shape: the others say whom they wait for
+    /// One rank makes a call of another shape: the other ranks name the rank that they wait for
     OtherShape,
-    /// One rank stops for good: the others say whom they wait for
+    /// One rank stops for good: the other ranks name the rank that they wait for
     DeadRank,
-    /// The word that stops one rank is raised at any step: all leave in order
+    /// The stop word of one rank is raised at a random step: all ranks stop in order
     StoppedRank,
-    /// The copies of one rank stop for good: the ranks that wait say for whom
+    /// The bulk copies of one rank stop for good: waiting ranks name the rank that they wait for
     StalledBulk,
 }
 

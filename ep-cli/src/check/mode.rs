@@ -9,11 +9,11 @@ const MANY: u64 = 50;
 /// What is looked for besides wrong results, deadlocks and accesses of flags outside their memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Mode {
-    /// Nothing more: as many schedules as can be
+    /// No extra checks: as many schedules as possible
     Fast,
-    /// Accesses that nothing orders
+    /// Happens-before: find accesses that nothing orders
     Hb,
-    /// What the address and undefined-behaviour sanitizers find
+    /// Run the address and undefined-behavior sanitizers
     Asan,
 }
 

@@ -32,16 +32,16 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// Options of `soak`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// How long it runs: at least one problem, and none that it does not end
+    /// Number of hours to run; at least one problem runs, and the last one runs to its end
     #[arg(long, value_name = "N", value_parser = hours)]
     hours: Duration,
-    /// Where it runs
+    /// Where the problems run
     #[arg(long, value_enum, default_value_t = Machine::Host)]
     backend: Machine,
-    /// Most ranks of a problem; on GPUs, the ranks of each
+    /// Maximum ranks of a problem; on GPUs, the ranks of every problem
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
     ranks: u32,
-    /// The first seed; each problem has the next one
+    /// The first seed; each further problem uses the next seed
     #[arg(long, value_name = "S", default_value_t = 1, value_parser = clap::value_parser!(u64).range(..=u64::from(u32::MAX)))]
     seed: u64,
 }

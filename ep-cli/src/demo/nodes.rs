@@ -36,10 +36,10 @@ const MAX_TOKENS: (&str, &str) = ("max_tokens", "24");
 /// Options of a demo over nodes.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Nodes {
-    /// A process for each of so many nodes, with rows between them through libfabric
+    /// Start this many node processes, which exchange rows through libfabric
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=8))]
     pub(crate) nodes: Option<u32>,
-    /// What libfabric is to use
+    /// Provider of libfabric
     #[arg(long, value_name = "libfabric:PROVIDER", default_value = "libfabric:tcp", value_parser = provider, requires = "nodes")]
     net: Provider,
     #[command(flatten)]

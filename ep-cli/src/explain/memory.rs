@@ -12,11 +12,11 @@ use crate::problem::{MAX_TOKENS, memory_parts, reference_options, set, unfit};
 /// The size of a buffer, of which a plan knows nothing.
 #[derive(Debug, clap::Args)]
 pub(super) struct Size {
-    /// Most tokens of a rank: of a pipeline that has max_tokens, short for --set max_tokens=N; of nvl-dispatch, those
-    /// of a buffer whose memory is shown
+    /// Maximum tokens of a rank. In a pipeline with max_tokens, short for --set max_tokens=N. In nvl-dispatch, the
+    /// tokens of the buffer whose memory is shown
     #[arg(long, value_name = "N", value_parser = count)]
     tokens: Option<usize>,
-    /// Handles, outputs and combine inputs of the buffer, each; 1 by default
+    /// Number of handles, of outputs and of combine inputs of the buffer; 1 by default
     #[arg(long, value_name = "N", requires = "tokens", value_parser = positive)]
     live: Option<usize>,
     /// Rows per output of the buffer; the worst case by default
