@@ -60,7 +60,7 @@ def cast(rows: Any, payload: str) -> tuple[Any, Any]:
     return codes[:, : rows.shape[1]], kept
 
 
-class Packs(unittest.TestCase):
+class PacksAtLength(unittest.TestCase):
     """What is packed is what NumPy packs, bit for bit."""
 
     def hold(self, own: Problem, packed: epforge.Packed, rank: int, payload: str) -> None:
@@ -265,7 +265,7 @@ class Phases(unittest.TestCase):
 
     def hold(self, sent: list[epforge.Packed], payload: str = "bf16") -> None:
         for rank, packed in enumerate(sent):
-            Packs().hold(self.own, packed, rank, payload)
+            PacksAtLength().hold(self.own, packed, rank, payload)
 
     def test_words_tell_of_rows_and_hold_them_back(self) -> None:
         own = drawn(2, [70, 66], experts=4)
@@ -365,7 +365,7 @@ class Phases(unittest.TestCase):
         def rank_by_rank(rank: int) -> None:
             packed = low.dispatch(own.x[rank], own.topk_idx[rank], rank=rank, later=rank == 1)
             packed.receive()
-            Packs().hold(own, packed, rank, "bf16")
+            PacksAtLength().hold(own, packed, rank, "bf16")
             sums = low.combine(packed.x, packed, own.topk_weights[rank], later=rank != 1)
             sums.receive()
             wanted = Combines().expected(own, rank, lambda ids: np.ones(len(ids), np.float32))
@@ -374,7 +374,7 @@ class Phases(unittest.TestCase):
         in_threads(3, rank_by_rank)
 
 
-class LeftOut(unittest.TestCase):
+class LeftOutAtLength(unittest.TestCase):
     """Ranks that take no part."""
 
     def test_nobody_waits_for_a_rank_that_is_left_out(self) -> None:
@@ -390,7 +390,7 @@ class LeftOut(unittest.TestCase):
         kept.topk_weights = own.topk_weights
         sent = {r: low.dispatch(own.x[r], own.topk_idx[r], rank=r) for r in (0, 2)}
         for rank, packed in sent.items():
-            Packs().hold(kept, packed, rank, "bf16")
+            PacksAtLength().hold(kept, packed, rank, "bf16")
         back = {r: low.combine(packed.x, packed, own.topk_weights[r]) for r, packed in sent.items()}
         for rank, sums in back.items():
             wanted = Combines().expected(kept, rank, lambda ids: np.ones(len(ids), np.float32))
@@ -416,7 +416,7 @@ class LeftOut(unittest.TestCase):
             for _ in range(3):
                 everyone = [low.dispatch(own.x[r], own.topk_idx[r], rank=r) for r in range(3)]
                 for rank, packed in enumerate(everyone):
-                    Packs().hold(own, packed, rank, "bf16")
+                    PacksAtLength().hold(own, packed, rank, "bf16")
                 sums = [low.combine(packed.x, packed, own.topk_weights[r]) for r, packed in enumerate(everyone)]
                 for rank, summed in enumerate(sums):
                     wanted = Combines().expected(own, rank, lambda ids: np.ones(len(ids), np.float32))
@@ -443,7 +443,7 @@ class LeftOut(unittest.TestCase):
         group.leave_out(1, is_out=False)
         everyone = [low.dispatch(own.x[r], own.topk_idx[r], rank=r) for r in range(3)]
         for rank, packed in enumerate(everyone):
-            Packs().hold(own, packed, rank, "bf16")
+            PacksAtLength().hold(own, packed, rank, "bf16")
         self.assertEqual([group.absent(r) for r in range(3)], [set()] * 3)
 
     def test_a_buffer_needs_every_rank(self) -> None:
@@ -496,7 +496,7 @@ class Refusals(unittest.TestCase):
         other = made(self.own, 2)
         self.refused("the packed rows belong to another `LowLatency`", lambda: other.combine(rows, sent[0], weights))
         for rank, packed in enumerate(sent):
-            Packs().hold(self.own, packed, rank, "bf16")
+            PacksAtLength().hold(self.own, packed, rank, "bf16")
 
     def test_shapes_that_do_not_fit(self) -> None:
         group, shape = epforge.Group.on_host(2), {"tokens": 4, "hidden": 128, "topk": 2, "experts": 4}
@@ -520,7 +520,7 @@ class Refusals(unittest.TestCase):
         ids = [np.asfortranarray(ids) for ids in own.topk_idx]
         sent = [self.low.dispatch(x[r], ids[r], rank=r) for r in range(2)]
         for rank, packed in enumerate(sent):
-            Packs().hold(own, packed, rank, "bf16")
+            PacksAtLength().hold(own, packed, rank, "bf16")
 
 
 if __name__ == "__main__":

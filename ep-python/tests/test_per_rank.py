@@ -46,17 +46,17 @@ def few_tokens(rank: int, ranks: int, gather: Gather) -> None:
         came, handle = test_nodes.packs(own, rank, buffer, most, **how)
     combined, _, hook = buffer.low_latency_combine(came, ids, weights, handle, return_recv_hook=True)
     hook()
-    test_nodes.same_bits(combined, PerRank().expected(own, rank, octaves=1))
+    test_nodes.same_bits(combined, PerRankAtLength().expected(own, rank, octaves=1))
     # Experts that are not the dispatch's own tensor: equal ones, in another order, fewer; on a rank without tokens too.
     turned = [it[:, ::-1].clone() for it in (ids, weights)]
     for others_ids, factors in ((ids.clone(), weights), turned):
         combined, *_ = buffer.low_latency_combine(came, others_ids, factors, handle)
-        test_nodes.same_bits(combined, PerRank().expected(own, rank, octaves=1))
+        test_nodes.same_bits(combined, PerRankAtLength().expected(own, rank, octaves=1))
     fewer, own.topk_idx = ids.clone(), [it.copy() for it in own.topk_idx]
     for it in (fewer, own.topk_idx[rank]):
         it[:, 1] = -1
     combined, *_ = buffer.low_latency_combine(came, fewer, weights, handle)
-    test_nodes.same_bits(combined, PerRank().expected(own, rank, octaves=1))
+    test_nodes.same_bits(combined, PerRankAtLength().expected(own, rank, octaves=1))
     assert handle.low._combiners == {}, "the sums came the slower way"
     wrong = partial(buffer.low_latency_combine, came, ids[:, :2].clone(), weights, handle)
     fails_with(f"`topk_idx` is [{len(ids)}, 2], and has to be [{len(ids)}, 3]", wrong)
@@ -124,7 +124,7 @@ class Facade(unittest.TestCase):
         self.assertEqual(run_ranks(2, chosen), [])
 
 
-class PerRank(unittest.TestCase):
+class PerRankAtLength(unittest.TestCase):
     """A row goes to each rank of its experts; a sum comes back from each, or a row for each expert."""
 
     def expected(self, own: Problem, rank: int, octaves: int = 3, weights_ahead: bool = False) -> Any:
@@ -158,7 +158,7 @@ class PerRank(unittest.TestCase):
                     low = made(own, ranks, payload=payload, way="per-rank")
                     for _ in range(2):
                         for rank, packed in enumerate(dispatched(own, low)):
-                            others.Packs().hold(own, packed, rank, payload)
+                            others.PacksAtLength().hold(own, packed, rank, payload)
 
     def test_sums_are_those_of_numpy(self) -> None:
         for ranks in (1, 2, 3, 4):
@@ -216,7 +216,7 @@ class PerRank(unittest.TestCase):
         before = low.window_bytes
         for payload in PAYLOADS:
             for rank, packed in enumerate(dispatched(own, low, payload=payload)):
-                others.Packs().hold(own, packed, rank, payload)
+                others.PacksAtLength().hold(own, packed, rank, payload)
         self.assertGreater(low.window_bytes, before)
 
     def test_statistics_count_on(self) -> None:
@@ -242,7 +242,7 @@ class PerRank(unittest.TestCase):
         self.assertTrue(all(packed.is_here for packed in sent))
         for rank, packed in enumerate(sent):
             packed.receive()
-            others.Packs().hold(own, packed, rank, "bf16")
+            others.PacksAtLength().hold(own, packed, rank, "bf16")
 
     def test_the_ways_are_as_far_from_the_exact_sums(self) -> None:
         own = drawn(3, [6, 3, 5])
@@ -310,8 +310,8 @@ class Refused(unittest.TestCase):
         ):
             self.refused(wanted, call)
         # Nothing of these was launched, so that the others still go together.
-        for rank, sums in enumerate(PerRank().back(own, low, sent)):
-            wanted = PerRank().expected(own, rank)
+        for rank, sums in enumerate(PerRankAtLength().back(own, low, sent)):
+            wanted = PerRankAtLength().expected(own, rank)
             np.testing.assert_array_equal(sums.x.view(np.uint16), wanted.view(np.uint16))
 
     def test_weights_that_come_ahead(self) -> None:
@@ -348,7 +348,7 @@ class Refused(unittest.TestCase):
             weights = [None, None] if weights_ahead else own.topk_weights
             back = [low.combine(rows[r], sent[r], weights[r], topk_idx=own.topk_idx[r]) for r in range(2)]
             for rank, sums in enumerate(back):
-                wanted = PerRank().expected(own, rank, weights_ahead=weights_ahead)
+                wanted = PerRankAtLength().expected(own, rank, weights_ahead=weights_ahead)
                 np.testing.assert_array_equal(sums.x.view(np.uint16), wanted.view(np.uint16))
             self.assertEqual(low._combiners, {})
 

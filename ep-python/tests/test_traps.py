@@ -19,7 +19,7 @@ from test_calls import in_threads, made
 LAYERS = 30
 
 
-class Layers(unittest.TestCase):
+class LayersAtLength(unittest.TestCase):
     """Models have many layers."""
 
     def layer(self, own: Problem, buffer: epforge.Buffer, keep: list[Any]) -> None:
@@ -100,7 +100,7 @@ class Results(unittest.TestCase):
         np.testing.assert_array_equal(back[0].x.astype(np.float32), own.x[0].astype(np.float32) * own.times(0))
 
 
-class Shapes(unittest.TestCase):
+class ShapesAtLength(unittest.TestCase):
     """Shapes that other libraries have no row for in a table."""
 
     def test_any_top_k_hidden_size_and_number_of_experts(self) -> None:
