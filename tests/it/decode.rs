@@ -26,7 +26,7 @@ fn one_launch_is_right_under_every_schedule() {
 
 /// Several words of bits for each rank, and several tokens for a warp.
 #[test]
-fn warps_that_send_many_tokens_are_right() {
+fn warps_that_send_many_tokens_are_right_at_length() {
     let mut long = one_launch(3, 64, 1, 5);
     long.options.tokens = 200;
     check(&long, Build::Plain, 0..3);
@@ -55,7 +55,7 @@ fn any_number_of_ranks_is_served_at_length() {
 }
 
 #[test]
-fn no_access_of_one_launch_races_with_another() {
+fn no_access_of_one_launch_races_with_another_at_length() {
     check(&uneven(), Build::Checked, 0..2);
     check(&uneven().payload(Payload::Fp8).vector(), Build::Checked, 0..1);
 }

@@ -142,7 +142,7 @@ fn rows_come_through_a_bad_cable_at_length() {
 
 /// Both ends find out by themselves, in time, and name the other.
 #[test]
-fn a_cut_cable_is_an_error_of_both_nodes() {
+fn a_cut_cable_is_an_error_of_both_nodes_at_length() {
     let wire = Wire { delay: Duration::from_millis(20), loss: 0 };
     let Some(mut nodes) = Nodes::start("cut-cable", wire, 3) else { return };
     nodes.wait_until_joined();

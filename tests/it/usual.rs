@@ -7,14 +7,14 @@ pub(crate) fn takes(item: usize, variant: usize, of: usize) -> bool {
     is_full() || (item + variant).is_multiple_of(of)
 }
 
-/// Every `of`-th of `all`, beginning with the first.
+/// Every `2 * of`-th of `all`, beginning with the first.
 pub(crate) fn some<T>(all: impl IntoIterator<Item = T>, of: usize) -> impl Iterator<Item = T> {
-    all.into_iter().step_by(if is_full() { 1 } else { of })
+    all.into_iter().step_by(if is_full() { 1 } else { 2 * of })
 }
 
 /// How many of `all` turns a usual run takes.
 pub(crate) fn count(all: u64) -> u64 {
-    if is_full() { all } else { all.div_ceil(4) }
+    if is_full() { all } else { all.div_ceil(8) }
 }
 
 fn is_full() -> bool {

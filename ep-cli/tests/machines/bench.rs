@@ -47,7 +47,7 @@ fn the_whole_path_runs_on_the_host() {
 
 /// A sweep over tokens and routings, in graphs: every replay is compared, and so is the floor.
 #[test]
-fn a_sweep_of_graphs_runs_on_the_host() {
+fn a_sweep_of_graphs_runs_on_the_host_at_length() {
     let shape = "--ranks 2 --set hidden=144 --set topk=2 --set experts=5 --payload fp8 --sms 4";
     let sweep = "--tokens 1,9/4 --routing even,hot:0.9+repeated:0.2 --graph 2 --op dispatch,both";
     let Some(out) = good(&format!("bench --backend host {shape} {sweep} --json")) else { return };
@@ -81,7 +81,7 @@ fn a_sweep_of_graphs_runs_on_the_host() {
 }
 
 #[test]
-fn low_latency_calls_are_compared_in_graphs() {
+fn low_latency_calls_are_compared_in_graphs_at_length() {
     let shape = "--ranks 2 --tokens 1,5 --set hidden=144 --set experts=6 --set topk=2 --sms 2";
     let rest = "--graph 2 --mode loop --iterations 1 --warmup 0 --probe no";
     let Some(out) = good(&format!("bench --backend host --low-latency {shape} {rest} --json"))
@@ -104,7 +104,7 @@ fn low_latency_calls_are_compared_in_graphs() {
 
 /// What is timed for the published shape is what people can read.
 #[test]
-fn the_texts_of_the_published_shape_are_in_generated() {
+fn the_texts_of_the_published_shape_are_in_generated_at_length() {
     for group in ["--ranks 4", "--ranks 2", "--ranks 4 --set via=ring"] {
         let few = "--tokens 1 --set one_launch=0 --set push_combine=0";
         let rest = "--op counts,dispatch,cached-dispatch,combine --mode loop --iterations 1 --warmup 0 \

@@ -9,7 +9,7 @@ fn cases() -> Vec<String> {
 }
 
 #[test]
-fn every_case_that_the_host_can_run_passes_there() {
+fn every_case_that_the_host_can_run_passes_there_at_length() {
     let Some(out) = good("selftest --backend host --ranks 2 --json") else { return };
     let results = objects(&out);
     let (summary, results) = results.split_last().expect("a summary");

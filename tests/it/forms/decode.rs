@@ -188,7 +188,7 @@ const PACKED: [(i64, i64, i64); 7] =
     [(2, 3, 4240), (3, 3, 2880), (4, 5, 128), (1, 9, 16), (5, 2, 2064), (2, 40, 64), (34, 1, 32)];
 
 #[test]
-fn rows_are_added_up_where_they_are_sent() {
+fn rows_are_added_up_where_they_are_sent_at_length() {
     for (seed, (ranks, tokens, hidden)) in usual::some((0..).zip(PACKED), 3) {
         let held = packed(MergeCombine::ir(), (ranks, tokens, hidden, seed), &|form| form);
         held.unwrap_or_else(|words| panic!("{ranks} ranks, {tokens} x {hidden}: {words}"));
@@ -196,7 +196,7 @@ fn rows_are_added_up_where_they_are_sent() {
 }
 
 #[test]
-fn rows_come_back_to_the_choices_of_their_tokens() {
+fn rows_come_back_to_the_choices_of_their_tokens_at_length() {
     for (seed, (ranks, tokens, hidden)) in usual::some((0..).zip(PACKED), 3) {
         let held = packed(SpreadCombine::ir(), (ranks, tokens, hidden, seed), &|form| form);
         held.unwrap_or_else(|words| panic!("{ranks} ranks, {tokens} x {hidden}: {words}"));
