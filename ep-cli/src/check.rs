@@ -89,7 +89,7 @@ pub(crate) struct Options {
     /// Number of schedules for each variant
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..=MOST_SCHEDULES))]
     schedules: u64,
-    /// What to check
+    /// How each run is checked
     #[arg(long, value_enum, default_value_t = Mode::Fast)]
     mode: Mode,
     /// The first seed; each further schedule uses the next seed

@@ -74,7 +74,7 @@ fn one(
 ) -> Result<(), Failure> {
     let selected = selection.of(entry)?;
     let Emitted { cuda, plan } = entry.emit(&selected.config)?;
-    // Whoever asks for a plain text knows that it is slow.
+    // A plain text is slow on purpose.
     if selected.config.rules == RuleSet::All {
         for warning in plan.recipe.warnings() {
             writeln!(err, "warning: {warning}")?;

@@ -154,7 +154,7 @@ fn roles(ir: &Pipeline, plan: &Plan, out: &mut dyn Write) -> Result<(), Failure>
     Ok(())
 }
 
-/// Who does the work of each role, by which classes, and what keeps it from being done faster.
+/// Prints how each role is carried out: its warps, its classes, and the reasons why no faster way applies.
 fn carried_out(plan: &Plan, out: &mut dyn Write) -> Result<(), Failure> {
     writeln!(out, "carried out by")?;
     for role in &plan.recipe.roles {

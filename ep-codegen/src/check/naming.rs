@@ -228,8 +228,8 @@ const COMMON_WORDS: &[&str] = &[
 const CALL_TYPES: &[&str] =
     &["args", "handle", "inputs", "kernel", "offers", "options", "outputs", "shape", "tunes"];
 
-/// What the emitted functions call their own things: the text of a `cuda fn` could not be called beside them. All
-/// other names get a number where they would meet one of these.
+/// Names of variables in the emitted functions. A `cuda fn` cannot have one of them, because a variable would hide
+/// the function. Any other colliding name gets a number.
 const OF_FUNCTIONS: &[&str] =
     &["args", "block", "blocks", "call", "counters", "ep", "own", "peers", "smem", "team"];
 

@@ -213,7 +213,7 @@ ir_types! {
         If { condition: Box<Expr>, yes: Box<Expr>, no: Box<Expr> },
     }
 
-    /// What a fold makes of its terms.
+    /// How a fold combines its terms.
     #[derive(Copy)]
     enum Fold {
         /// Their sum.

@@ -27,7 +27,7 @@ pub enum Kind {
     Bits,
     /// A field of a gathered part: one value, or one row, per part.
     Parts,
-    /// The same of any type, since nothing is computed of it.
+    /// A field of one gathered part, of any type, because a helper copies it unchanged.
     Part,
 }
 
@@ -38,7 +38,7 @@ pub struct Helper {
     pub name: &'static str,
     /// Parameters in order: name for messages, and kind.
     pub params: &'static [(&'static str, Kind)],
-    /// What it gives; [`Kind::Elementwise`], [`Kind::Parts`] and [`Kind::Part`] give what their argument holds.
+    /// Kind of the result. For [`Kind::Elementwise`], [`Kind::Parts`] and [`Kind::Part`] it is that of the argument.
     pub result: Kind,
     /// One line for the reference.
     pub doc: &'static str,

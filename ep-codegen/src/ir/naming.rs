@@ -7,27 +7,27 @@ pub fn constant(name: &str) -> String {
     format!("k{}", camel(name))
 }
 
-/// What the text calls a number of the shape or a tune.
+/// Name in the emitted text of a number of the shape or a tune.
 pub fn number_constant(name: &str) -> String {
     beside(OF_TOP, constant(name))
 }
 
-/// What the text calls a field of a message.
+/// Name in the emitted text of a field of a message.
 pub fn field_constant(name: &str) -> String {
     beside(OF_MESSAGE, constant(name))
 }
 
-/// What the text calls the first counter of a tensor.
+/// Name in the emitted text of the first counter of a tensor.
 pub fn counted_constant(tensor: &str) -> String {
     beside(OF_COUNTED, constant(tensor))
 }
 
-/// What the text calls the struct of a role, a message or a channel, of which this is the name in camel case.
+/// Name in the emitted text of the struct of a role, a message or a channel; `name` is in camel case.
 pub fn struct_of(name: &str) -> String {
     beside(STRUCTS, name.to_string())
 }
 
-/// What the text calls the function of a role.
+/// Name in the emitted text of the function of a role.
 pub fn function_of(role: &str) -> String {
     beside(OF_KERNEL, snake(role))
 }
