@@ -3,12 +3,8 @@
 // sm_100a: 256 threads and 0 bytes of shared memory a block, at least 3 blocks
 //
 // Roles:
-//   Exchange: one of 8 warps on blocks 0..1; composed: ep::NetSlotsOut, ep::NetSlotsIn
-//     +29 `push counts[peer] { per_rank: tokens_per_rank, per_expert: owned(tokens_per_expert, peer) }`: one warp does all of a composed role that is one team with a channel, here `counts`
-//     +20 `channel counts: slots<Totals> over nvlink | rdma | ibgda from Exchange to Exchange per all`: no class of the library does the whole role: channels have to be over `nvlink` alone, without parts
-//   RailExchange: one of 8 warps on blocks 1..2; composed: ep::NetSlotsOut, ep::NetSlotsIn
-//     +42 `push rails[node] { to_node: node_stripes[node], to_rank: rank_stripes[node] }`: one warp does all of a composed role that is one team with a channel, here `rails`
-//     +23 `channel rails: slots<Stripes> over rdma | ibgda from RailExchange to RailExchange per rail`: no class of the library does the whole role: channels have to be over `nvlink` alone, without parts
+//   Exchange: 8 warps on blocks 0..1; composed: ep::NetSlotsOut, ep::NetSlotsIn
+//   RailExchange: 8 warps on blocks 1..2; composed: ep::NetSlotsOut, ep::NetSlotsIn
 //   Prefix: 8 warps on other blocks; by the library
 //
 // Window, the same on every rank:
@@ -20,6 +16,8 @@
 //   rails.come       0x00001580          4 bytes  1 peers x 4; RailExchange writes, RailExchange reads
 //   rails.released   0x00001600          4 bytes  1 peers x 4; RailExchange writes, RailExchange reads
 //   rails.readers    0x00001680          4 bytes  1 word x 4; RailExchange writes, RailExchange reads
+//   Exchange.claims  0x00001700          8 bytes  2 calls x 1 words x 4; Exchange writes, Exchange reads
+//   RailExchange.claims 0x00001780          8 bytes  2 calls x 1 words x 4; RailExchange writes, RailExchange reads
 //
 // Network, the same on every rank:
 //   counts.inbox     0x00000000      12288 bytes  2 epochs x 24 peers x 256; Exchange writes, Exchange reads
@@ -103,12 +101,16 @@ struct Cfg {
         static constexpr int kRole = 0;
         static constexpr int kFirstWarp = 0;
         static constexpr int kWarps = 8;
+        static constexpr int kLoops = 1;
+        static constexpr ep::u64 kClaims = 0x1700;
     };
 
     struct RailExchange {
         static constexpr int kRole = 1;
         static constexpr int kFirstWarp = 0;
         static constexpr int kWarps = 8;
+        static constexpr int kLoops = 1;
+        static constexpr ep::u64 kClaims = 0x1780;
     };
 
     struct Prefix {
@@ -157,53 +159,56 @@ __device__ __forceinline__ void exchange(const Args& args, ep::Team& team) {
     const int me = args.group.rank;
     ep::NetSlotsOut<Cfg::Counts> counts(team, args.net);
     ep::NetSlotsIn<Cfg::Counts> counts_in(team, args.net);
+    // +28  for peer in ranks
+    ep::Units<Cfg::Exchange, 0> units(team, Cfg::kRanks);
+    for (int peer; (peer = units.take()) >= 0;) {
+        // +29  push counts[peer] { per_rank: tokens_per_rank, per_expert: owned(tokens_per_expert,
+        //     peer) }
+        // W1: publishes messages of counts, for Exchange +31
+        // W2: takes credit of counts, from Exchange +31
+        if (counts.reserve(peer, me)) {
+            char* slot = counts.slot();
+            ep::copy_row<ep::i32>(team, slot + Cfg::Counts::kMeta + Cfg::Totals::kPerRank,
+                args.tokens_per_rank, Cfg::Totals::kPerRankCount);
+            for (int i_2 = team.lane; i_2 < Cfg::Totals::kPerExpertCount; i_2 += ep::kLanes) {
+                const int first_expert = args.expert_begin[peer];
+                const ep::i64 expert = ep::i64{first_expert} + i_2;
+                ep::set<ep::i32>(slot + Cfg::Counts::kMeta + Cfg::Totals::kPerExpert, i_2,
+                    expert < args.expert_begin[peer + 1] ? args.tokens_per_expert[expert] : 0);
+            }
+            counts.publish();
+        }
+    }
+    // +31  await counts
+    // W1: takes messages of counts, from Exchange +29
+    // W2: publishes credit of counts, for Exchange +29
+    counts_in.await();
+    // +32  for dest in ranks
+    for (int dest = team.index() * ep::kLanes + team.lane; dest < Cfg::kRanks && !team.stopped;
+        dest += team.count() * ep::kLanes) {
+        // +33  record rank_prefix[source, dest] = prefix_sum(source in ranks:
+        //     counts[source].per_rank[dest])
+        ep::i64 sum = 0LL;
+        for (int source = 0; source < Cfg::kRanks; ++source) {
+            args.rank_prefix[ep::i64{source} * Cfg::kRanks + dest] = static_cast<ep::i32>(sum);
+            sum += ep::i64{ep::get<ep::i32>(counts_in.slot(source, 0) + Cfg::Counts::kMeta
+                + Cfg::Totals::kPerRank, dest)};
+        }
+        args.rank_prefix[ep::i64{Cfg::kRanks} * Cfg::kRanks + dest] = static_cast<ep::i32>(sum);
+    }
+    // +35  for expert in local_experts
+    for (int expert_2 = team.index() * ep::kLanes + team.lane;
+        expert_2 < Cfg::kLocalExperts && !team.stopped; expert_2 += team.count() * ep::kLanes) {
+        // +36  store received_per_expert[expert] = sum(source in ranks:
+        //     counts[source].per_expert[expert])
+        ep::i64 sum_2 = 0LL;
+        for (int source_2 = 0; source_2 < Cfg::kRanks; ++source_2) {
+            sum_2 += ep::i64{ep::get<ep::i32>(counts_in.slot(source_2, 0) + Cfg::Counts::kMeta
+                + Cfg::Totals::kPerExpert, expert_2)};
+        }
+        ep::store_host(&args.received_per_expert[expert_2], static_cast<ep::i32>(sum_2));
+    }
     if (team.index() == 0) {
-        // +28  for peer in ranks
-        for (int peer = 0; peer < Cfg::kRanks && !team.stopped; ++peer) {
-            // +29  push counts[peer] { per_rank: tokens_per_rank, per_expert:
-            //     owned(tokens_per_expert, peer) }
-            // W1: publishes messages of counts, for Exchange +31
-            // W2: takes credit of counts, from Exchange +31
-            if (counts.reserve(peer, me)) {
-                char* slot = counts.slot();
-                ep::copy_row<ep::i32>(team, slot + Cfg::Counts::kMeta + Cfg::Totals::kPerRank,
-                    args.tokens_per_rank, Cfg::Totals::kPerRankCount);
-                for (int i_2 = team.lane; i_2 < Cfg::Totals::kPerExpertCount; i_2 += ep::kLanes) {
-                    const int first_expert = args.expert_begin[peer];
-                    const ep::i64 expert = ep::i64{first_expert} + i_2;
-                    ep::set<ep::i32>(slot + Cfg::Counts::kMeta + Cfg::Totals::kPerExpert, i_2,
-                        expert < args.expert_begin[peer + 1] ? args.tokens_per_expert[expert] : 0);
-                }
-                counts.publish();
-            }
-        }
-        // +31  await counts
-        // W1: takes messages of counts, from Exchange +29
-        // W2: publishes credit of counts, for Exchange +29
-        counts_in.await();
-        // +32  for dest in ranks
-        for (int dest = team.lane; dest < Cfg::kRanks; dest += ep::kLanes) {
-            // +33  record rank_prefix[source, dest] = prefix_sum(source in ranks:
-            //     counts[source].per_rank[dest])
-            ep::i64 sum = 0LL;
-            for (int source = 0; source < Cfg::kRanks; ++source) {
-                args.rank_prefix[ep::i64{source} * Cfg::kRanks + dest] = static_cast<ep::i32>(sum);
-                sum += ep::i64{ep::get<ep::i32>(counts_in.slot(source, 0) + Cfg::Counts::kMeta
-                    + Cfg::Totals::kPerRank, dest)};
-            }
-            args.rank_prefix[ep::i64{Cfg::kRanks} * Cfg::kRanks + dest] = static_cast<ep::i32>(sum);
-        }
-        // +35  for expert in local_experts
-        for (int expert_2 = team.lane; expert_2 < Cfg::kLocalExperts; expert_2 += ep::kLanes) {
-            // +36  store received_per_expert[expert] = sum(source in ranks:
-            //     counts[source].per_expert[expert])
-            ep::i64 sum_2 = 0LL;
-            for (int source_2 = 0; source_2 < Cfg::kRanks; ++source_2) {
-                sum_2 += ep::i64{ep::get<ep::i32>(counts_in.slot(source_2, 0) + Cfg::Counts::kMeta
-                    + Cfg::Totals::kPerExpert, expert_2)};
-            }
-            ep::store_host(&args.received_per_expert[expert_2], static_cast<ep::i32>(sum_2));
-        }
         // +38  store received[0] = sum(source in ranks: counts[source].per_rank[me])
         ep::i64 sum_3 = 0LL;
         for (int source_3 = 0; source_3 < Cfg::kRanks; ++source_3) {
@@ -221,27 +226,28 @@ __device__ __forceinline__ void exchange(const Args& args, ep::Team& team) {
 __device__ __forceinline__ void rail_exchange(const Args& args, ep::Team& team) {
     ep::NetSlotsOut<Cfg::Rails> rails(team, args.net);
     ep::NetSlotsIn<Cfg::Rails> rails_in(team, args.net);
-    if (team.index() == 0) {
-        // +41  for node in nodes
-        for (int node = 0; node < Cfg::kNodes && !team.stopped; ++node) {
-            // +42  push rails[node] { to_node: node_stripes[node], to_rank: rank_stripes[node] }
-            // W3: publishes messages of rails, for RailExchange +44
-            // W4: takes credit of rails, from RailExchange +44
-            const int key = team.own(Cfg::Rails::kPeers);
-            if (rails.reserve(node, key)) {
-                char* slot = rails.slot();
-                ep::copy_row<ep::i32>(team, slot + Cfg::Rails::kMeta + Cfg::Stripes::kToNode,
-                    &args.node_stripes[ep::i64{node * Cfg::kStripes}], Cfg::Stripes::kToNodeCount);
-                ep::copy_row<ep::i32>(team, slot + Cfg::Rails::kMeta + Cfg::Stripes::kToRank,
-                    &args.rank_stripes[ep::i64{node * (Cfg::kLocalRanks * Cfg::kStripes)}],
-                    Cfg::Stripes::kToRankCount);
-                rails.publish();
-            }
+    // +41  for node in nodes
+    ep::Units<Cfg::RailExchange, 0> units(team, Cfg::kNodes);
+    for (int node; (node = units.take()) >= 0;) {
+        // +42  push rails[node] { to_node: node_stripes[node], to_rank: rank_stripes[node] }
+        // W3: publishes messages of rails, for RailExchange +44
+        // W4: takes credit of rails, from RailExchange +44
+        const int key = team.own(Cfg::Rails::kPeers);
+        if (rails.reserve(node, key)) {
+            char* slot = rails.slot();
+            ep::copy_row<ep::i32>(team, slot + Cfg::Rails::kMeta + Cfg::Stripes::kToNode,
+                &args.node_stripes[ep::i64{node * Cfg::kStripes}], Cfg::Stripes::kToNodeCount);
+            ep::copy_row<ep::i32>(team, slot + Cfg::Rails::kMeta + Cfg::Stripes::kToRank,
+                &args.rank_stripes[ep::i64{node * (Cfg::kLocalRanks * Cfg::kStripes)}],
+                Cfg::Stripes::kToRankCount);
+            rails.publish();
         }
-        // +44  await rails
-        // W3: takes messages of rails, from RailExchange +42
-        // W4: publishes credit of rails, for RailExchange +42
-        rails_in.await();
+    }
+    // +44  await rails
+    // W3: takes messages of rails, from RailExchange +42
+    // W4: publishes credit of rails, for RailExchange +42
+    rails_in.await();
+    if (team.index() == 0) {
         // +45  record rail_prefix[node] = prefix_sum(node in nodes: sum(s in stripes:
         //     rails[node].to_node[s]))
         if (team.leader()) {
@@ -257,39 +263,40 @@ __device__ __forceinline__ void rail_exchange(const Args& args, ep::Team& team) 
             }
             args.rail_prefix[Cfg::kNodes] = static_cast<ep::i32>(sum_2);
         }
-        // +46  for node in nodes
-        for (int node_3 = team.lane; node_3 < Cfg::kNodes; node_3 += ep::kLanes) {
-            // +47  record rail_first[node, s] = prefix_sum(s in stripes: rails[node].to_node[s])
-            ep::i64 sum_3 = 0LL;
-            for (int s_2 = 0; s_2 < Cfg::kStripes; ++s_2) {
-                args.rail_first[node_3 * Cfg::kStripes + s_2] = static_cast<ep::i32>(sum_3);
-                sum_3 += ep::i64{ep::get<ep::i32>(rails_in.slot(node_3, 0) + Cfg::Rails::kMeta
-                    + Cfg::Stripes::kToNode, s_2)};
+    }
+    // +46  for node in nodes
+    for (int node_3 = team.index() * ep::kLanes + team.lane; node_3 < Cfg::kNodes && !team.stopped;
+        node_3 += team.count() * ep::kLanes) {
+        // +47  record rail_first[node, s] = prefix_sum(s in stripes: rails[node].to_node[s])
+        ep::i64 sum_3 = 0LL;
+        for (int s_2 = 0; s_2 < Cfg::kStripes; ++s_2) {
+            args.rail_first[node_3 * Cfg::kStripes + s_2] = static_cast<ep::i32>(sum_3);
+            sum_3 += ep::i64{ep::get<ep::i32>(rails_in.slot(node_3, 0) + Cfg::Rails::kMeta
+                + Cfg::Stripes::kToNode, s_2)};
+        }
+        // +48  for s in stripes
+        for (int s_3 = 0; s_3 < Cfg::kStripes; ++s_3) {
+            // +49  record rail_count[node, s] = rails[node].to_node[s]
+            args.rail_count[node_3 * Cfg::kStripes + s_3] = ep::get<ep::i32>(
+                rails_in.slot(node_3, 0) + Cfg::Rails::kMeta + Cfg::Stripes::kToNode, s_3);
+            // +50  for local in local_ranks
+            for (int local = 0; local < Cfg::kLocalRanks; ++local) {
+                // +51  record forward_count[node, s, local] = rails[node].to_rank[local, s]
+                args.forward_count[(node_3 * Cfg::kStripes + s_3) * Cfg::kLocalRanks + local] =
+                    ep::get<ep::i32>(rails_in.slot(node_3, 0) + Cfg::Rails::kMeta
+                        + Cfg::Stripes::kToRank, local * Cfg::kStripes + s_3);
             }
-            // +48  for s in stripes
-            for (int s_3 = 0; s_3 < Cfg::kStripes; ++s_3) {
-                // +49  record rail_count[node, s] = rails[node].to_node[s]
-                args.rail_count[node_3 * Cfg::kStripes + s_3] = ep::get<ep::i32>(
-                    rails_in.slot(node_3, 0) + Cfg::Rails::kMeta + Cfg::Stripes::kToNode, s_3);
-                // +50  for local in local_ranks
-                for (int local = 0; local < Cfg::kLocalRanks; ++local) {
-                    // +51  record forward_count[node, s, local] = rails[node].to_rank[local, s]
-                    args.forward_count[(node_3 * Cfg::kStripes + s_3) * Cfg::kLocalRanks + local] =
-                        ep::get<ep::i32>(rails_in.slot(node_3, 0) + Cfg::Rails::kMeta
-                            + Cfg::Stripes::kToRank, local * Cfg::kStripes + s_3);
-                }
-            }
-            // +54  for local in local_ranks
-            for (int local_2 = 0; local_2 < Cfg::kLocalRanks; ++local_2) {
-                // +55  record forward_first[node, s, local] = prefix_sum(s in stripes:
-                //     rails[node].to_rank[local, s])
-                ep::i64 sum_4 = 0LL;
-                for (int s_4 = 0; s_4 < Cfg::kStripes; ++s_4) {
-                    args.forward_first[(node_3 * Cfg::kStripes + s_4) * Cfg::kLocalRanks
-                        + local_2] = static_cast<ep::i32>(sum_4);
-                    sum_4 += ep::i64{ep::get<ep::i32>(rails_in.slot(node_3, 0) + Cfg::Rails::kMeta
-                        + Cfg::Stripes::kToRank, local_2 * Cfg::kStripes + s_4)};
-                }
+        }
+        // +54  for local in local_ranks
+        for (int local_2 = 0; local_2 < Cfg::kLocalRanks; ++local_2) {
+            // +55  record forward_first[node, s, local] = prefix_sum(s in stripes:
+            //     rails[node].to_rank[local, s])
+            ep::i64 sum_4 = 0LL;
+            for (int s_4 = 0; s_4 < Cfg::kStripes; ++s_4) {
+                args.forward_first[(node_3 * Cfg::kStripes + s_4) * Cfg::kLocalRanks + local_2] =
+                    static_cast<ep::i32>(sum_4);
+                sum_4 += ep::i64{ep::get<ep::i32>(rails_in.slot(node_3, 0) + Cfg::Rails::kMeta
+                    + Cfg::Stripes::kToRank, local_2 * Cfg::kStripes + s_4)};
             }
         }
     }

@@ -3,6 +3,7 @@
 
 mod chart;
 mod few;
+mod kernels;
 mod request;
 mod result;
 mod routing;
@@ -15,7 +16,7 @@ use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
 
-use ep_runtime::buffer::{BufferOptions, BuiltIn, Payload};
+use ep_runtime::buffer::{BufferOptions, Payload};
 use ep_runtime::group::Group;
 use ep_runtime::host::Programs;
 use ep_runtime::jit::{Cache, Nvrtc};
@@ -214,7 +215,7 @@ impl Bench<'_> {
             let case = self.request.random_case(index, self.ranks.sms());
             let words = format!("random shape {index}: {case:?}");
             let with = |text: String| Failure::Failed(format!("{words}\n{text}"));
-            let test = Selftest::new(self.group(), &BuiltIn, case);
+            let test = Selftest::new(self.group(), self.options.kernels.source(), case);
             let test = test.map_err(|error| with(error.to_string()))?;
             let findings = test.check().map_err(|error| with(error.to_string()))?;
             if !findings.is_good() {
@@ -251,7 +252,8 @@ impl Bench<'_> {
         let measurements = operations.len() * sweep.len() * self.request.modes.len();
         self.talk.begin(measurements, format!("{}: kernels", payload.name()));
         let case = self.request.case(buffer, batch, *first);
-        let mut test = Selftest::new(self.group(), &BuiltIn, case).map_err(failed)?;
+        let mut test =
+            Selftest::new(self.group(), self.options.kernels.source(), case).map_err(failed)?;
         let texts = Texts::of(test.buffer(), self.group())?;
         self.memory(&test)?;
         self.check(&test, "before timing")?;

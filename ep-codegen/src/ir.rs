@@ -16,6 +16,7 @@ pub mod network;
 mod number;
 pub mod params;
 pub mod parts;
+pub mod put;
 pub mod rows;
 mod select;
 pub mod slots;

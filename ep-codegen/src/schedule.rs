@@ -7,12 +7,14 @@
 
 mod bounds;
 mod channels;
+pub(crate) mod cut;
 pub(crate) mod declaration;
 pub(crate) mod extents;
 mod gather;
 mod hazards;
 pub mod library;
 mod limit;
+mod looks;
 mod loops;
 mod names_in_text;
 mod one_warp;
@@ -126,14 +128,15 @@ pub fn twin_of<'p>(ir: &'p Pipeline, role: &Role) -> Option<&'p Role> {
 
 /// The peers to which a role sends that is done as a whole, and only sends.
 pub fn peers_of(ir: &Pipeline, role: &Role) -> Option<Term> {
-    let mut lowering = RoleLowering::new(ir, role);
+    let mut lowering = RoleLowering::new(ir, role, RuleSet::None);
     whole::peers_of(&mut lowering)
 }
 
 /// An expression over numbers of the shape and of a call.
 pub fn number(ir: &Pipeline, role: &Role, expr: &Expr) -> Option<Term> {
     let mut ahead = Vec::new();
-    let value = RoleLowering::new(ir, role).scalar(&Scope::default(), expr, &mut ahead).ok();
+    let value =
+        RoleLowering::new(ir, role, RuleSet::None).scalar(&Scope::default(), expr, &mut ahead).ok();
     value.filter(|_| ahead.is_empty())
 }
 
@@ -142,7 +145,7 @@ fn made(
     role: &Role,
     make: fn(&mut RoleLowering<'_>) -> Lowered<Vec<Step>>,
 ) -> Result<RoleSteps, Refusal> {
-    let mut lowering = RoleLowering::new(ir, role);
+    let mut lowering = RoleLowering::new(ir, role, RuleSet::None);
     let steps = make(&mut lowering).map_err(|why| Refusal { at: role.at.clone(), why })?;
     match lowering.refusals.is_empty() {
         true => Ok(lowering.finished(steps, Uses::default(), Warps::All)),
@@ -153,12 +156,19 @@ fn made(
 /// The steps of all statements of `role` that have any, and everything that prevents a text. Rules
 /// rewrite what has one.
 pub fn draft(ir: &Pipeline, role: &Role, rules: RuleSet) -> (RoleSteps, Vec<Refusal>) {
-    let mut lowering = RoleLowering::new(ir, role);
-    let steps = lowering.role();
-    let (steps, uses) = match lowering.refusals.is_empty() {
+    let mut lowering = RoleLowering::new(ir, role, rules);
+    lowering.cut = cut::is_cut(ir, role, rules);
+    let mut steps = lowering.role();
+    if lowering.cut && !lowering.refusals.is_empty() {
+        // What cannot be cut, one warp does as it is declared.
+        lowering = RoleLowering::new(ir, role, rules);
+        steps = lowering.role();
+    }
+    let (steps, mut uses) = match lowering.refusals.is_empty() {
         true => rules::rewrite(&mut lowering, steps, rules),
         false => (steps, Default::default()),
     };
+    uses.meets = lowering.meets;
     let steps = bounds::named(&mut lowering.names, steps);
     if lowering.refusals.is_empty()
         && let Some(why) = uniform::misfit(&steps)
@@ -185,8 +195,16 @@ struct RoleLowering<'a> {
     objects: Vec<channels::Object>,
     /// Tensors that the role both writes and reads.
     reread: Vec<String>,
+    /// The rules that may be used.
+    rules: RuleSet,
     /// Whether one warp does all the work of the role.
     single: bool,
+    /// Whether the statements of the role, which is one team, are dealt to all of its warps.
+    cut: bool,
+    /// How many times all warps of the role meet.
+    meets: usize,
+    /// The direct channels whose ends know the first position of the run that is being pushed.
+    in_runs: Vec<String>,
     /// Statements that one warp does alone although the role has more.
     why_not: Vec<WhyNot>,
     /// How many times the body's statements run in a call, by all warps of all blocks.
@@ -198,7 +216,7 @@ struct RoleLowering<'a> {
 }
 
 impl<'a> RoleLowering<'a> {
-    fn new(ir: &'a Pipeline, role: &'a Role) -> RoleLowering<'a> {
+    fn new(ir: &'a Pipeline, role: &'a Role, rules: RuleSet) -> RoleLowering<'a> {
         let taken = ir.cuda_fns.iter().map(|own| own.name.clone());
         RoleLowering {
             ir,
@@ -207,7 +225,11 @@ impl<'a> RoleLowering<'a> {
             refusals: Vec::new(),
             objects: Vec::new(),
             reread: hazards::reread(role),
+            rules,
             single: false,
+            cut: false,
+            meets: 0,
+            in_runs: Vec::new(),
             why_not: Vec::new(),
             closers: None,
             places: Vec::new(),

@@ -22,4 +22,5 @@ mod run;
 mod sabotaged;
 mod shared;
 mod slots;
+mod teams;
 mod words;

@@ -6,21 +6,21 @@ use ep_runtime::pipelines::DecodeDispatch;
 use ep_runtime::{AnyPipeline, ir, pipelines};
 
 /// The macro warns of it, or rustc of this attribute.
-#[expect(deprecated, reason = "one warp of the grid exchanges numbers")]
+#[expect(deprecated, reason = "one warp of the grid fills slots in order")]
 mod slow {
     ep_runtime::pipeline! {
         pub pipeline Exchange {
             shape { ranks: 1..=64 }
             output sums: i32[ranks];
             message Count { rows: i32 }
-            channel totals: slots<Count> over nvlink from All to All per all { slot: [source], epochs: 2 };
+            channel totals: slots<Count> over nvlink from All to All per all { slot: [source, number: 2], epochs: 2 };
             role All on all blocks {
                 for peer in ranks {
                     push totals[peer] { rows: peer };
                 }
-                await totals;
-                for peer in ranks {
-                    store sums[peer] = totals[peer].rows;
+                close totals;
+                for message in totals {
+                    store sums[message.source] = message.rows;
                 }
             }
         }
@@ -129,12 +129,12 @@ fn a_role_on_one_warp_is_said_wherever_one_looks() {
     let (text, warnings) = said("emit exchange --ranks 8", &entries);
     assert!(
         text.contains(
-            "\n//   All: one warp of the grid (8 warps on all blocks); composed: ep::SlotChannel\n"
+            "\n//   All: 8 warps on all blocks; composed: ep::SlotRowsOut, ep::SlotRowsIn\n"
         ),
         "{text}"
     );
     let warning =
-        "warning: +7 `push totals[peer] { rows: peer }`: `All` runs on one warp of the grid: ";
+        "warning: +6 `for peer in ranks`: this part of `All` runs on one warp of the grid: ";
     assert!(warnings.starts_with(warning), "{warnings}");
     let (_, warnings) = said("emit exchange --ranks 8 --plain", &entries);
     assert_eq!(warnings, "", "whoever asks for a plain text knows");
@@ -158,6 +158,6 @@ fn a_changed_copy_is_not_shown_the_times_of_the_standard_pipeline() {
     ] {
         let (told, _) = said(line, entries);
         assert_eq!(told.contains(times), is_measured, "{line}: {told}");
-        assert_eq!(told.contains("Dispatch: one warp of the grid"), !is_measured, "{told}");
+        assert_eq!(told.contains("composed: "), !is_measured, "{told}");
     }
 }

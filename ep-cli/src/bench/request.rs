@@ -8,6 +8,7 @@ use ep_runtime::buffer::{BufferOptions, CallOptions, Payload};
 use ep_runtime::gpu::Sharing;
 use ep_verify::selftest::{Case, Mode, Operation, Repeats, Way};
 
+use super::kernels::Kernels;
 use super::routing::RoutingName;
 use crate::failure::Failure;
 use crate::machine::{GpuRequest, Machine, Perturb, SharingName};
@@ -51,6 +52,9 @@ pub(crate) struct Options {
     /// sets entries to -1; +repeated:SHARE makes entries repeat another entry of their token
     #[arg(long, value_name = "NAME", value_delimiter = ',', default_values = ["even"], value_parser = RoutingName::parse)]
     routing: Vec<RoutingName>,
+    /// Who carries out roles: the compiler's choice, or none of the library's classes for whole roles
+    #[arg(long, value_enum, default_value_t = Kernels::Chosen)]
+    pub(crate) kernels: Kernels,
     /// Capture N calls in a graph, and replay the graph
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(crate) graph: Option<u32>,

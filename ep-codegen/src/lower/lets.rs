@@ -1,7 +1,8 @@
 //! Names of positions: a `let` that only positions of pushes use stands there as its value, so that a role
 //! with the name and one without it are the same.
 
-use crate::ir::{Action, Domain, Expr, Stmt, walk};
+use crate::ir::put::put;
+use crate::ir::{Action, Expr, Stmt, walk};
 
 /// Longest position that a name is put into, in parts: names of names could double at each step.
 const PARTS_MAX: usize = 256;
@@ -86,47 +87,6 @@ fn replace(body: &mut Vec<Stmt>, name: &str, value: &Expr) {
                 replace(body, name, value);
             }
             _ => {}
-        }
-    }
-}
-
-fn put(whole: &mut Expr, name: &str, value: &Expr) {
-    let each = |list: &mut Vec<Expr>| list.iter_mut().for_each(|part| put(part, name, value));
-    match whole {
-        Expr::Name { name: own, .. } if own == name => *whole = value.clone(),
-        Expr::Int { .. } | Expr::Real { .. } | Expr::Bool { .. } | Expr::Name { .. } => {}
-        Expr::Element { indices, .. } | Expr::Field { indices, .. } => each(indices),
-        Expr::OfChannel { index, indices, .. } => {
-            each(index);
-            each(indices);
-        }
-        Expr::Call { args, .. } => each(args),
-        Expr::Fold { domain, body, .. } => {
-            match &mut **domain {
-                Domain::Row { row: part } | Domain::ReceivedFrom { peer: part } => {
-                    put(part, name, value);
-                }
-                Domain::Range { low, high } => {
-                    put(low, name, value);
-                    put(high, name, value);
-                }
-                Domain::Once
-                | Domain::Tokens
-                | Domain::Stripe
-                | Domain::Dim { .. }
-                | Domain::Peers { .. } => {}
-            }
-            put(body, name, value);
-        }
-        Expr::Cast { value: inner, .. } | Expr::Not { value: inner } => put(inner, name, value),
-        Expr::If { condition, yes, no } => {
-            put(condition, name, value);
-            put(yes, name, value);
-            put(no, name, value);
-        }
-        Expr::Binary { left, right, .. } => {
-            put(left, name, value);
-            put(right, name, value);
         }
     }
 }

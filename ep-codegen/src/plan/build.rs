@@ -86,7 +86,7 @@ pub fn plan(ir: &Pipeline, config: &Config) -> Result<Plan, PlanError> {
         roles: warps,
         recipe: planner.ways.recipe.clone(),
         blocks_min: planner.blocks_min(),
-        waits: waits(&ir),
+        waits: waits(&ir) || planner.ways.meet(),
         enters: true,
         skips_ranks: planner.skips_ranks(),
         leaves_out_absent: planner.leaves_out_absent(),

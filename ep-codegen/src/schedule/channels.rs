@@ -290,7 +290,10 @@ impl<'a> RoleLowering<'a> {
                 let first = position.as_ref().ok_or(broken("a direct channel needs a position"))?;
                 self.check_first(peer, first)?;
                 let to = self.scalar(scope, peer, out)?;
-                let first = self.scalar(scope, first, out)?.converted(&Elem::I32);
+                let first = match self.in_runs.contains(channel) {
+                    true => None,
+                    false => Some(self.scalar(scope, first, out)?.converted(&Elem::I32)),
+                };
                 self.push_direct(scope, declared, message, (to, first), values, out)
             }
         }
@@ -414,7 +417,7 @@ impl<'a> RoleLowering<'a> {
             }
             (ChannelKind::Direct, Some(peer)) => {
                 let source = self.scalar(scope, peer, out)?;
-                self.receive_direct(scope, stmt, channel, source, out)
+                self.receive_stripes(scope, stmt, declared, source, out)
             }
             (ChannelKind::Direct, None) => {
                 let set = &declared.per;
@@ -426,12 +429,12 @@ impl<'a> RoleLowering<'a> {
                 if numbers.others {
                     steps.push(Step::SkipUnless(source.clone().test(BinaryOp::Ne, self.me())));
                 }
-                self.receive_direct(scope, stmt, channel, source, &mut steps)?;
+                self.receive_stripes(scope, stmt, declared, source, &mut steps)?;
                 out.push(counted_loop(name, numbers, Takers::Serial, steps));
                 Ok(())
             }
             (ChannelKind::Slots, index) => {
-                self.receive_slots(scope, stmt, (declared, index.as_ref()), out)
+                self.receive_slots(scope, stmt, (declared, index.as_ref(), false), out)
             }
             (ChannelKind::Pull, _) => Err(broken("rows that are offered are gathered")),
         }

@@ -17,6 +17,12 @@ pub(crate) fn range_of(ir: &Pipeline, name: &str) -> Option<(i64, i64)> {
     }
 }
 
+/// Whether the rows of a call are cut into stripes.
+pub(crate) fn has_stripes(ir: &Pipeline) -> bool {
+    let dims = ir.dims.iter().map(|dim| &dim.name);
+    dims.chain(ir.tunes.iter().map(|tune| &tune.name)).any(|name| name == "stripes")
+}
+
 /// Whether a statement writes a row that may have more values than a warp has lanes, which share it then.
 pub(crate) fn writes_long_row(ir: &Pipeline, stmt: &Stmt) -> bool {
     written_row(ir, stmt).iter().any(|extent| match extent {

@@ -70,7 +70,7 @@ impl RoleLowering<'_> {
                 return Err(Limit::WrittenByRole.of(&[&other.name, tensor]));
             }
         }
-        if self.single || !self.reread.iter().any(|name| name == tensor) {
+        if self.single || self.cut || !self.reread.iter().any(|name| name == tensor) {
             return Ok(());
         }
         let mut all = self.is_own(indices);

@@ -78,7 +78,7 @@ pub mod ep {
         slot_times { SlotTimes }
         slots { put, SlotChannel, SlotWords, word_of }
         sync {
-            all_blocks, Call, clear, enter, Group, is_alive, is_between, kLanes, leave, Net, product,
+            all_blocks, Call, clear, enter, Group, is_alive, is_between, kLanes, leave, meet, Net, product, shares_of,
             Sequence, Team, Units,
         }
         spread_back { SpreadIn, SpreadOut }

@@ -57,6 +57,7 @@ impl RoleLowering<'_> {
         };
         self.placed_loops(&inner, body, out)?;
         let mut steps = Vec::new();
+        let inner = self.with_looks(&inner, binder, filter.as_ref(), body, out)?;
         let (name, numbers, inner) = self.counted(&inner, binder, domain, body, out, &mut steps)?;
         self.filtered(&inner, filter.as_ref(), body, &mut steps)?;
         out.push(counted_loop(name, numbers, turns, steps));
@@ -68,7 +69,7 @@ impl RoleLowering<'_> {
 
     /// The body of a turn, where the condition holds; where it does not, positions are recorded as
     /// those of messages that are not there.
-    fn filtered(
+    pub(super) fn filtered(
         &mut self,
         scope: &Scope,
         filter: Option<&Expr>,

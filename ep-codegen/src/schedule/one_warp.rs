@@ -1,6 +1,7 @@
 //! What one warp does alone although its role has more of them, and the units that roles deal out to warps.
 
 use super::RoleLowering;
+use super::cut::shares_units;
 use super::recipe::{Warps, WhyNot};
 use crate::ir::slots::{shared_axis, shared_sources};
 use crate::ir::stripes::is_by_stripe;
@@ -61,7 +62,13 @@ impl RoleLowering<'_> {
             Action::Receive { .. } => "one warp takes the messages in order",
             _ => return,
         };
-        if has_one_warp(self.role) {
+        self.note_alone(stmt, reason);
+    }
+
+    /// Notes a statement that one warp does, unless that is a few numbers.
+    pub(super) fn note_alone(&mut self, stmt: &Stmt, reason: &str) {
+        let is_loop = !walk::nested(stmt).is_empty() || matches!(stmt.action, Action::Push { .. });
+        if has_one_warp(self.role) || !is_loop {
             return;
         }
         let mut channel = None;
@@ -75,6 +82,12 @@ impl RoleLowering<'_> {
     pub(super) fn warps(&self) -> Warps {
         if self.single && !has_one_warp(self.role) {
             return Warps::One;
+        }
+        if matches!(self.role.share, Share::Indices { .. } | Share::SourceStripe)
+            && !is_by_stripe(self.ir, self.role)
+            && shares_units(self.ir, self.role, self.rules)
+        {
+            return Warps::All;
         }
         let number = |name: &str| Expr::Name { name: name.to_string(), kind: NameKind::Dim };
         let peers = |set: &PeerSet| number(self.peers_of(set).unwrap_or("ranks"));

@@ -1,27 +1,34 @@
 //! What a role's share deals out: one warp carries each unit, from its first statement to its last.
 
 use super::channels::End;
+use super::cut::{loops_in_runs, shares_units};
 use super::loops::is_indexed_by;
 use super::one_warp::has_one_warp;
 use super::scope::{Meaning, Scope};
 use super::step::{Loop, Step, Takers};
+use super::symbol::Constant;
 use super::term::{Term, arithmetic};
 use super::{Lowered, RoleLowering};
 use crate::ir::params::{ParamKind, params};
 use crate::ir::slots::{shared_axis, shared_sources};
 use crate::ir::stripes::is_by_stripe;
 use crate::ir::{
-    Action, BinaryOp, Channel, Domain, Elem, Expr, NameKind, PeerSet, Share, Stmt, walk,
+    Action, BinaryOp, Channel, Domain, Elem, Expr, Fold, NameKind, PeerSet, Share, Stmt, walk,
 };
+use crate::schedule::extents::has_stripes;
 use crate::schedule::library::ep;
 use crate::schedule::limit::{Limit, broken};
+
+/// The most warps that share a unit of work.
+const MOST_SHARES: i64 = 1 << 13;
 
 impl RoleLowering<'_> {
     /// All steps of the role.
     pub(super) fn role(&mut self) -> Vec<Step> {
         let mut out = Vec::new();
-        self.single =
-            self.role.share == Share::Team && (!self.reread.is_empty() || !self.ends().is_empty());
+        self.single = !self.cut
+            && self.role.share == Share::Team
+            && (!self.reread.is_empty() || !self.ends().is_empty());
         self.check_hazards();
         self.offers(&mut out);
         self.rooms(&mut out);
@@ -79,6 +86,7 @@ impl RoleLowering<'_> {
     fn units(&mut self, out: &mut Vec<Step>) -> Lowered<()> {
         let scope = Scope::default();
         match &self.role.share.clone() {
+            Share::Team if self.cut => self.cut_team(out),
             Share::Team => self.team(&scope, out),
             Share::Peer { binder, set } => self.peers(&scope, binder, set, out),
             Share::Stripe | Share::Token | Share::BlockPerToken
@@ -98,8 +106,7 @@ impl RoleLowering<'_> {
 
     /// Whether the rows of a call are cut into stripes.
     pub(super) fn has_stripes(&self) -> bool {
-        let dims = self.ir.dims.iter().map(|dim| &dim.name);
-        dims.chain(self.ir.tunes.iter().map(|tune| &tune.name)).any(|name| name == "stripes")
+        has_stripes(self.ir)
     }
 
     /// A loop over stripes, and what the names mean in it.
@@ -133,7 +140,28 @@ impl RoleLowering<'_> {
         let mut scope = scope.clone();
         self.in_order(&mut scope, sends, out);
         self.close(out);
+        self.close_runs(&scope, out)?;
         self.in_order(&mut scope, takes, out);
+        Ok(())
+    }
+
+    /// Closes the stripes that the receivers of a direct channel expect of runs, where one warp has sent all rows.
+    fn close_runs(&mut self, scope: &Scope, out: &mut Vec<Step>) -> Lowered<()> {
+        for (channel, end) in self.ends() {
+            if end != End::Out || !self.single || loops_in_runs(self.ir, channel, self.rules) == 0 {
+                continue;
+            }
+            let object = self.object_of(&channel.name, End::Out);
+            let name = self.names.fresh("stripe");
+            let mut args = vec![Term::index(&name)];
+            let mut steps = Vec::new();
+            args.extend(self.peers_at(scope, channel, end, &mut steps)?);
+            steps.push(Step::Do(Term::method(&object, "open", args, Elem::I32)));
+            steps.push(Step::Do(Term::method(&object, "close", Vec::new(), Elem::I32)));
+            let to = Term::constant(Constant::of_channel(channel).at("kStripes"));
+            let (elem, from, turns) = (Elem::I32, Term::int(1), Takers::Serial);
+            out.push(Step::Loop(Loop { binder: name, elem, from, to, turns, body: steps }));
+        }
         Ok(())
     }
 
@@ -211,8 +239,8 @@ impl RoleLowering<'_> {
                 false => extent.clone(),
             });
         let served = served.fold(Term::int(1), Term::times);
-        let by_block =
-            is_by_stripe(self.ir, self.role) && !names.iter().any(|name| name == "stripe");
+        let by_block = is_by_stripe(self.ir, self.role) && !names.contains(&"stripe".to_string());
+        let shared = !by_block && shares_units(self.ir, self.role, self.rules);
         let pair = self.names.fresh("unit");
         self.closers = Some(match by_block {
             true => self.number("stripes").times(served),
@@ -224,6 +252,13 @@ impl RoleLowering<'_> {
         };
         let mut inner = scope.clone();
         let mut body = Vec::new();
+        let (mut all, mut share) = (product.clone(), None);
+        if shared {
+            let own;
+            (own, rest) = self.share(&rest, &product, out, &mut body);
+            all = all.times(own.1.clone());
+            share = Some(own);
+        }
         let stripes = match by_block {
             true => {
                 let (repeat, with_stripe) = self.stripes_loop(scope, Takers::Blocks)?;
@@ -243,11 +278,15 @@ impl RoleLowering<'_> {
             inner.bind(name, Meaning::Value(value));
             rest = arithmetic(BinaryOp::Div, rest, extent.clone());
         }
-        self.carry(&inner, &mut body)?;
-        let turns = if by_block { Takers::WarpsOfBlock } else { Takers::Warps };
-        let elem = product.elem.clone();
+        match share {
+            Some(share) => self.share_of_unit(&inner, share, &mut body)?,
+            None => self.carry(&inner, &mut body)?,
+        }
+        let turns = [Takers::Warps, Takers::Spread][usize::from(shared)];
+        let turns = if by_block { Takers::WarpsOfBlock } else { turns };
+        let elem = all.elem.clone();
         let units =
-            Step::Loop(Loop { binder: pair, elem, from: Term::int(0), to: product, turns, body });
+            Step::Loop(Loop { binder: pair, elem, from: Term::int(0), to: all, turns, body });
         match stripes {
             Some(mut repeat) => {
                 repeat.body = vec![units];
@@ -256,6 +295,24 @@ impl RoleLowering<'_> {
             None => out.push(units),
         }
         Ok(())
+    }
+
+    /// Which share of which unit a turn is, with the number of shares; `out`: where that is found out.
+    fn share(
+        &mut self,
+        turn: &Term,
+        units: &Term,
+        out: &mut Vec<Step>,
+        body: &mut Vec<Step>,
+    ) -> ((Term, Term), Term) {
+        let args = vec![Term::name("team", Elem::I32), units.clone().converted(&Elem::I32)];
+        let shares = Term::call(ep::shares_of, args, Elem::I32);
+        let shares = Term { range: Some((1, MOST_SHARES)), ..shares };
+        let shares = self.named("shares", shares, out);
+        let of = |op| arithmetic(op, turn.clone(), units.clone());
+        let own = self.named("share", of(BinaryOp::Div).converted(&Elem::I32), body);
+        let unit = self.named("own_unit", of(BinaryOp::Rem).converted(&units.elem), body);
+        ((own, shares), unit)
     }
 
     /// How many values an index of a share has.
@@ -296,7 +353,7 @@ impl RoleLowering<'_> {
         Ok(())
     }
 
-    fn dealt_stmt(&mut self, scope: &mut Scope, stmt: &Stmt, out: &mut Vec<Step>) {
+    pub(super) fn dealt_stmt(&mut self, scope: &mut Scope, stmt: &Stmt, out: &mut Vec<Step>) {
         let mut steps = Vec::new();
         let lowered = match &stmt.action {
             Action::For { domain: Domain::Once, body, .. } => {
@@ -313,7 +370,7 @@ impl RoleLowering<'_> {
             Action::For { binder, position: None, domain, body, .. }
                 if !matches!(domain, Domain::Row { .. }) && adds_apart(binder, body) =>
             {
-                let threads = self.fits_lanes(scope, binder, body);
+                let threads = self.fits_lanes(scope, binder, body) && !self.adds_up_many(body);
                 let turns = if threads { Takers::Threads } else { Takers::Warps };
                 self.turns(scope, stmt, turns, &mut steps)
             }
@@ -340,6 +397,18 @@ impl RoleLowering<'_> {
         }
         out.push(Step::Says(stmt.at.clone()));
         out.extend(steps);
+    }
+
+    /// Whether a turn adds up so many numbers that a warp shares them.
+    fn adds_up_many(&self, body: &[Stmt]) -> bool {
+        let mut found = false;
+        walk::stmts(body, &mut |stmt| {
+            walk::exprs(stmt, &mut |part| {
+                found |= matches!(part, Expr::Fold { fold: Fold::Sum, domain, .. }
+                    if matches!(**domain, Domain::Tokens | Domain::Stripe));
+            });
+        });
+        found && self.cut
     }
 
     /// The role as one team: its loops are spread over all threads, unless one statement needs what
@@ -377,7 +446,7 @@ fn adds_apart(binder: &str, body: &[Stmt]) -> bool {
 }
 
 /// Steps of the first warp of the role alone.
-fn first_warp(body: Vec<Step>) -> Step {
+pub(super) fn first_warp(body: Vec<Step>) -> Step {
     let first =
         Term::method("team", "index", Vec::new(), Elem::I32).test(BinaryOp::Eq, Term::int(0));
     Step::If { condition: first, body }

@@ -49,6 +49,8 @@ pub struct Uses {
     pub staged: Option<Staged>,
     /// In how many loops its warps claim units.
     pub claims: usize,
+    /// How many times all of its warps meet.
+    pub meets: usize,
     /// Whether several warps share the row of a token.
     pub slices: bool,
 }

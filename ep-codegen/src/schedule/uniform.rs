@@ -278,6 +278,7 @@ fn of_library(function: Entity) -> By {
         ep::cast_slice,
         ep::direct_ready,
         ep::fill,
+        ep::meet,
         ep::pull_offer,
         ep::pull_wait_released,
         ep::put,

@@ -21,11 +21,15 @@ pub enum RoleRule {
     Sums,
     /// Messages of a token sent by several warps.
     Apart,
+    /// Rows of numbers looked at once for all turns of a loop.
+    Looks,
+    /// Roles that are one team cut at their dependences, and dealt to all of their warps.
+    Cut,
 }
 
 impl RoleRule {
     /// Every rule.
-    pub const ALL: [RoleRule; 7] = [
+    pub const ALL: [RoleRule; 9] = [
         RoleRule::Roles,
         RoleRule::Copies,
         RoleRule::Staged,
@@ -33,6 +37,8 @@ impl RoleRule {
         RoleRule::Wide,
         RoleRule::Sums,
         RoleRule::Apart,
+        RoleRule::Looks,
+        RoleRule::Cut,
     ];
 }
 
@@ -87,9 +93,15 @@ impl Ways {
         self.uses(role)?.staged.as_ref()
     }
 
-    /// In how many loops the warps of a composed role claim units.
-    pub fn claims(&self, role: &str) -> usize {
-        self.uses(role).map_or(0, |uses| uses.claims)
+    /// The words by which the warps of a composed role find each other: one for each loop whose units they claim,
+    /// and for each place where all of them meet.
+    pub fn words(&self, role: &str) -> usize {
+        self.uses(role).map_or(0, |uses| uses.claims + uses.meets)
+    }
+
+    /// Whether all warps of some composed role meet.
+    pub fn meet(&self) -> bool {
+        self.recipe.roles.iter().any(|role| role.uses.meets > 0)
     }
 
     /// Whether several warps of a composed role share the row of a token.

@@ -2,11 +2,13 @@
 // those of direct.cuh, so that either kind of end may be at the other side.
 //
 //   DirectOut  open -> next, reserve -> row, meta -> stored -> .. -> close
+//              count .. meet -> open -> begin -> next, ..       of a run of pushes, which is a stripe
 //   DirectIn   arrived -> first, rows, meta
 //
 // `Rows` is the channel's Cfg struct.
 #pragma once
 
+#include <ep/compute.cuh>
 #include <ep/direct.cuh>
 #include <ep/ptx.cuh>
 #include <ep/rows.cuh>
@@ -34,6 +36,37 @@ public:
             first_[g] = rows_[g] = 0;
             if (!same) wait_ready(g);
         }
+    }
+
+    /// Begins the rows for `peer` of a run of pushes: behind those of the runs before, the first of which begins at
+    /// `first`. All runs have been counted, and all warps have met since.
+    __device__ __forceinline__ void begin(int peer, int first) {
+        const u32* counts = counted(peer);
+        i64 before = 0;
+#pragma unroll 1
+        for (int run = team_.lane; run < stripe_; run += kLanes) before += counts[run];
+        const int begins = first + static_cast<int>(sum_of_lanes(before));
+#pragma unroll
+        for (int g = 0; g < kGroups; ++g) {
+            if (g == peer / kLanes && team_.lane == peer % kLanes) first_[g] = begins;
+        }
+        __syncwarp();  // converges; orders nothing
+    }
+
+    /// Keeps how many rows a run pushes to `peer`.
+    __device__ __forceinline__ void count(int peer, int run, int rows) {
+        if (team_.leader()) counted(peer)[run] = static_cast<u32>(rows);
+        __syncwarp();  // converges; orders nothing
+    }
+
+    /// The position of the next row for `peer`.
+    __device__ __forceinline__ int next(int peer) {
+        u32 rows = 0;
+#pragma unroll
+        for (int g = 0; g < kGroups; ++g) {
+            if (g == peer / kLanes) rows = static_cast<u32>(first_[g] + rows_[g]);
+        }
+        return static_cast<int>(__shfl_sync(kAllLanes, rows, peer % kLanes));
     }
 
     /// The position of the next row for `peer`; those of a stripe begin at `first`.
@@ -101,6 +134,11 @@ public:
     }
 
 private:
+    /// The rows of all runs for a peer.
+    __device__ __forceinline__ u32* counted(int peer) const {
+        return reinterpret_cast<u32*>(team_.group.window + Rows::kStored) + peer * Rows::kStripes;
+    }
+
     __device__ __forceinline__ int peer(int g) const { return g * kLanes + team_.lane; }
 
     __device__ __forceinline__ char* window_of(int peer) const {

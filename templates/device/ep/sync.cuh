@@ -153,6 +153,12 @@ struct Team {
     }
 };
 
+/// How many warps of a role share each of `units` units of its work.
+__device__ __forceinline__ int shares_of(const Team& team, int units) {
+    const int shares = units > 0 ? team.count() / units : 1;
+    return shares > 1 ? shares : 1;
+}
+
 /// Numbers from 0 on that the warps of a role take as they come free for them: peers and links are
 /// not equally fast, and a warp that is done sooner takes more. `given`: how many are given out,
 /// after the first one of each warp.
@@ -325,6 +331,31 @@ __device__ __forceinline__ u32 value_of(u64 word) {
 /// The epoch of an {epoch, value} word.
 __device__ __forceinline__ u32 epoch_of(u64 word) {
     return static_cast<u32>(word >> 32);
+}
+
+/// All warps of a role meet: what each of them did before is visible to all behind it. `Role` is its Cfg struct; the
+/// warps that have come are counted in a word of the role, `kClaims  [call % 2][kPlace]`, like units (Units).
+template <class Role, int kPlace>
+__device__ __forceinline__ void meet(Team& team) {
+    u32* words = reinterpret_cast<u32*>(team.group.window + Role::kClaims) + kPlace;
+    u32* come = words + team.epoch % 2 * Role::kLoops;
+    __syncwarp();
+    if (team.leader()) {
+        // That of the next call: nobody looks at it now.
+        if (team.index() == 0) store_relaxed_gpu(words + (team.epoch + 1) % 2 * Role::kLoops, 0u);
+        // M1: releases what the lanes did before the barrier above; acquired below.
+        fetch_add_acq_rel_gpu(come, 1);
+    }
+    const u32 all = static_cast<u32>(team.count());
+    const Site site{0, Waiting::kBlocks, -1, -1, all};
+    wait(team, site, [&](u32& seen) {
+        if (!team.leader()) return true;
+        seen = load_relaxed_gpu(come);
+        return seen >= all;
+    });
+    // M2: what all warps released; the other lanes go on behind the barrier.
+    if (team.leader()) load_acquire_gpu(come);
+    __syncwarp();
 }
 
 /// Each lane waits until its counter has reached `site.want`, and acquires it once (M2, M4: the

@@ -202,6 +202,26 @@ fn each_rule_can_be_left_out() {
          }",
         &[("ranks", 3), ("hidden", 64), ("many", 40)],
     );
+    let team = Form::new(
+        "shape { ranks: 1..=64, experts: 1..=16 }
+         output twice: i32[experts];
+         table own: i32[experts];
+         role All on all blocks {
+             for expert in experts { record own[expert] = expert; }
+             for expert in experts { store twice[expert] = own[experts - 1 - expert]; }
+         }",
+        &[("ranks", 3), ("experts", 5)],
+    );
+    let asks = Form::new(
+        "shape { ranks: 1..=64, experts: 1..=16, topk: 1..=8, hidden: 64..=128 }
+         size tokens in 0..=99;
+         input x: bf16[tokens, hidden], ids: i64[tokens, topk] in -1..experts, expert_begin: i32[ranks + 1] in 0..=experts;
+         output goes: bf16[tokens, ranks, hidden];
+         role Send on all blocks, warps shared by token {
+             for t in tokens { for peer in ranks where routed(ids[t], peer) { store goes[t, peer] = x[t]; } }
+         }",
+        &[("ranks", 3), ("experts", 6), ("topk", 2), ("hidden", 64)],
+    );
     let seen = |rules: RuleSet| {
         let send = function(&pass, "Send", rules);
         let sum = function(&sum, "Sum", rules);
@@ -211,6 +231,8 @@ fn each_rule_can_be_left_out() {
             (RoleRule::Wide, sum.contains("ep::kWide")),
             (RoleRule::Copies, function(&pass, "Take", rules).contains("ep::copy_row<float>")),
             (RoleRule::Sums, function(&count, "Count", rules).contains("ep::sum_of_lanes(")),
+            (RoleRule::Cut, function(&team, "All", rules).contains("ep::meet<")),
+            (RoleRule::Looks, function(&asks, "Send", rules).contains("ep::ranks_of<")),
             (RoleRule::Apart, function(&offer, "Offer", rules).contains("% Cfg::kRanks")),
         ]
     };

@@ -1,11 +1,11 @@
-// A role that one warp of the grid carries out, one that is declared so, and one whose warning is turned off.
+// A role whose slots one warp of the grid fills in order, one that is declared so, and one whose warning is turned off.
 ep_runtime::pipeline! {
     pub pipeline Slow {
         shape { ranks: 1..=64 }
         output sums: i32[ranks];
         table own: i32[ranks];
         message Count { rows: i32 }
-        channel totals: slots<Count> over nvlink from Exchange to Exchange per all { slot: [source], epochs: 2 };
+        channel totals: slots<Count> over nvlink from Exchange to Exchange per all { slot: [source, number: 2], epochs: 2 };
         role Exchange on all blocks {
             for peer in ranks {
                 record own[peer] = peer;
@@ -13,9 +13,9 @@ ep_runtime::pipeline! {
             for peer in ranks {
                 push totals[peer] { rows: own[peer] };
             }
-            await totals;
-            for peer in ranks {
-                store sums[peer] = totals[peer].rows;
+            close totals;
+            for message in totals {
+                store sums[message.source] = message.rows;
             }
         }
     }
@@ -24,7 +24,7 @@ ep_runtime::pipeline! {
         output sums: i32[ranks];
         table own: i32[ranks];
         message Count { rows: i32 }
-        channel totals: slots<Count> over nvlink from Exchange to Exchange per all { slot: [source], epochs: 2 };
+        channel totals: slots<Count> over nvlink from Exchange to Exchange per all { slot: [source, number: 2], epochs: 2 };
         role Exchange on block 0, 1 warps {
             for peer in ranks {
                 record own[peer] = peer;
@@ -32,9 +32,9 @@ ep_runtime::pipeline! {
             for peer in ranks {
                 push totals[peer] { rows: own[peer] };
             }
-            await totals;
-            for peer in ranks {
-                store sums[peer] = totals[peer].rows;
+            close totals;
+            for message in totals {
+                store sums[message.source] = message.rows;
             }
         }
     }
@@ -48,7 +48,7 @@ mod known {
             output sums: i32[ranks];
             table own: i32[ranks];
             message Count { rows: i32 }
-            channel totals: slots<Count> over nvlink from Exchange to Exchange per all { slot: [source], epochs: 2 };
+            channel totals: slots<Count> over nvlink from Exchange to Exchange per all { slot: [source, number: 2], epochs: 2 };
             role Exchange on all blocks {
                 for peer in ranks {
                     record own[peer] = peer;
@@ -56,9 +56,9 @@ mod known {
                 for peer in ranks {
                     push totals[peer] { rows: own[peer] };
                 }
-                await totals;
-                for peer in ranks {
-                    store sums[peer] = totals[peer].rows;
+                close totals;
+                for message in totals {
+                    store sums[message.source] = message.rows;
                 }
             }
         }

@@ -15,6 +15,7 @@ use crate::plan::numbers::eval;
 use crate::plan::roles::role_use;
 use crate::plan::window::{Extent, SlotExtent, Window, option};
 use crate::plan::{CfgGroup, CfgKind, CfgMember, RoleWarps, channels, flag, int};
+use crate::schedule::cut::{RUNS, loops_in_runs};
 use crate::schedule::extents::written_row;
 use crate::schedule::rules::{OneLaunch, WayBack, back_channel};
 
@@ -65,7 +66,8 @@ impl Planner<'_> {
         let mut groups = Vec::new();
         for (index, channel) in self.ir.channels.iter().enumerate() {
             let Some(message) = self.layout(channel) else { continue };
-            let stripes = self.number("stripes").unwrap_or(1);
+            let runs = self.runs(channel);
+            let stripes = if runs > 0 { runs } else { self.number("stripes").unwrap_or(1) };
             let roles = self.ir.roles.len() as i64;
             let peers = self.peers(channel);
             let slots = SlotExtent::of(self.ir, channel, peers, self.numbers);
@@ -96,6 +98,13 @@ impl Planner<'_> {
             groups.push(CfgGroup { name: struct_of(&camel(&channel.name)), members });
         }
         groups
+    }
+
+    /// Runs of turns in which rows of a channel are pushed.
+    fn runs(&self, channel: &Channel) -> i64 {
+        let composed = channel.from.iter().all(|role| self.ways.is_composed(role));
+        let loops = if composed { loops_in_runs(self.ir, channel, self.ways.rules) } else { 0 };
+        loops as i64 * RUNS
     }
 
     /// With how many tokens of a rank rows travel as words: those of a dispatch in one launch, and those that go
@@ -175,7 +184,7 @@ impl Planner<'_> {
             if self.ways.slices(&role.name) {
                 group.members.push(int("kSlices", self.slices(role)));
             }
-            let loops = self.ways.claims(&role.name);
+            let loops = self.ways.words(&role.name);
             if loops > 0 {
                 group.members.push(int("kLoops", loops as i64));
                 group.members.push(window.claims(&role.name, loops));

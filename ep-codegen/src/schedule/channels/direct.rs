@@ -1,13 +1,14 @@
 //! Direct channels: rows that their sender stores where the receiver wants them.
 
+use super::super::cut::loops_in_runs;
 use super::End;
 use crate::ir::rows::row_in_place;
 use crate::ir::{Action, Channel, Domain, Elem, Expr, FieldValue, Message, NameKind, Stmt, walk};
 use crate::schedule::library::ep;
 use crate::schedule::limit::{Limit, broken};
-use crate::schedule::scope::{Arrived, Scope};
+use crate::schedule::scope::{Arrived, Meaning, Scope};
 use crate::schedule::statements::bind_position;
-use crate::schedule::step::{Step, Takers};
+use crate::schedule::step::{Loop, Step, Takers};
 use crate::schedule::symbol::Constant;
 use crate::schedule::term::Term;
 use crate::schedule::value::{Numbers, STRIPE, counted_loop};
@@ -57,7 +58,12 @@ impl<'a> RoleLowering<'a> {
         channel: &Channel,
         out: &mut Vec<Step>,
     ) -> Lowered<Term> {
-        if self.single && channel.kind.traits().lands && !self.has_stripes() {
+        let is_of_team = self.single || self.cut;
+        if is_of_team
+            && channel.kind.traits().lands
+            && scope.find("stripe").is_none()
+            && !self.has_stripes()
+        {
             return Ok(Term::int(0));
         }
         self.scalar(scope, &STRIPE, out).map_err(|_| Limit::EndOfNoStripe.of(&[&channel.name]))
@@ -77,7 +83,9 @@ impl<'a> RoleLowering<'a> {
         }
         let object = self.object_of(channel, End::Out);
         let peer = self.ring(scope, (declared, End::Out), index, out)?;
+        let known = self.in_runs.iter().any(|own| own == channel);
         let next = match self.first_of_push(channel, index) {
+            _ if known => Term::method(&object, "next", vec![peer], Elem::I32),
             None => Term::method(&object, "position", vec![peer], Elem::I32),
             Some(first) => {
                 let first = self.scalar(scope, &first, out)?.converted(&Elem::I32);
@@ -106,12 +114,14 @@ impl<'a> RoleLowering<'a> {
         scope: &mut Scope,
         channel: &Channel,
         message: &Message,
-        (to, first): (Term, Term),
+        (to, first): (Term, Option<Term>),
         values: &[FieldValue],
         out: &mut Vec<Step>,
     ) -> Lowered<()> {
         let object = self.object_of(&channel.name, End::Out);
-        let next = Term::method(&object, "next", vec![to.clone(), first], Elem::I32);
+        let mut args = vec![to.clone()];
+        args.extend(first);
+        let next = Term::method(&object, "next", args, Elem::I32);
         let position = self.named(&format!("{}_position", channel.name), next, out);
         let call = |what| {
             let args = vec![to.clone(), position.clone()];
@@ -168,7 +178,30 @@ impl<'a> RoleLowering<'a> {
         Ok(())
     }
 
-    pub(super) fn receive_direct(
+    /// The messages of a source, of all stripes into which a team cuts what it sends.
+    pub(super) fn receive_stripes(
+        &mut self,
+        scope: &Scope,
+        stmt: &Stmt,
+        channel: &Channel,
+        source: Term,
+        out: &mut Vec<Step>,
+    ) -> Lowered<()> {
+        let in_runs = loops_in_runs(self.ir, channel, self.rules) > 0;
+        if !in_runs || scope.find("stripe").is_some() {
+            return self.receive_direct(scope, stmt, &channel.name, source, out);
+        }
+        let name = self.names.fresh("stripe");
+        let inner = scope.with("stripe", Meaning::Value(Term::index(&name)));
+        let mut steps = Vec::new();
+        self.receive_direct(&inner, stmt, &channel.name, source, &mut steps)?;
+        let to = Term::constant(Constant::of_channel(channel).at("kStripes"));
+        let (elem, from, turns) = (Elem::I32, Term::int(0), Takers::Serial);
+        out.push(Step::Loop(Loop { binder: name, elem, from, to, turns, body: steps }));
+        Ok(())
+    }
+
+    pub(in crate::schedule) fn receive_direct(
         &mut self,
         scope: &Scope,
         stmt: &Stmt,

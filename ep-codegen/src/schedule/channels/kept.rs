@@ -48,7 +48,7 @@ impl RoleLowering<'_> {
     }
 
     /// The rings that the role serves at an end of a channel, and of which peer or part they are.
-    pub(super) fn peers_at(
+    pub(in crate::schedule) fn peers_at(
         &mut self,
         scope: &Scope,
         channel: &Channel,
@@ -94,7 +94,7 @@ impl RoleLowering<'_> {
         };
         let one_warp =
             matches!(self.role.share, Share::Stripe | Share::Token | Share::BlockPerToken);
-        let many = !one_warp && !self.single;
+        let many = !one_warp && !self.single && !self.cut;
         // Over a network each of them may read all messages: the sender is told when the last one has.
         let reads_all =
             end == End::In && over_network(channel) && readers(self.ir, channel).is_some();

@@ -10,11 +10,12 @@ use crate::ir::{
 };
 use crate::schedule::library::ep;
 use crate::schedule::limit::{Limit, Why, broken};
+use crate::schedule::role::first_warp;
 use crate::schedule::scope::{Arrived, Meaning, Scope};
 use crate::schedule::statements::bind_position;
-use crate::schedule::step::{Step, Takers};
+use crate::schedule::step::{Loop, Step, Takers};
 use crate::schedule::symbol::{Constant, Symbol};
-use crate::schedule::term::{Node, Term, counting};
+use crate::schedule::term::{Node, Term, arithmetic, counting};
 use crate::schedule::value::{Numbers, counted_loop};
 use crate::schedule::{Lowered, RoleLowering};
 
@@ -227,11 +228,11 @@ impl<'a> RoleLowering<'a> {
     }
 
     /// `for message in slots[..] at position where condition { .. }`; what is not indexed is gone through.
-    pub(super) fn receive_slots(
+    pub(in crate::schedule) fn receive_slots(
         &mut self,
         scope: &Scope,
         stmt: &Stmt,
-        (channel, index): (&Channel, Option<&Expr>),
+        (channel, index, dealt): (&Channel, Option<&Expr>, bool),
         out: &mut Vec<Step>,
     ) -> Lowered<()> {
         let mut indices = self.indices(scope, places(index), out)?;
@@ -254,12 +255,37 @@ impl<'a> RoleLowering<'a> {
         let source = channel.slot_names.iter().position(|name| name == "source");
         let source = source.and_then(|axis| indices.get(axis)).cloned().unwrap_or(Term::int(0));
         let key = self.key(channel, indices, &mut steps)?;
-        self.take_slots(scope, stmt, (channel, key, source), &mut steps)?;
+        let turns = if dealt && open.is_empty() { Takers::Spread } else { Takers::Serial };
+        self.take_slots(scope, stmt, (channel, key, source), turns, &mut steps)?;
+        if dealt && !open.is_empty() {
+            out.push(self.dealt_slots(open, steps));
+            return Ok(());
+        }
         for (name, numbers) in open.into_iter().rev() {
             steps = vec![counted_loop(name, numbers, Takers::Serial, steps)];
         }
         out.extend(steps);
         Ok(())
+    }
+
+    /// A loop over all slots that the indices with these names have, dealt to the warps of the role.
+    fn dealt_slots(&mut self, open: Vec<(String, Numbers)>, body: Vec<Step>) -> Step {
+        let unit = self.names.fresh("unit");
+        let extents = open.iter().map(|(_, numbers)| numbers.to.clone());
+        let all = extents.fold(Term::int(1), Term::times);
+        let mut rest = match all.elem {
+            Elem::I64 => Term::name(&unit, Elem::I64),
+            _ => Term::index(&unit),
+        };
+        let mut steps = Vec::new();
+        for (name, numbers) in open.into_iter().rev() {
+            let own = arithmetic(BinaryOp::Rem, rest.clone(), numbers.to.clone());
+            steps.push(Step::Let { name, value: own.converted(&Elem::I32) });
+            rest = arithmetic(BinaryOp::Div, rest, numbers.to);
+        }
+        steps.extend(body);
+        let (elem, from, turns) = (all.elem.clone(), Term::int(0), Takers::Spread);
+        Step::Loop(Loop { binder: unit, elem, from, to: all, turns, body: steps })
     }
 
     /// The messages of one key.
@@ -268,6 +294,7 @@ impl<'a> RoleLowering<'a> {
         scope: &Scope,
         stmt: &Stmt,
         (channel, key, source): (&Channel, Term, Term),
+        turns: Takers,
         out: &mut Vec<Step>,
     ) -> Lowered<()> {
         let Action::Receive { binder, .. } = &stmt.action else { return Ok(()) };
@@ -300,9 +327,12 @@ impl<'a> RoleLowering<'a> {
             Some(count) => {
                 let to = Term { range: Some((0, i64::from(i32::MAX))), ..count };
                 let numbers = Numbers { from: Term::int(0), to, others: false };
-                counted_loop(name, numbers, Takers::Serial, steps)
+                counted_loop(name, numbers, turns, steps)
             }
-            None => Step::If { condition: call("arrived"), body: steps },
+            None => {
+                let taken = Step::If { condition: call("arrived"), body: steps };
+                if turns == Takers::Serial { taken } else { first_warp(vec![taken]) }
+            }
         });
         Ok(())
     }

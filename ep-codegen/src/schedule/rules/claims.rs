@@ -20,7 +20,7 @@ pub(in crate::schedule) fn rewrite(
 ) -> (Vec<Step>, usize) {
     let dealt = steps.iter().filter(|step| matches!(step, Step::Loop(it) if is_dealt(it))).count();
     // What a loop leaves for the next one, it leaves for the same warp.
-    if dealt > 1 && !role.reread.is_empty() {
+    if dealt > 1 && !role.reread.is_empty() && !role.cut {
         return (steps, 0);
     }
     if counts_by_stripe(role) {
@@ -40,7 +40,9 @@ pub(in crate::schedule) fn rewrite(
         let name = role.names.fresh("units");
         let team = Term::name("team", Elem::I32);
         out.push(Step::Object {
-            class: ep::Units.of(Constant::of_role(role.role)).of(Term::int(claimed as i64)),
+            class: ep::Units
+                .of(Constant::of_role(role.role))
+                .of(Term::int((role.meets + claimed) as i64)),
             name: name.clone(),
             args: vec![team, repeat.to],
         });

@@ -12,7 +12,8 @@ use crate::ir::naming::function_of;
 use crate::ir::network::over_network;
 use crate::ir::parts::row_field;
 use crate::ir::{
-    Action, ChannelKind, Elem, Expr, Memory, Message, Pipeline, Stmt, Tensor, TensorKind, walk,
+    Action, Channel, ChannelKind, Elem, Expr, Memory, Message, Pipeline, Stmt, Tensor, TensorKind,
+    walk,
 };
 use crate::schedule::RoleLowering;
 use crate::schedule::channels::{End, EndCall, bytes_behind, call_of_end};
@@ -44,6 +45,8 @@ struct Object {
 struct Staging<'a> {
     ir: &'a Pipeline,
     ends: Vec<Object>,
+    /// The objects of slots whose messages are words: none of them is staged.
+    words: Vec<String>,
     /// Every pointer, and what it points to.
     pointers: BTreeMap<String, Term>,
     message: String,
@@ -100,15 +103,20 @@ impl<'a> Staging<'a> {
         walk::stmts(&role.role.body, &mut |stmt| {
             stays |= matches!(stmt.action, Action::Gather { .. } | Action::Raise { .. });
         });
-        if stays || !role.ends().iter().all(|(channel, _)| channel.kind.traits().is_staged) {
+        let passes = |channel: &Channel| channel.kind.traits().is_staged || role.in_words(channel);
+        if stays || !role.ends().iter().all(|(channel, _)| passes(channel)) {
             return None;
         }
         // What goes over a network is told of by the warp that put it there.
         if role.ends().iter().any(|(channel, _)| over_network(channel)) {
             return None;
         }
-        let mut ends = Vec::new();
+        let (mut ends, mut words) = (Vec::new(), Vec::new());
         for (channel, end) in role.ends() {
+            if role.in_words(channel) {
+                words.push(role.object_of(&channel.name, end));
+                continue;
+            }
             let name = role.object_of(&channel.name, end);
             let (kind, message) = (channel.kind, channel.message.clone());
             let cfg = Constant::of_channel(channel);
@@ -127,6 +135,7 @@ impl<'a> Staging<'a> {
         let staging = Staging {
             ir: role.ir,
             ends,
+            words,
             pointers: known,
             message: message.name.clone(),
             elem,
@@ -332,6 +341,12 @@ impl<'a> Staging<'a> {
     /// The call, or what is done in its place where rows are still on their way.
     fn instead(&mut self, call: &Term, arrived: bool, out: &mut Vec<Step>) -> Term {
         let Node::Call(function, args) = &call.node else { return call.clone() };
+        if function.is_method("await")
+            && matches!(&function.root, Root::Method(name, _) if self.words.contains(name))
+        {
+            self.settle_once(out);
+            return call.clone();
+        }
         let Some((object, method)) = self.method(function) else { return call.clone() };
         let what = match call_of_end(object.kind, method) {
             Some(EndCall::Tells { later }) => later,

@@ -132,7 +132,7 @@ impl<'a> RoleLowering<'a> {
         Ok(Term::call(Symbol::text(name), values, own.returns.clone()))
     }
 
-    fn expert_begin(&self) -> Lowered<Term> {
+    pub(in crate::schedule) fn expert_begin(&self) -> Lowered<Term> {
         let known = self.ir.tensors.iter().any(|tensor| {
             tensor.name == "expert_begin"
                 && tensor.elem == ElemType::Scalar { elem: Elem::I32 }

@@ -10,7 +10,7 @@ use crate::schedule::scope::{Meaning, Scope};
 use crate::schedule::step::ParamType::{Index, Object, Value};
 use crate::schedule::step::{Loop, Step, Takers};
 use crate::schedule::term::{Node, Term};
-use crate::schedule::{Lowered, RoleLowering};
+use crate::schedule::{Lowered, RoleLowering, RuleSet};
 
 /// The functions of a fan-out.
 #[derive(PartialEq)]
@@ -264,7 +264,7 @@ pub(in crate::schedule) fn peers_of(role: &mut RoleLowering<'_>) -> Option<Term>
 /// What a role does that only sends, where the peer is this rank.
 fn sent_to_own(ir: &Pipeline, role: &Role) -> Option<(String, Fan)> {
     let fanout = fanout_of(ir, role)?;
-    let mut lowering = RoleLowering::new(ir, role);
+    let mut lowering = RoleLowering::new(ir, role, RuleSet::None);
     let mut whole = Whole::of(&mut lowering);
     let stripe = Meaning::Value(Term::index("stripe"));
     let outside = Scope::default();

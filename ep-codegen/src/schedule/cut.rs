@@ -1,0 +1,388 @@
+//! A role that is one team with channels, cut at its dependences: each statement is dealt to all warps of the role,
+//! and all of them meet where a statement needs what others have written.
+//!
+//! Rows of a direct channel lie in the order in which they are pushed. A loop that pushes them is cut into runs of
+//! neighboring turns, one warp each. Every run first counts its rows for each peer; its own rows begin behind
+//! those of the runs before.
+
+mod runs;
+mod steps;
+
+use super::one_warp::has_one_warp;
+use super::{RoleRule, RuleSet};
+use crate::ir::slots::{Arrival, arrival};
+use crate::ir::{
+    Action, Channel, Domain, Expr, NameKind, Pipeline, Place, Role, Share, Stmt, Tensor,
+    TensorKind, walk,
+};
+
+/// Runs into which each loop over rows of a direct channel is cut.
+pub(crate) const RUNS: i64 = 192;
+
+/// How a statement of such a role is dealt out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Deal {
+    /// Every warp does it for itself.
+    Every,
+    /// The warps or threads take the turns of the loop.
+    Turns,
+    /// The warps take runs of turns, which push rows of direct channels.
+    Runs,
+    /// The warps take the messages of a channel.
+    Messages,
+    /// The warps bring together the parts of a token each.
+    Parts,
+    /// One warp does it.
+    One,
+}
+
+/// Whether `rules` cut a role.
+pub(super) fn is_cut(ir: &Pipeline, role: &Role, rules: RuleSet) -> bool {
+    if !rules.has(RoleRule::Cut) || role.share != Share::Team || has_one_warp(role) {
+        return false;
+    }
+    let mut fits = true;
+    let mut own = ends(ir, role).peekable();
+    let is_needed = own.peek().is_some() || !super::hazards::reread(role).is_empty();
+    let has_stripes = super::extents::has_stripes(ir);
+    for channel in own {
+        let kind = channel.kind.traits();
+        fits &= !kind.in_order && !kind.offers;
+        fits &= !kind.lands || (!has_stripes && channel.from.len() == 1);
+    }
+    walk::stmts(&role.body, &mut |stmt| {
+        fits &= !matches!(
+            stmt.action,
+            Action::Raise { .. } | Action::AwaitWord { .. } | Action::Count { .. }
+        );
+    });
+    fits && is_needed
+}
+
+/// How many loops push rows of a direct channel in runs; 0: one warp pushes all of them, or other roles by stripes.
+pub(crate) fn loops_in_runs(ir: &Pipeline, channel: &Channel, rules: RuleSet) -> usize {
+    let senders = ir.roles.iter().filter(|role| channel.from.contains(&role.name));
+    let cut = senders.filter(|role| is_cut(ir, role, rules));
+    cut.map(|role| Cut { ir, role }.loops_of(channel).map_or(0, |loops| loops.len())).sum()
+}
+
+/// Whether several warps may share each unit of the work that a role deals out: its statements are loops whose turns
+/// need neither each other nor an order.
+pub(super) fn shares_units(ir: &Pipeline, role: &Role, rules: RuleSet) -> bool {
+    let cut = Cut { ir, role };
+    let is_shared = |stmt: &Stmt| match &stmt.action {
+        Action::Let { .. } => true,
+        Action::For { .. } => cut.order(stmt).is_none(),
+        _ => false,
+    };
+    let mut touched = role.body.iter().map(|stmt| Touched::of(ir, &role.body, stmt));
+    let mut before = Touched::default();
+    let apart = touched.all(|one| {
+        let fits = !before.before(&one);
+        before.add(&one);
+        fits
+    });
+    let opens = ends(ir, role).any(|it| {
+        let kind = it.kind.traits();
+        kind.opens_out || kind.opens_in || kind.offers
+    });
+    rules.has(RoleRule::Cut) && !opens && apart && role.body.iter().all(is_shared)
+}
+
+/// A role that is cut.
+#[derive(Clone, Copy)]
+struct Cut<'p> {
+    ir: &'p Pipeline,
+    role: &'p Role,
+}
+
+impl<'p> Cut<'p> {
+    /// The loops of the body that push rows of a direct channel, if each of them is cut into runs.
+    fn loops_of(self, channel: &Channel) -> Option<Vec<&'p Stmt>> {
+        if !channel.kind.traits().lands {
+            return None;
+        }
+        let pushing = self.role.body.iter().filter(|stmt| pushes_to(stmt, channel));
+        let loops: Vec<&Stmt> = pushing.collect();
+        let first = loops.first().and_then(|stmt| self.first_rows(stmt, channel))?;
+        let fits = |stmt: &&Stmt| {
+            self.order(stmt).is_none()
+                && self.count(stmt, channel).is_some()
+                && self.first_rows(stmt, channel).as_ref() == Some(&first)
+        };
+        loops.iter().all(fits).then_some(loops)
+    }
+
+    /// How a statement of the body is dealt out.
+    fn deal(self, stmt: &Stmt) -> Deal {
+        let lands: Vec<&Channel> = self
+            .ir
+            .channels
+            .iter()
+            .filter(|channel| channel.kind.traits().lands && pushes_to(stmt, channel))
+            .collect();
+        if !lands.is_empty() {
+            let fits = |channel: &&Channel| self.loops_of(channel).is_some();
+            return if lands.iter().all(fits) { Deal::Runs } else { Deal::One };
+        }
+        match &stmt.action {
+            Action::Let { .. } | Action::Await { .. } | Action::Close { .. } => Deal::Every,
+            Action::For { domain: Domain::Once, body, .. } => {
+                let free = |stmt: &Stmt| {
+                    matches!(self.deal(stmt), Deal::Every | Deal::Turns | Deal::Parts)
+                };
+                let touched: Vec<Touched> =
+                    body.iter().map(|one| Touched::of(self.ir, &self.role.body, one)).collect();
+                let apart = touched
+                    .iter()
+                    .enumerate()
+                    .all(|(at, one)| touched[..at].iter().all(|before| !before.before(one)));
+                if apart && body.iter().all(free) { Deal::Every } else { Deal::One }
+            }
+            Action::For { .. } if self.order(stmt).is_none() => Deal::Turns,
+            Action::Receive { .. } if self.order(stmt).is_none() => Deal::Messages,
+            Action::Gather { .. } if self.order(stmt).is_none() => Deal::Parts,
+            _ => Deal::One,
+        }
+    }
+
+    /// Why one warp takes the turns of a loop in order; `None`: several warps take them in any order.
+    fn order(self, stmt: &Stmt) -> Option<&'static str> {
+        let turn = match &stmt.action {
+            Action::For { domain: Domain::Row { .. }, .. } => {
+                return Some("one warp looks at a row's values");
+            }
+            Action::For { position: Some(_), .. } => {
+                return Some("places are dealt out in order, by one warp");
+            }
+            Action::For { binder, domain, .. }
+                if !matches!(
+                    domain,
+                    Domain::Stripe | Domain::ReceivedFrom { .. } | Domain::Once
+                ) =>
+            {
+                Turn { name: binder, field: None }
+            }
+            Action::Receive { binder, .. } => Turn { name: binder, field: Some("row") },
+            Action::Gather { binder, .. } => Turn { name: binder, field: None },
+            _ => return Some("one warp does it"),
+        };
+        let body = walk::nested(stmt);
+        let mut why = None;
+        walk::stmts(body, &mut |inner| {
+            let found = match &inner.action {
+                Action::Push { channel, .. } if self.counts_arrivals(channel) => {
+                    Some("slots that count arrivals are taken in order, by one warp")
+                }
+                Action::For { position: Some(_), .. } => {
+                    Some("places are dealt out in order, by one warp")
+                }
+                Action::Await { .. } | Action::Close { .. } | Action::Announce { .. } => {
+                    Some("one warp waits for the channel in each turn")
+                }
+                Action::Add { target, .. } if turn.axis_of(&target.indices).is_none() => {
+                    Some("several turns may add to one element: one warp takes them in order")
+                }
+                _ => walk::target(inner)
+                    .filter(|place| self.is_inout(place) && turn.axis_of(&place.indices).is_none())
+                    .map(|_| "several turns may write one element: one warp takes them in order"),
+            };
+            why = why.or(found);
+        });
+        let apart = self.keeps_apart(&turn, body);
+        why.or((!apart)
+            .then_some("a turn may read what another one writes: one warp takes them in order"))
+    }
+
+    /// Why one warp does a statement.
+    fn why(self, stmt: &Stmt) -> &'static str {
+        let lands = |it: &&Channel| it.kind.traits().lands && pushes_to(stmt, it);
+        match self.order(stmt) {
+            None if self.ir.channels.iter().any(|it| lands(&it)) => {
+                "how many rows go before those of a turn is not known until one warp has pushed them in order"
+            }
+            why => why.unwrap_or("one warp does it"),
+        }
+    }
+
+    /// Whether what a turn writes and a turn reads is the turn's own.
+    fn keeps_apart(self, turn: &Turn<'_>, body: &[Stmt]) -> bool {
+        let (written, read) = (written(body), read(body));
+        let mut axes: Vec<(&String, Option<usize>)> = Vec::new();
+        walk::stmts(body, &mut |stmt| {
+            let place = walk::target(stmt);
+            axes.extend(place.map(|place| (&place.tensor, turn.axis_of(&place.indices))));
+            walk::exprs(stmt, &mut |part| {
+                if let Expr::Element { tensor, indices } = part
+                    && written.contains(tensor)
+                {
+                    axes.push((tensor, turn.axis_of(indices)));
+                }
+            });
+        });
+        axes.iter().filter(|(tensor, _)| read.contains(tensor)).all(|(tensor, axis)| {
+            axis.is_some() && axes.iter().all(|(other, at)| other != tensor || at == axis)
+        })
+    }
+
+    /// Whether a place is in memory that the caller brings, whose elements may be written more than once.
+    fn is_inout(self, place: &Place) -> bool {
+        let own = |it: &&Tensor| it.name == place.tensor;
+        self.ir.tensors.iter().find(own).is_some_and(|it| it.kind == TensorKind::Inout)
+    }
+
+    /// Whether slots of a channel are taken in the order of the pushes.
+    fn counts_arrivals(self, channel: &str) -> bool {
+        let own = self.ir.channels.iter().find(|known| known.name == channel);
+        own.is_some_and(|own| {
+            own.kind.traits().is_indexed && arrival(self.ir, own) == Arrival::Counts
+        })
+    }
+}
+
+/// What tells the turns of a loop apart: its binder, or a field of it.
+struct Turn<'s> {
+    name: &'s str,
+    field: Option<&'s str>,
+}
+
+impl Turn<'_> {
+    /// The first index that is the turn itself.
+    fn axis_of(&self, indices: &[Expr]) -> Option<usize> {
+        indices.iter().position(|index| match (index, self.field) {
+            (Expr::Name { name, .. }, None) => name == self.name,
+            (Expr::Field { of, field, .. }, Some(own)) => of == self.name && field == own,
+            _ => false,
+        })
+    }
+}
+
+/// The channels at whose ends a role is.
+fn ends<'p>(ir: &'p Pipeline, role: &'p Role) -> impl Iterator<Item = &'p Channel> {
+    let is_end = move |it: &&Channel| it.to == role.name || it.from.contains(&role.name);
+    ir.channels.iter().filter(is_end)
+}
+
+/// Whether a statement, or one inside of it, pushes to a channel.
+fn pushes_to(stmt: &Stmt, channel: &Channel) -> bool {
+    let mut found = false;
+    walk::stmts(std::slice::from_ref(stmt), &mut |inner| {
+        found |= matches!(&inner.action, Action::Push { channel: to, .. } if *to == channel.name);
+    });
+    found
+}
+
+/// The tensors that statements write.
+fn written(body: &[Stmt]) -> Vec<String> {
+    let mut found = Vec::new();
+    walk::stmts(body, &mut |stmt| found.extend(walk::target(stmt).map(|it| it.tensor.clone())));
+    found
+}
+
+/// The tensors that statements read.
+fn read(body: &[Stmt]) -> Vec<String> {
+    let mut found = Vec::new();
+    walk::stmts(body, &mut |stmt| {
+        walk::exprs(stmt, &mut |part| {
+            if let Expr::Element { tensor, .. } = part {
+                found.push(tensor.clone());
+            }
+        });
+    });
+    found
+}
+
+/// The tensors that a statement touches.
+#[derive(Debug, Clone, Default)]
+struct Touched {
+    read: Vec<String>,
+    written: Vec<String>,
+}
+
+impl Touched {
+    /// What a statement of a role reads, by names and sizes too, and what it writes.
+    fn of(ir: &Pipeline, role: &[Stmt], stmt: &Stmt) -> Touched {
+        let own = std::slice::from_ref(stmt);
+        let mut names = Vec::new();
+        walk::stmts(own, &mut |inner| {
+            walk::exprs(inner, &mut |part| named_in(part, &mut names));
+            if let Action::For { domain: Domain::Tokens, .. } = &inner.action {
+                names.push(("tokens".to_string(), NameKind::Size));
+            }
+        });
+        let mut read = read(own);
+        read.extend(read_by_names(ir, role, names));
+        Touched { read, written: written(own) }
+    }
+
+    /// What an expression reads.
+    fn by(ir: &Pipeline, role: &[Stmt], whole: &Expr) -> Touched {
+        let (mut read, mut names) = (Vec::new(), Vec::new());
+        walk::expr(whole, &mut |part| {
+            named_in(part, &mut names);
+            if let Expr::Element { tensor, .. } = part {
+                read.push(tensor.clone());
+            }
+        });
+        read.extend(read_by_names(ir, role, names));
+        Touched { read, written: Vec::new() }
+    }
+
+    /// Whether `later` has to wait for this.
+    fn before(&self, later: &Touched) -> bool {
+        let meets = |a: &[String], b: &[String]| a.iter().any(|name| b.contains(name));
+        meets(&self.written, &later.read)
+            || meets(&self.written, &later.written)
+            || meets(&self.read, &later.written)
+    }
+
+    fn add(&mut self, more: &Touched) {
+        self.read.extend(more.read.iter().cloned());
+        self.written.extend(more.written.iter().cloned());
+    }
+}
+
+/// The tensors that are read where names and sizes stand.
+fn read_by_names(ir: &Pipeline, role: &[Stmt], mut names: Vec<(String, NameKind)>) -> Vec<String> {
+    let (mut read, mut seen) = (Vec::new(), Vec::new());
+    while let Some((name, kind)) = names.pop() {
+        if seen.contains(&name) {
+            continue;
+        }
+        let mut look = |value: &Expr| {
+            walk::expr(value, &mut |part| {
+                named_in(part, &mut names);
+                if let Expr::Element { tensor, .. } = part {
+                    read.push(tensor.clone());
+                }
+            });
+        };
+        if kind == NameKind::Size {
+            let sizes = ir.sizes.iter().filter(|size| size.name == name);
+            sizes.filter_map(|size| size.value.as_ref()).for_each(&mut look);
+        } else {
+            walk::stmts(role, &mut |stmt| {
+                if let Action::Let { name: own, value } = &stmt.action
+                    && *own == name
+                {
+                    look(value);
+                }
+            });
+        }
+        seen.push(name);
+    }
+    read
+}
+
+/// A name that may stand for more than a number.
+fn named_in(part: &Expr, names: &mut Vec<(String, NameKind)>) {
+    match part {
+        Expr::Name { name, kind: kind @ (NameKind::Binder | NameKind::Size) } => {
+            names.push((name.clone(), kind.clone()));
+        }
+        Expr::Fold { domain, .. } if **domain == Domain::Tokens => {
+            names.push(("tokens".to_string(), NameKind::Size));
+        }
+        _ => {}
+    }
+}

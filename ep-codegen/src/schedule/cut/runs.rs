@@ -1,0 +1,227 @@
+//! How many rows a run of turns pushes to a peer, as an expression of the declaration.
+
+use super::{Cut, pushes_to, written};
+use crate::ir::put::put;
+use crate::ir::{
+    Action, BinaryOp, Channel, Domain, Elem, Expr, Fold, NameKind, PeerSet, Stmt, walk,
+};
+
+/// The peer for which a run counts, as no declaration can name it.
+pub(super) const PEER: &str = "peer of the run";
+/// The first turn of a run, and the first one behind it.
+pub(super) const BEGIN: &str = "begin of the run";
+pub(super) const END: &str = "end of the run";
+
+pub(super) fn own_name(name: &str) -> Expr {
+    Expr::Name { name: name.to_string(), kind: NameKind::Binder }
+}
+
+impl Cut<'_> {
+    /// The position that a loop's pushes to a channel give for the first row to [`PEER`], if all give the same.
+    pub(super) fn first_rows(self, stmt: &Stmt, channel: &Channel) -> Option<Expr> {
+        let mut found: Option<Expr> = None;
+        let mut fits = true;
+        let mut bound = Vec::new();
+        walk::stmts(std::slice::from_ref(stmt), &mut |inner| {
+            bound.extend(names_of(inner));
+        });
+        walk::stmts(std::slice::from_ref(stmt), &mut |inner| {
+            let Action::Push { channel: to, peer, position: Some(position), .. } = &inner.action
+            else {
+                return;
+            };
+            if *to != channel.name {
+                return;
+            }
+            let mut first = position.clone();
+            if let Some(Expr::Name { name, kind: NameKind::Binder }) = peer {
+                put(&mut first, name, &own_name(PEER));
+            }
+            let is_bound = |part: &Expr| match part {
+                Expr::Name { name, .. } | Expr::Field { of: name, .. } => bound.contains(name),
+                _ => false,
+            };
+            walk::expr(&first, &mut |part| fits &= !is_bound(part));
+            fits &= found.as_ref().is_none_or(|known| *known == first);
+            found = Some(first);
+        });
+        found.filter(|_| fits)
+    }
+
+    /// How many rows the turns from [`BEGIN`] up to [`END`] of a loop push to [`PEER`]; `None`: that cannot be told
+    /// before they have been taken.
+    pub(super) fn count(self, stmt: &Stmt, channel: &Channel) -> Option<Expr> {
+        let Action::For { binder, domain, filter, body, position: None } = &stmt.action else {
+            return None;
+        };
+        if !matches!(
+            domain,
+            Domain::Tokens | Domain::Dim { .. } | Domain::Range { .. } | Domain::Peers { .. }
+        ) {
+            return None;
+        }
+        let range = Domain::Range { low: own_name(BEGIN), high: own_name(END) };
+        let rows = self.rows(body, channel, None)?;
+        let mut turn = filtered(filter.as_ref(), rows);
+        if matches!(domain, Domain::Peers { set: PeerSet::Others }) {
+            let me = Expr::Name { name: "me".to_string(), kind: NameKind::Me };
+            turn = filtered(Some(&binary(BinaryOp::Ne, own_name(binder), me)), turn);
+        }
+        let whole = sum(binder, range, turn);
+        // What the turns themselves change or bring is not known yet.
+        let own = written(std::slice::from_ref(stmt));
+        let mut fits = true;
+        walk::expr(&whole, &mut |part| {
+            fits &= match part {
+                Expr::Element { tensor, .. } => !own.contains(tensor),
+                Expr::Field { .. } | Expr::OfChannel { .. } => false,
+                Expr::Fold { domain, .. } => !matches!(
+                    **domain,
+                    Domain::Row { .. } | Domain::ReceivedFrom { .. } | Domain::Stripe
+                ),
+                _ => true,
+            };
+        });
+        fits.then_some(whole)
+    }
+
+    /// The rows that some statements push to [`PEER`], which `known` names if they are the body of a loop over peers.
+    fn rows(self, body: &[Stmt], channel: &Channel, known: Option<&str>) -> Option<Expr> {
+        let mut all: Option<Expr> = None;
+        let mut lets: Vec<(&String, Expr)> = Vec::new();
+        for stmt in body {
+            if let Action::Let { name, value } = &stmt.action {
+                let mut value = value.clone();
+                settle(&mut value, &lets)?;
+                lets.push((name, value));
+                continue;
+            }
+            if !pushes_to(stmt, channel) {
+                continue;
+            }
+            let mut own = self.rows_of(stmt, channel, known)?;
+            settle(&mut own, &lets)?;
+            all = Some(match all {
+                None => own,
+                Some(before) => binary(BinaryOp::Add, before, own),
+            });
+        }
+        all
+    }
+
+    fn rows_of(self, stmt: &Stmt, channel: &Channel, known: Option<&str>) -> Option<Expr> {
+        match &stmt.action {
+            Action::Push { peer: Some(peer), .. } => {
+                if matches!(peer, Expr::Name { name, .. } if Some(name.as_str()) == known) {
+                    return Some(Expr::Int { value: 1 });
+                }
+                let here = binary(BinaryOp::Eq, peer.clone(), own_name(PEER));
+                Some(Expr::Cast { value: Box::new(here), elem: Elem::I32 })
+            }
+            Action::For { domain: Domain::Once, filter, body, .. } => {
+                Some(filtered(filter.as_ref(), self.rows(body, channel, known)?))
+            }
+            Action::For { binder, domain, position: None, filter, body } => {
+                let Some(condition) = self.of_peer(binder, domain, body, channel) else {
+                    let rows = self.rows(body, channel, known)?;
+                    return Some(sum(binder, domain.clone(), filtered(filter.as_ref(), rows)));
+                };
+                let rows = self.rows(body, channel, Some(binder))?;
+                let mut rows = filtered(filter.as_ref(), rows);
+                put(&mut rows, binder, &own_name(PEER));
+                Some(filtered(condition.as_ref(), rows))
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether a loop takes every peer of a channel once and pushes to that peer alone: then only one of its turns
+    /// counts, if this condition holds.
+    fn of_peer(
+        self,
+        binder: &str,
+        domain: &Domain,
+        body: &[Stmt],
+        channel: &Channel,
+    ) -> Option<Option<Expr>> {
+        let mut own = true;
+        walk::stmts(body, &mut |stmt| {
+            if let Action::Push { channel: to, peer, .. } = &stmt.action
+                && *to == channel.name
+            {
+                own &= matches!(peer, Some(Expr::Name { name, .. }) if name == binder);
+            }
+        });
+        let all = matches!(channel.per, PeerSet::All | PeerSet::Others);
+        match domain {
+            Domain::Dim { name } if own && all && name == "ranks" => Some(None),
+            Domain::Peers { set } if own && *set == channel.per => Some(None),
+            Domain::Peers { set: PeerSet::All } if own && all => Some(None),
+            Domain::Peers { set: PeerSet::Others } if own && all => {
+                let me = Expr::Name { name: "me".to_string(), kind: NameKind::Me };
+                Some(Some(binary(BinaryOp::Ne, own_name(PEER), me)))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// The names that a statement gives.
+fn names_of(stmt: &Stmt) -> Option<String> {
+    match &stmt.action {
+        Action::For { binder, .. } | Action::Receive { binder, .. } => Some(binder.clone()),
+        Action::Gather { binder, .. } => Some(binder.clone()),
+        Action::Let { name, .. } => Some(name.clone()),
+        _ => None,
+    }
+}
+
+fn binary(op: BinaryOp, left: Expr, right: Expr) -> Expr {
+    Expr::Binary { op, left: Box::new(left), right: Box::new(right) }
+}
+
+fn sum(binder: &str, domain: Domain, body: Expr) -> Expr {
+    Expr::Fold {
+        fold: Fold::Sum,
+        binder: binder.to_string(),
+        domain: Box::new(domain),
+        body: Box::new(body),
+    }
+}
+
+/// Puts the values of names in their place, the last one first; `None`: a fold gives a part of one another meaning.
+fn settle(whole: &mut Expr, lets: &[(&String, Expr)]) -> Option<()> {
+    for (name, value) in lets.iter().rev() {
+        if is_hidden(whole, value) {
+            return None;
+        }
+        put(whole, name, value);
+    }
+    Some(())
+}
+
+/// Whether a fold in `whole` has a binder that `value` mentions.
+fn is_hidden(whole: &Expr, value: &Expr) -> bool {
+    let mut found = false;
+    walk::expr(whole, &mut |part| {
+        if let Expr::Fold { binder, .. } = part {
+            walk::expr(value, &mut |inner| {
+                found |= matches!(inner, Expr::Name { name, .. } if name == binder);
+            });
+        }
+    });
+    found
+}
+
+/// `rows` where a condition holds, if there is one.
+fn filtered(filter: Option<&Expr>, rows: Expr) -> Expr {
+    let Some(filter) = filter else { return rows };
+    match rows {
+        Expr::Int { value: 1 } => Expr::Cast { value: Box::new(filter.clone()), elem: Elem::I32 },
+        rows => Expr::If {
+            condition: Box::new(filter.clone()),
+            yes: Box::new(rows),
+            no: Box::new(Expr::Int { value: 0 }),
+        },
+    }
+}
