@@ -210,20 +210,19 @@ __device__ __forceinline__ void reduce(const Args& args, ep::Team& team) {
         }
         if (parts.open()) {
             // +64  store combined[token] = sum(topk_weights[token, choice] * part.x as f32) as bf16
-            for (int base = ep::slice_begin(slice, Cfg::Reduce::kSlices, Cfg::kHidden);
-                base < ep::slice_begin(slice + 1, Cfg::Reduce::kSlices, Cfg::kHidden);
-                base += ep::kLanes * ep::kWide) {
-                const int i = base + team.lane * ep::kWide;
-                ep::Wide<float> sum(0.0f);
-                ep::for_parts<ep::bf16, Cfg::kTopk>(parts, i, Cfg::kHidden,
-                    [&](int choice_2, const ep::Wide<ep::bf16>& row) {
+            ep::for_wide_parts<ep::bf16, Cfg::kTopk>(parts,
+                ep::slice_begin(slice, Cfg::Reduce::kSlices, Cfg::kHidden),
+                ep::slice_begin(slice + 1, Cfg::Reduce::kSlices, Cfg::kHidden), Cfg::kHidden,
+                [&](int i, const ep::WideParts<ep::bf16, Cfg::kTopk, decltype(parts)>& of_parts) {
+                    ep::Wide<float> sum(0.0f);
+                    of_parts.each([&](int choice_2, const ep::Wide<ep::bf16>& row) {
                         sum += ep::product(
                             args.topk_weights[token * args.topk_weights_stride + choice_2],
                             ep::to_float(row));
-                });
-                ep::set_wide<ep::bf16>(&args.combined[ep::i64{token * Cfg::kHidden}], i,
-                    Cfg::kHidden, ep::to_bf16(sum));
-            }
+                    });
+                    ep::set_wide<ep::bf16>(&args.combined[ep::i64{token * Cfg::kHidden}], i,
+                        Cfg::kHidden, ep::to_bf16(sum));
+            });
             parts.close();
         }
     }

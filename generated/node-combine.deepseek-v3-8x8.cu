@@ -238,15 +238,18 @@ __device__ __forceinline__ void forward(const Args& args, ep::Team& team) {
                     // W4: takes credit of rail, from RdmaReceive +56
                     if (rail.reserve(node)) {
                         char* slot = rail.slot(node);
-                        for (int base = 0; base < Cfg::kHidden; base += ep::kLanes * ep::kWide) {
-                            const int i = base + team.lane * ep::kWide;
-                            ep::Wide<float> sum(0.0f);
-                            ep::for_parts<ep::bf16, Cfg::kLocalRanks>(parts, i, Cfg::kHidden,
-                                [&](int, const ep::Wide<ep::bf16>& row_2) {
-                                    sum += ep::to_float(row_2);
-                            });
-                            ep::set_wide<ep::bf16>(slot, i, Cfg::kHidden, ep::to_bf16(sum));
-                        }
+                        ep::for_wide_parts<ep::bf16, Cfg::kLocalRanks>(parts, 0, Cfg::kHidden,
+                            Cfg::kHidden,
+                            [&](int i,
+                                const ep::WideParts<ep::bf16, Cfg::kLocalRanks,
+                                    decltype(parts)>& of_parts) {
+                                        ep::Wide<float> sum(0.0f);
+                                        of_parts.each([&](int, const ep::Wide<ep::bf16>& row_2) {
+                                            sum += ep::to_float(row_2);
+                                        });
+                                        ep::set_wide<ep::bf16>(slot, i, Cfg::kHidden,
+                                            ep::to_bf16(sum));
+                        });
                         for (int base_2 = 0; base_2 < Cfg::Part::kWeightsCount;
                             base_2 += ep::kLanes * ep::kWide) {
                             const int i_2 = base_2 + team.lane * ep::kWide;
@@ -292,22 +295,23 @@ __device__ __forceinline__ void rdma_receive(const Args& args, ep::Team& team) {
             }
             if (parts.open()) {
                 // +57  store combined[token] = sum(part.x) + bias[token]
-                for (int base = 0; base < Cfg::kHidden; base += ep::kLanes * ep::kWide) {
-                    const int i = base + team.lane * ep::kWide;
-                    ep::Wide<float> sum(0.0f);
-                    ep::for_parts<ep::bf16, Cfg::kNodes>(parts, i, Cfg::kHidden,
-                        [&](int, const ep::Wide<ep::bf16>& row) {
-                            sum += ep::to_float(row);
-                    });
-                    ep::Wide<float> sum_2(sum);
-                    for (int copy = 0; copy < args.bias_count; ++copy) {
-                        sum_2 += ep::to_float(
-                            ep::get_wide<ep::bf16>(&args.bias[copy][token * args.bias_stride], i,
-                                Cfg::kHidden));
-                    }
-                    ep::set_wide<ep::bf16>(&args.combined[ep::i64{token} * Cfg::kHidden], i,
-                        Cfg::kHidden, ep::to_bf16(sum_2));
-                }
+                ep::for_wide_parts<ep::bf16, Cfg::kNodes>(parts, 0, Cfg::kHidden, Cfg::kHidden,
+                    [&](int i,
+                        const ep::WideParts<ep::bf16, Cfg::kNodes, decltype(parts)>& of_parts) {
+                            ep::Wide<float> sum(0.0f);
+                            of_parts.each([&](int, const ep::Wide<ep::bf16>& row) {
+                                sum += ep::to_float(row);
+                            });
+                            ep::Wide<float> sum_2(sum);
+                            for (int copy = 0; copy < args.bias_count; ++copy) {
+                                sum_2 += ep::to_float(
+                                    ep::get_wide<ep::bf16>(
+                                        &args.bias[copy][token * args.bias_stride], i,
+                                        Cfg::kHidden));
+                            }
+                            ep::set_wide<ep::bf16>(&args.combined[ep::i64{token} * Cfg::kHidden], i,
+                                Cfg::kHidden, ep::to_bf16(sum_2));
+                });
                 // +58  store combined_weights[token] = sum(part.weights)
                 if (args.weights != nullptr && args.combined_weights != nullptr) {
                     for (int base_2 = 0; base_2 < Cfg::kTopk; base_2 += ep::kLanes * ep::kWide) {

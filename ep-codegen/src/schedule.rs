@@ -175,6 +175,10 @@ pub fn draft(ir: &Pipeline, role: &Role, rules: RuleSet) -> (RoleSteps, Vec<Refu
     {
         lowering.refuse(&role.at, broken(why));
     }
+    let steps = match rules.has(RoleRule::Wide) {
+        true => rules::ahead::rewrite(steps),
+        false => steps,
+    };
     #[cfg(any(test, feature = "sabotage"))]
     let steps = sabotage::spoiled(steps);
     let warps = match uses.claims > 0 || uses.slices {

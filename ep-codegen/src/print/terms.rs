@@ -91,6 +91,18 @@ impl Terms<'_> {
         if of.is_empty() { format!("{fixed}{root}") } else { format!("{fixed}{root}<{of}>") }
     }
 
+    /// The type of a parameter.
+    fn param_type(&self, kind: &ParamType) -> String {
+        match kind {
+            ParamType::Index => "int".to_string(),
+            ParamType::Value(elem) => elem_type(elem).to_string(),
+            ParamType::Wide(elem) => format!("const ep::Wide<{}>&", elem_type(elem)),
+            ParamType::Bytes => "char*".to_string(),
+            ParamType::Object(item) => format!("const {}&", item.name),
+            ParamType::Class(class) => format!("const {}&", self.symbol(class)),
+        }
+    }
+
     /// What a call takes; several functions have lines of their own, and so has what follows one.
     fn args(&self, args: &[Term]) -> String {
         let is_function = |arg: &&Term| matches!(arg.node, Node::Lambda(_));
@@ -123,8 +135,8 @@ impl Terms<'_> {
         }
         let params =
             function.params.iter().map(|Param { kind, name }| match function.mentions(name) {
-                true => format!("{} {name}", param_type(kind)),
-                false => param_type(kind),
+                true => format!("{} {name}", self.param_type(kind)),
+                false => self.param_type(kind),
             });
         let body = steps(&function.body, self.says);
         let gives = function.gives.as_ref().map(|term| format!("return {};", self.text(term)));
@@ -139,17 +151,6 @@ impl Terms<'_> {
             if body.is_empty() && gives.is_empty() { ("", "") } else { (open, close) };
         let params = if params.is_empty() { params } else { format!("({params})") };
         out + &format!("[&]{params} {{{open}{body}{gives}{close}}}")
-    }
-}
-
-/// The type of a parameter.
-fn param_type(kind: &ParamType) -> String {
-    match kind {
-        ParamType::Index => "int".to_string(),
-        ParamType::Value(elem) => elem_type(elem).to_string(),
-        ParamType::Wide(elem) => format!("const ep::Wide<{}>&", elem_type(elem)),
-        ParamType::Bytes => "char*".to_string(),
-        ParamType::Object(item) => format!("const {}&", item.name),
     }
 }
 

@@ -15,6 +15,7 @@ use crate::ir::{
     Action, Channel, Domain, Expr, NameKind, Pipeline, Place, Role, Share, Stmt, Tensor,
     TensorKind, walk,
 };
+pub(super) use runs::{PEER, first_rows};
 
 /// Runs into which each loop over rows of a direct channel is cut.
 pub(crate) const RUNS: i64 = 192;
@@ -72,7 +73,10 @@ pub(super) fn shares_units(ir: &Pipeline, role: &Role, rules: RuleSet) -> bool {
     let cut = Cut { ir, role };
     let is_shared = |stmt: &Stmt| match &stmt.action {
         Action::Let { .. } => true,
-        Action::For { .. } => cut.order(stmt).is_none(),
+        // A loop over a number of the shape is the rule `apart`'s.
+        Action::For { domain: Domain::Tokens | Domain::Range { .. }, .. } => {
+            cut.order(stmt).is_none()
+        }
         _ => false,
     };
     let mut touched = role.body.iter().map(|stmt| Touched::of(ir, &role.body, stmt));
@@ -104,11 +108,12 @@ impl<'p> Cut<'p> {
         }
         let pushing = self.role.body.iter().filter(|stmt| pushes_to(stmt, channel));
         let loops: Vec<&Stmt> = pushing.collect();
-        let first = loops.first().and_then(|stmt| self.first_rows(stmt, channel))?;
+        let first =
+            loops.first().and_then(|stmt| first_rows(std::slice::from_ref(stmt), channel))?;
         let fits = |stmt: &&Stmt| {
             self.order(stmt).is_none()
                 && self.count(stmt, channel).is_some()
-                && self.first_rows(stmt, channel).as_ref() == Some(&first)
+                && first_rows(std::slice::from_ref(stmt), channel).as_ref() == Some(&first)
         };
         loops.iter().all(fits).then_some(loops)
     }

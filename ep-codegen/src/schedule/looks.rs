@@ -13,6 +13,11 @@ use crate::ir::{Elem, ElemType, Expr, NameKind, Stmt, Tensor, walk};
 const MOST_RANKS: i64 = 64;
 
 impl RoleLowering<'_> {
+    /// Whether what is the same in every turn is found out ahead of a loop.
+    pub(super) fn looks(&self) -> bool {
+        self.rules.has(RoleRule::Looks)
+    }
+
     /// What names mean in a loop over `binder` whose condition asks where the entries of a row lead: the ranks are
     /// found out once, ahead of it.
     pub(super) fn with_looks(
@@ -25,7 +30,7 @@ impl RoleLowering<'_> {
     ) -> Lowered<Scope> {
         let mut scope = scope.clone();
         let few = range_of(self.ir, "ranks").is_some_and(|(_, most)| most <= MOST_RANKS);
-        if scope.by_lane || !few || !self.rules.has(RoleRule::Looks) {
+        if scope.by_lane || !few || !self.looks() {
             return Ok(scope);
         }
         let mut rows: Vec<Expr> = Vec::new();

@@ -1,13 +1,14 @@
 //! What a role's share deals out: one warp carries each unit, from its first statement to its last.
 
 use super::channels::End;
-use super::cut::{loops_in_runs, shares_units};
+use super::cut::{PEER, first_rows, loops_in_runs, shares_units};
 use super::loops::is_indexed_by;
 use super::one_warp::has_one_warp;
 use super::scope::{Meaning, Scope};
 use super::step::{Loop, Step, Takers};
 use super::symbol::Constant;
 use super::term::{Term, arithmetic};
+use super::value::{Numbers, counted_loop};
 use super::{Lowered, RoleLowering};
 use crate::ir::params::{ParamKind, params};
 use crate::ir::slots::{shared_axis, shared_sources};
@@ -138,10 +139,44 @@ impl RoleLowering<'_> {
         let body = &self.role.body;
         let (sends, takes) = body.split_at(self.sent_before_taken());
         let mut scope = scope.clone();
+        self.first_positions(&scope, sends, out)?;
         self.in_order(&mut scope, sends, out);
+        self.in_runs = Vec::new();
         self.close(out);
         self.close_runs(&scope, out)?;
         self.in_order(&mut scope, takes, out);
+        Ok(())
+    }
+
+    /// Says where the rows of a unit begin for each peer, where that is known ahead of its pushes.
+    fn first_positions(
+        &mut self,
+        scope: &Scope,
+        sends: &[Stmt],
+        out: &mut Vec<Step>,
+    ) -> Lowered<()> {
+        for (channel, end) in self.ends() {
+            let lands = channel.kind.traits().lands && end == End::Out;
+            let Some(first) = first_rows(sends, channel).filter(|_| lands && self.looks()) else {
+                continue;
+            };
+            let object = self.object_of(&channel.name, end);
+            let to = self.number(self.peers_of(&channel.per)?);
+            let numbers =
+                Numbers { from: Term::int(0), to, others: channel.per == PeerSet::Others };
+            let name = self.names.fresh("peer");
+            let peer = self.index_in(&name, &numbers);
+            let mut steps = Vec::new();
+            if numbers.others {
+                steps.push(Step::SkipUnless(peer.clone().test(BinaryOp::Ne, self.me())));
+            }
+            let inner = scope.of_lane().with(PEER, Meaning::Value(peer.clone()));
+            let first = self.scalar(&inner, &first, &mut steps)?.converted(&Elem::I32);
+            let begin = Term::method(&object, "begin", vec![peer, first], Elem::I32);
+            steps.push(Step::Do(begin));
+            out.push(counted_loop(name, numbers, Takers::Lanes, steps));
+            self.in_runs.push(channel.name.clone());
+        }
         Ok(())
     }
 

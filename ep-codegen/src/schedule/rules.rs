@@ -4,6 +4,7 @@
 //! rule never has to know what it cannot do, and a role never has to fit one. What a rule leaves is the
 //! same, byte for byte, and `RuleSet::None` turns all of them off.
 
+pub(super) mod ahead;
 mod apart;
 mod casts;
 mod claims;

@@ -214,7 +214,7 @@ pub struct Lambda {
 }
 
 /// A parameter of a [`Lambda`]; its name is printed where it is used.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Param {
     /// Its type.
     pub kind: ParamType,
@@ -223,7 +223,7 @@ pub struct Param {
 }
 
 /// The type of a [`Param`].
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum ParamType {
     /// A number that counts or indexes something.
     Index,
@@ -235,6 +235,8 @@ pub enum ParamType {
     Bytes,
     /// An object of the device library, to be read.
     Object(Entity),
+    /// The same of a class with template arguments.
+    Class(Symbol),
 }
 
 impl Lambda {

@@ -203,7 +203,9 @@ impl<'r, 'a> Whole<'r, 'a> {
             terms.push(match kind {
                 ParamType::Index => Term::index(&name),
                 ParamType::Value(elem) | ParamType::Wide(elem) => Term::name(&name, elem.clone()),
-                ParamType::Bytes | ParamType::Object(_) => Term::name(&name, Elem::U8),
+                ParamType::Bytes | ParamType::Object(_) | ParamType::Class(_) => {
+                    Term::name(&name, Elem::U8)
+                }
             });
             named.push(Param { kind: kind.clone(), name });
         }

@@ -2,7 +2,8 @@
 // those of direct.cuh, so that either kind of end may be at the other side.
 //
 //   DirectOut  open -> next, reserve -> row, meta -> stored -> .. -> close
-//              count .. meet -> open -> begin -> next, ..       of a run of pushes, which is a stripe
+//              open -> begin -> next, ..            where the first positions are known at once
+//              count .. meet -> open -> begin_run -> ..   of a run of pushes, which is a stripe
 //   DirectIn   arrived -> first, rows, meta
 //
 // `Rows` is the channel's Cfg struct.
@@ -38,18 +39,23 @@ public:
         }
     }
 
-    /// Begins the rows for `peer` of a run of pushes: behind those of the runs before, the first of which begins at
-    /// `first`. All runs have been counted, and all warps have met since.
+    /// The position of the stripe's first row for `peer`, in the lane that keeps the peer.
     __device__ __forceinline__ void begin(int peer, int first) {
+#pragma unroll
+        for (int g = 0; g < kGroups; ++g) {
+            if (g == peer / kLanes) first_[g] = first;
+        }
+    }
+
+    /// The position of the first row for `peer` of a run of pushes: behind those of the runs before, the first of which
+    /// begins at `first`. All runs have been counted, and all warps have met since.
+    __device__ __forceinline__ void begin_run(int peer, int first) {
         const u32* counts = counted(peer);
         i64 before = 0;
 #pragma unroll 1
         for (int run = team_.lane; run < stripe_; run += kLanes) before += counts[run];
         const int begins = first + static_cast<int>(sum_of_lanes(before));
-#pragma unroll
-        for (int g = 0; g < kGroups; ++g) {
-            if (g == peer / kLanes && team_.lane == peer % kLanes) first_[g] = begins;
-        }
+        if (team_.lane == peer % kLanes) begin(peer, begins);
         __syncwarp();  // converges; orders nothing
     }
 

@@ -178,6 +178,9 @@ public:
         __syncwarp();  // converges; orders nothing
     }
 
+    /// Takes no more numbers.
+    __device__ __forceinline__ void end() { claim_ = 0x7fffffffu - static_cast<u32>(team_.count()); }
+
 private:
     const Team& team_;
     u32* given_;
@@ -203,7 +206,12 @@ public:
     __device__ __forceinline__ int take() {
         const int unit = claims_.take();
         if (unit >= end_ || team_.stopped) return -1;
-        claims_.ask();
+        // Where every warp has at most one unit, none waits to hear that there is no other.
+        if (end_ > team_.count()) {
+            claims_.ask();
+        } else {
+            claims_.end();
+        }
         return unit;
     }
 

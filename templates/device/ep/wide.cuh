@@ -130,11 +130,17 @@ __device__ __forceinline__ void for_some_rows(Row row, int i, int count, Each ea
             rows[k] = first + k < kRows ? row(first + k) : nullptr;
             whole = whole && is_whole(rows[k] + i);
         }
+        // One branch for all of them: where the ways of a single load meet, it would have to be there.
+        if (whole) {
 #pragma unroll
-        for (int k = 0; k < kBatch; ++k) {
-            if (rows[k] == nullptr) continue;
-            values[k] = whole ? *reinterpret_cast<const Wide<T>*>(rows[k] + i)
-                              : get_wide<T>(rows[k], i, count);
+            for (int k = 0; k < kBatch; ++k) {
+                if (rows[k] != nullptr) values[k] = *reinterpret_cast<const Wide<T>*>(rows[k] + i);
+            }
+        } else {
+#pragma unroll
+            for (int k = 0; k < kBatch; ++k) {
+                if (rows[k] != nullptr) values[k] = get_wide<T>(rows[k], i, count);
+            }
         }
 #pragma unroll
         for (int k = 0; k < kBatch; ++k) {
@@ -148,6 +154,87 @@ template <class T, int kParts, class Parts, class Each>
 __device__ __forceinline__ void for_parts(const Parts& parts, int i, int count, Each each) {
     const auto row = [&](int part) { return reinterpret_cast<const T*>(parts.row(part)); };
     for_some_rows<T, kParts>(row, i, count, each);
+}
+
+/// Parts whose loads of eight neighbours are under way together.
+constexpr int kPartsAhead = 8;
+
+/// Eight neighbours of the row of every part that there is: loaded, unless there are many parts.
+template <class T, int kParts, class Parts>
+struct WideParts {
+    static constexpr bool kMany = kParts > kPartsAhead;
+
+    const Parts& parts;
+    int i;
+    int count;
+    const T* const* rows;  // null: there is no part
+    Wide<T> values[kMany ? 1 : kParts];
+
+    /// `each(part, values)`, in order.
+    template <class Each>
+    __device__ __forceinline__ void each(Each each) const {
+        if constexpr (kMany) {
+            for_parts<T, kParts>(parts, i, count, each);
+        } else {
+#pragma unroll
+            for (int part = 0; part < kParts; ++part) {
+                if (rows[part] != nullptr) each(part, values[part]);
+            }
+        }
+    }
+};
+
+/// Calls `body(i, parts)` for all stretches of a row from `from` up to `to`, eight values a lane from `i` on; the row has
+/// `count`. About eight loads of a lane are under way at once; warp.
+template <class T, int kParts, class Parts, class Body>
+__device__ __forceinline__ void for_wide_parts(const Parts& parts, int from, int to, int count, Body body) {
+    using Stretch = WideParts<T, kParts, Parts>;
+    constexpr int kTurn = kLanes * kWide;
+    const int lane = lane_index() * kWide;
+    if constexpr (Stretch::kMany) {
+#pragma unroll 1
+        for (int base = from; base < to; base += kTurn) {
+            body(base + lane, Stretch{parts, base + lane, count, nullptr, {}});
+        }
+    } else {
+        constexpr int kAhead = kPartsAhead / kParts;
+        const T* rows[kParts];
+#pragma unroll
+        for (int part = 0; part < kParts; ++part) rows[part] = reinterpret_cast<const T*>(parts.row(part));
+#pragma unroll 1
+        for (int base = from; base < to; base += kAhead * kTurn) {
+            Wide<T> values[kAhead][kParts];
+            bool whole = base + kAhead * kTurn <= (to < count ? to : count);
+#pragma unroll
+            for (int part = 0; part < kParts; ++part) whole = whole && is_whole(rows[part] + base + lane);
+            // One branch for all of them, as above.
+            if (whole) {
+#pragma unroll
+                for (int k = 0; k < kAhead * kParts; ++k) {
+                    const T* row = rows[k % kParts];
+                    if (row == nullptr) continue;
+                    const T* at = row + base + k / kParts * kTurn + lane;
+                    values[k / kParts][k % kParts] = *reinterpret_cast<const Wide<T>*>(at);
+                }
+            } else {
+#pragma unroll
+                for (int k = 0; k < kAhead * kParts; ++k) {
+                    const T* row = rows[k % kParts];
+                    if (row == nullptr) continue;
+                    const int i = base + k / kParts * kTurn + lane;
+                    values[k / kParts][k % kParts] = get_wide<T>(row, i, count);
+                }
+            }
+#pragma unroll
+            for (int a = 0; a < kAhead; ++a) {
+                if (base + a * kTurn >= to) continue;
+                Stretch stretch{parts, base + a * kTurn + lane, count, rows, {}};
+#pragma unroll
+                for (int part = 0; part < kParts; ++part) stretch.values[part] = values[a][part];
+                body(stretch.i, stretch);
+            }
+        }
+    }
 }
 
 /// How many slices each of so many rows is cut into, as far as there are warps for them: a power of two, which divides

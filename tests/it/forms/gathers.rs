@@ -285,7 +285,10 @@ fn the_greatest_and_the_least_are_folds() {
     }
     // Eight elements a lane, of several parts at once.
     let text = Form::new(ENDS, &[("ranks", 2), ("hidden", 272), ("width", 3)]).text(RuleSet::All);
-    assert!(text.contains("ep::for_parts<ep::bf16") && text.contains("ep::greater("), "{text}");
+    assert!(
+        text.contains("ep::for_wide_parts<ep::bf16") && text.contains("ep::greater("),
+        "{text}"
+    );
 }
 
 /// Rows that are pulled, of a variant with scales as well, and what else is made of a part that is taken.

@@ -2,7 +2,8 @@
 
 use super::super::cut::loops_in_runs;
 use super::End;
-use crate::ir::rows::row_in_place;
+use crate::ir::parts::parts;
+use crate::ir::rows::{is_own_row, row_in_place};
 use crate::ir::{Action, Channel, Domain, Elem, Expr, FieldValue, Message, NameKind, Stmt, walk};
 use crate::schedule::library::ep;
 use crate::schedule::limit::{Limit, broken};
@@ -201,6 +202,26 @@ impl<'a> RoleLowering<'a> {
         Ok(())
     }
 
+    /// Whether one lane can take a message.
+    fn takes_by_lane(&self, scope: &Scope, stmt: &Stmt) -> bool {
+        let Action::Receive { binder, channel, body, .. } = &stmt.action else { return false };
+        let place = self.carried(channel).ok().and_then(|(own, _)| row_in_place(self.ir, own));
+        // The row is there; what else comes with it, such as scales, is much.
+        let is_row = |inner: &Stmt| match (&inner.action, place) {
+            (Action::Store { target, value: Expr::Field { of, .. } }, Some((_, tensor))) => {
+                of == binder
+                    && target.tensor == tensor.name
+                    && is_own_row(&target.indices, binder)
+                    && parts(self.ir, &tensor.elem).len() == 1
+            }
+            _ => false,
+        };
+        let mut adds = false;
+        walk::stmts(body, &mut |inner| adds |= matches!(inner.action, Action::Add { .. }));
+        let rest: Vec<Stmt> = body.iter().filter(|inner| !is_row(inner)).cloned().collect();
+        !adds && !rest.is_empty() && self.fits_lanes(scope, binder, &rest)
+    }
+
     pub(in crate::schedule) fn receive_direct(
         &mut self,
         scope: &Scope,
@@ -218,6 +239,12 @@ impl<'a> RoleLowering<'a> {
         let (_, tensor) = row_in_place(self.ir, declared).ok_or(broken("no row in the window"))?;
         let object = self.object(channel);
         let number = |what: &str| Term::index(format!("{object}.{what}()"));
+        // Few numbers of a row are the work of a lane, so that those of many rows are under way at once.
+        let takers = match self.looks() && !self.cut && self.takes_by_lane(scope, stmt) {
+            true => Takers::Lanes,
+            false => Takers::Serial,
+        };
+        let scope = &if takers == Takers::Lanes { scope.of_lane() } else { scope.clone() };
         let mut steps = Vec::new();
         let name = self.names.fresh("index");
         let index = Term::index(&name);
@@ -241,7 +268,7 @@ impl<'a> RoleLowering<'a> {
         };
         self.with_message(scope, stmt, arrived, &mut steps)?;
         let numbers = Numbers { from: Term::int(0), to: number("rows"), others: false };
-        let turns = counted_loop(name, numbers, Takers::Serial, steps);
+        let turns = counted_loop(name, numbers, takers, steps);
         let come = Term::method(&object, "arrived", vec![source, stripe], Elem::Bool);
         out.push(Step::If { condition: come, body: vec![turns] });
         Ok(())

@@ -7,7 +7,7 @@ use crate::ir::{
 };
 
 /// The peer for which a run counts, as no declaration can name it.
-pub(super) const PEER: &str = "peer of the run";
+pub(in crate::schedule) const PEER: &str = "peer of the run";
 /// The first turn of a run, and the first one behind it.
 pub(super) const BEGIN: &str = "begin of the run";
 pub(super) const END: &str = "end of the run";
@@ -16,38 +16,36 @@ pub(super) fn own_name(name: &str) -> Expr {
     Expr::Name { name: name.to_string(), kind: NameKind::Binder }
 }
 
-impl Cut<'_> {
-    /// The position that a loop's pushes to a channel give for the first row to [`PEER`], if all give the same.
-    pub(super) fn first_rows(self, stmt: &Stmt, channel: &Channel) -> Option<Expr> {
-        let mut found: Option<Expr> = None;
-        let mut fits = true;
-        let mut bound = Vec::new();
-        walk::stmts(std::slice::from_ref(stmt), &mut |inner| {
-            bound.extend(names_of(inner));
-        });
-        walk::stmts(std::slice::from_ref(stmt), &mut |inner| {
-            let Action::Push { channel: to, peer, position: Some(position), .. } = &inner.action
-            else {
-                return;
-            };
-            if *to != channel.name {
-                return;
-            }
-            let mut first = position.clone();
-            if let Some(Expr::Name { name, kind: NameKind::Binder }) = peer {
-                put(&mut first, name, &own_name(PEER));
-            }
-            let is_bound = |part: &Expr| match part {
-                Expr::Name { name, .. } | Expr::Field { of: name, .. } => bound.contains(name),
-                _ => false,
-            };
-            walk::expr(&first, &mut |part| fits &= !is_bound(part));
-            fits &= found.as_ref().is_none_or(|known| *known == first);
-            found = Some(first);
-        });
-        found.filter(|_| fits)
-    }
+/// The position that pushes to a channel give for the first row to [`PEER`], if all give the same and it is known
+/// ahead of these statements.
+pub(in crate::schedule) fn first_rows(body: &[Stmt], channel: &Channel) -> Option<Expr> {
+    let mut found: Option<Expr> = None;
+    let mut fits = true;
+    let mut bound = Vec::new();
+    walk::stmts(body, &mut |inner| bound.extend(names_of(inner)));
+    walk::stmts(body, &mut |inner| {
+        let Action::Push { channel: to, peer, position: Some(position), .. } = &inner.action else {
+            return;
+        };
+        if *to != channel.name {
+            return;
+        }
+        let mut first = position.clone();
+        if let Some(Expr::Name { name, kind: NameKind::Binder }) = peer {
+            put(&mut first, name, &own_name(PEER));
+        }
+        let is_bound = |part: &Expr| match part {
+            Expr::Name { name, .. } | Expr::Field { of: name, .. } => bound.contains(name),
+            _ => false,
+        };
+        walk::expr(&first, &mut |part| fits &= !is_bound(part));
+        fits &= found.as_ref().is_none_or(|known| *known == first);
+        found = Some(first);
+    });
+    found.filter(|_| fits)
+}
 
+impl Cut<'_> {
     /// How many rows the turns from [`BEGIN`] up to [`END`] of a loop push to [`PEER`]; `None`: that cannot be told
     /// before they have been taken.
     pub(super) fn count(self, stmt: &Stmt, channel: &Channel) -> Option<Expr> {

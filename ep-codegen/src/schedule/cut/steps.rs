@@ -1,7 +1,7 @@
 //! The steps of a role that is cut.
 
-use super::runs::{BEGIN, END, PEER};
-use super::{Cut, Deal, RUNS, Touched, loops_in_runs, pushes_to};
+use super::runs::{BEGIN, END};
+use super::{Cut, Deal, PEER, RUNS, Touched, first_rows, loops_in_runs, pushes_to};
 use crate::ir::{Action, BinaryOp, Channel, Domain, Elem, Expr, PeerSet, Stmt, walk};
 use crate::schedule::channels::End;
 use crate::schedule::library::ep;
@@ -342,10 +342,11 @@ impl<'a> RoleLowering<'a> {
             let mut args = vec![stripe];
             args.extend(self.peers_at(&inner, channel, End::Out, &mut steps)?);
             steps.push(Step::Do(Term::method(&object, "open", args, Elem::I32)));
-            let first = cut.first_rows(stmt, channel).ok_or(broken("no position"))?;
+            let first =
+                first_rows(std::slice::from_ref(stmt), channel).ok_or(broken("no position"))?;
             self.for_peers(&inner, channel, &mut steps, &mut |this, scope, peer, steps| {
                 let first = this.scalar(scope, &first, steps)?.converted(&Elem::I32);
-                let begin = Term::method(&object, "begin", vec![peer, first], Elem::I32);
+                let begin = Term::method(&object, "begin_run", vec![peer, first], Elem::I32);
                 steps.push(Step::Do(begin));
                 Ok(())
             })?;
