@@ -16,6 +16,7 @@ mod ir;
 mod litmus;
 mod low_latency;
 mod meaning;
+mod near_misses;
 #[cfg(target_os = "linux")]
 mod nodes;
 mod nvrtc;

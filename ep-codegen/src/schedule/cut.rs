@@ -12,7 +12,7 @@ use super::one_warp::has_one_warp;
 use super::{RoleRule, RuleSet};
 use crate::ir::slots::{Arrival, arrival};
 use crate::ir::{
-    Action, Channel, Domain, Expr, NameKind, Pipeline, Place, Role, Share, Stmt, Tensor,
+    Action, BinaryOp, Channel, Domain, Expr, NameKind, Pipeline, Place, Role, Share, Stmt, Tensor,
     TensorKind, walk,
 };
 pub(super) use runs::{PEER, first_rows};
@@ -166,10 +166,10 @@ impl<'p> Cut<'p> {
                     Domain::Stripe | Domain::ReceivedFrom { .. } | Domain::Once
                 ) =>
             {
-                Turn { name: binder, field: None }
+                Turn::of(binder, None, walk::nested(stmt))
             }
-            Action::Receive { binder, .. } => Turn { name: binder, field: Some("row") },
-            Action::Gather { binder, .. } => Turn { name: binder, field: None },
+            Action::Receive { binder, .. } => Turn::of(binder, Some("row"), walk::nested(stmt)),
+            Action::Gather { binder, .. } => Turn::of(binder, None, walk::nested(stmt)),
             _ => return Some("one warp does it"),
         };
         let body = walk::nested(stmt);
@@ -249,16 +249,44 @@ impl<'p> Cut<'p> {
 struct Turn<'s> {
     name: &'s str,
     field: Option<&'s str>,
+    /// Names in the loop, and what they stand for.
+    lets: Vec<(&'s str, &'s Expr)>,
 }
 
-impl Turn<'_> {
+impl<'s> Turn<'s> {
+    fn of(name: &'s str, field: Option<&'s str>, body: &'s [Stmt]) -> Turn<'s> {
+        let mut lets = Vec::new();
+        walk::stmts(body, &mut |stmt| {
+            if let Action::Let { name, value } = &stmt.action {
+                lets.push((name.as_str(), value));
+            }
+        });
+        Turn { name, field, lets }
+    }
+
     /// The first index that is the turn itself.
     fn axis_of(&self, indices: &[Expr]) -> Option<usize> {
-        indices.iter().position(|index| match (index, self.field) {
-            (Expr::Name { name, .. }, None) => name == self.name,
+        indices.iter().position(|index| self.is(index, self.lets.len()))
+    }
+
+    /// Whether an expression is the turn itself, seen through so many names.
+    fn is(&self, whole: &Expr, names: usize) -> bool {
+        match (whole, self.field) {
+            (Expr::Name { name, .. }, None) if name == self.name => true,
             (Expr::Field { of, field, .. }, Some(own)) => of == self.name && field == own,
+            (Expr::Name { name, .. }, _) => {
+                let mut known = self.lets.iter().filter(|(known, _)| known == name);
+                names > 0 && known.next().is_some_and(|(_, value)| self.is(value, names - 1))
+            }
+            (Expr::Binary { op, left, right }, _) => match (op, &**left, &**right) {
+                (BinaryOp::Add | BinaryOp::Sub, own, Expr::Int { value: 0 })
+                | (BinaryOp::Add, Expr::Int { value: 0 }, own)
+                | (BinaryOp::Mul | BinaryOp::Div, own, Expr::Int { value: 1 })
+                | (BinaryOp::Mul, Expr::Int { value: 1 }, own) => self.is(own, names),
+                _ => false,
+            },
             _ => false,
-        })
+        }
     }
 }
 

@@ -1,0 +1,343 @@
+//! Standard pipelines rewritten into others that mean the same: their roles use as many warps.
+
+use ep_codegen::ir::{
+    Action, BinaryOp, CONDITION, Domain, Expr, NameKind, Pipeline, Stmt, TensorKind,
+};
+use ep_codegen::schedule::{Recipe, RuleSet, Warps};
+use ep_runtime::pipelines;
+
+type Edit = fn(&mut Pipeline);
+
+/// Rewritings that change no meaning.
+const EDITS: [(&str, Edit); 10] = [
+    ("+ 0 on every index", plus_nothing),
+    ("* 1 on every value", times_one),
+    ("the sides of a comparison exchanged", sides),
+    ("the sides of a sum exchanged", summands),
+    ("a condition negated twice", negated),
+    ("a `where` as an `if` inside", filters),
+    ("a loop over tokens as two", halves),
+    ("loops in another order", order),
+    ("tables and outputs by other names", names),
+    ("an index by another name", lets),
+];
+
+#[test]
+fn near_misses_use_as_many_warps() {
+    let mut wrong = Vec::new();
+    for entry in pipelines::ALL {
+        let whole = (entry.ir)();
+        // Arms change what rows are made of: the first choice has all loops of the others.
+        let ir = whole.select(&whole.choices().remove(0));
+        let known = Recipe::of(&ir, RuleSet::All);
+        for (name, edit) in EDITS {
+            let mut near = ir.clone();
+            edit(&mut near);
+            if near == ir {
+                continue;
+            }
+            let recipe = Recipe::of(&near, RuleSet::All);
+            for (own, was) in recipe.roles.iter().zip(&known.roles) {
+                let fewer = own.warps == Warps::One && was.warps != Warps::One;
+                if fewer || (own.warning.is_some() && was.warning.is_none()) {
+                    let why = own.reasons().join("; ");
+                    wrong.push(format!("{}, {name}, {}: {why}", entry.name, own.role));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+fn plus_nothing(ir: &mut Pipeline) {
+    exprs(ir, &mut |part| {
+        if let Expr::Element { indices, .. } = part {
+            indices.iter_mut().for_each(|index| *index = of_two(BinaryOp::Add, index.clone(), 0));
+        }
+    });
+}
+
+fn times_one(ir: &mut Pipeline) {
+    stmts(ir, &mut |stmt| {
+        if let Action::Record { value, .. } = &mut stmt.action
+            && matches!(value, Expr::Binary { .. } | Expr::Element { .. })
+        {
+            *value = of_two(BinaryOp::Mul, value.clone(), 1);
+        }
+    });
+}
+
+fn sides(ir: &mut Pipeline) {
+    swap(ir, &|op| matches!(op, BinaryOp::Eq | BinaryOp::Ne));
+}
+
+fn summands(ir: &mut Pipeline) {
+    swap(ir, &|op| matches!(op, BinaryOp::Add));
+}
+
+fn negated(ir: &mut Pipeline) {
+    let not = |value: Expr| Expr::Not { value: Box::new(value) };
+    stmts(ir, &mut |stmt| {
+        if let Action::For { filter: Some(filter), domain, .. } = &mut stmt.action
+            && *domain != Domain::Once
+        {
+            *filter = not(not(filter.clone()));
+        }
+    });
+}
+
+fn filters(ir: &mut Pipeline) {
+    stmts(ir, &mut |stmt| {
+        let at = stmt.at.clone();
+        if let Action::For { filter, domain, body, .. } = &mut stmt.action
+            && *domain != Domain::Once
+            && let Some(condition) = filter.take()
+        {
+            let body = std::mem::replace(body, Vec::new());
+            let once = Action::For {
+                binder: CONDITION.to_string(),
+                domain: Domain::Once,
+                position: None,
+                filter: Some(condition),
+                body,
+            };
+            let inside = Stmt { when: stmt.when.clone(), at, action: once };
+            if let Action::For { body, .. } = &mut stmt.action {
+                body.push(inside);
+            }
+        }
+    });
+}
+
+fn halves(ir: &mut Pipeline) {
+    let tokens = || Expr::Name { name: "tokens".to_string(), kind: NameKind::Size };
+    let half = || of_two(BinaryOp::Div, tokens(), 2);
+    let whole = Expr::Int { value: 0 };
+    let range = |low: Expr, high: Expr| Domain::Range { low, high };
+    for role in &mut ir.roles {
+        let mut body = Vec::new();
+        for stmt in std::mem::take(&mut role.body) {
+            let domains = match &stmt.action {
+                Action::For { domain: Domain::Tokens, .. } => {
+                    vec![range(whole.clone(), half()), range(half(), tokens())]
+                }
+                _ => Vec::new(),
+            };
+            if domains.is_empty() {
+                body.push(stmt);
+                continue;
+            }
+            for own in domains {
+                let mut part = stmt.clone();
+                if let Action::For { domain, .. } = &mut part.action {
+                    *domain = own;
+                }
+                body.push(part);
+            }
+        }
+        role.body = body;
+    }
+}
+
+/// Exchanges neighboring loops of a role that write no tensor in common, and read none that the other writes.
+fn order(ir: &mut Pipeline) {
+    for role in &mut ir.roles {
+        for at in 1..role.body.len() {
+            let is_loop = |stmt: &Stmt| matches!(stmt.action, Action::For { .. });
+            let (first, second) = (&role.body[at - 1], &role.body[at]);
+            let (a, b) = (touched(first), touched(second));
+            let apart = !a.0.iter().any(|name| b.0.contains(name) || b.1.contains(name))
+                && !b.0.iter().any(|name| a.1.contains(name));
+            if is_loop(first) && is_loop(second) && apart {
+                role.body.swap(at - 1, at);
+            }
+        }
+    }
+}
+
+fn names(ir: &mut Pipeline) {
+    let own = |it: &&mut ep_codegen::ir::Tensor| {
+        matches!(it.kind, TensorKind::Table | TensorKind::Output) && it.from_handle.is_none()
+    };
+    let mut renamed = Vec::new();
+    for tensor in ir.tensors.iter_mut().filter(own) {
+        renamed.push(tensor.name.clone());
+        tensor.name = format!("my_{}", tensor.name);
+    }
+    let rename = |name: &mut String| {
+        if renamed.contains(name) {
+            *name = format!("my_{name}");
+        }
+    };
+    exprs(ir, &mut |part| {
+        if let Expr::Element { tensor, .. } = part {
+            rename(tensor);
+        }
+    });
+    stmts(ir, &mut |stmt| {
+        if let Action::Store { target, .. }
+        | Action::Record { target, .. }
+        | Action::Add { target, .. }
+        | Action::Count { target } = &mut stmt.action
+        {
+            rename(&mut target.tensor);
+        }
+    });
+}
+
+/// Names the number of each loop over tokens again.
+fn lets(ir: &mut Pipeline) {
+    stmts(ir, &mut |stmt| {
+        let (when, at) = (stmt.when.clone(), stmt.at.clone());
+        if let Action::For { binder, domain: Domain::Tokens, body, filter: None, .. } =
+            &mut stmt.action
+        {
+            let name = format!("own_{binder}");
+            let value = Expr::Name { name: binder.clone(), kind: NameKind::Binder };
+            let known = Expr::Name { name: name.clone(), kind: NameKind::Binder };
+            for inner in body.iter_mut() {
+                of_stmt(inner, &mut |part| {
+                    if *part == value {
+                        *part = known.clone();
+                    }
+                });
+            }
+            body.insert(0, Stmt { when, at, action: Action::Let { name, value } });
+        }
+    });
+}
+
+fn of_two(op: BinaryOp, left: Expr, right: i64) -> Expr {
+    Expr::Binary { op, left: Box::new(left), right: Box::new(Expr::Int { value: right }) }
+}
+
+fn swap(ir: &mut Pipeline, is_one: &dyn Fn(&BinaryOp) -> bool) {
+    exprs(ir, &mut |part| {
+        if let Expr::Binary { op, left, right } = part
+            && is_one(op)
+        {
+            std::mem::swap(left, right);
+        }
+    });
+}
+
+/// The tensors that a statement writes, and those that it reads.
+fn touched(stmt: &Stmt) -> (Vec<String>, Vec<String>) {
+    let (mut written, mut read) = (Vec::new(), Vec::new());
+    ep_codegen::ir::walk::stmts(std::slice::from_ref(stmt), &mut |inner| {
+        written.extend(ep_codegen::ir::walk::target(inner).map(|place| place.tensor.clone()));
+        ep_codegen::ir::walk::exprs(inner, &mut |part| {
+            if let Expr::Element { tensor, .. } = part {
+                read.push(tensor.clone());
+            }
+        });
+    });
+    (written, read)
+}
+
+/// Shows every statement of all roles, inner ones first.
+fn stmts(ir: &mut Pipeline, see: &mut dyn FnMut(&mut Stmt)) {
+    ir.roles.iter_mut().flat_map(|role| &mut role.body).for_each(|stmt| inner_first(stmt, see));
+}
+
+fn inner_first(stmt: &mut Stmt, see: &mut dyn FnMut(&mut Stmt)) {
+    if let Action::For { body, .. } | Action::Receive { body, .. } | Action::Gather { body, .. } =
+        &mut stmt.action
+    {
+        body.iter_mut().for_each(|inner| inner_first(inner, see));
+    }
+    see(stmt);
+}
+
+/// Shows every expression in all roles, inner ones first.
+fn exprs(ir: &mut Pipeline, see: &mut dyn FnMut(&mut Expr)) {
+    stmts(ir, &mut |stmt| own_exprs(stmt, see));
+}
+
+/// Shows every expression of a statement and of those inside of it.
+fn of_stmt(stmt: &mut Stmt, see: &mut dyn FnMut(&mut Expr)) {
+    inner_first(stmt, &mut |inner| own_exprs(inner, see));
+}
+
+fn own_exprs(stmt: &mut Stmt, see: &mut dyn FnMut(&mut Expr)) {
+    let each = |list: &mut dyn Iterator<Item = &mut Expr>, see: &mut dyn FnMut(&mut Expr)| {
+        list.for_each(|part| expr(part, see));
+    };
+    match &mut stmt.action {
+        Action::For { domain, position, filter, .. } => {
+            in_domain(domain, see);
+            each(&mut position.iter_mut().chain(filter), see);
+        }
+        Action::Receive { peer, position, filter, .. } => {
+            each(&mut peer.iter_mut().chain(position).chain(filter), see);
+        }
+        Action::Gather { domain, peer, position, over, .. } => {
+            in_domain(domain, see);
+            each(&mut peer.iter_mut(), see);
+            expr(position, see);
+            in_domain(over, see);
+        }
+        Action::Announce { peer, values, .. } => {
+            expr(peer, see);
+            each(&mut values.iter_mut().map(|field| &mut field.value), see);
+        }
+        Action::Push { peer, position, values, .. } => {
+            each(&mut peer.iter_mut().chain(position), see);
+            each(&mut values.iter_mut().map(|field| &mut field.value), see);
+        }
+        Action::Store { target, value }
+        | Action::Record { target, value }
+        | Action::Add { target, value } => {
+            each(&mut target.indices.iter_mut(), see);
+            expr(value, see);
+        }
+        Action::Count { target } | Action::Raise { target } => {
+            each(&mut target.indices.iter_mut(), see);
+        }
+        Action::AwaitWord { word, least } => {
+            each(&mut word.indices.iter_mut(), see);
+            expr(least, see);
+        }
+        Action::Let { value, .. } => expr(value, see),
+        Action::Await { .. } | Action::Close { .. } => {}
+    }
+}
+
+fn in_domain(domain: &mut Domain, see: &mut dyn FnMut(&mut Expr)) {
+    match domain {
+        Domain::Row { row } => expr(row, see),
+        Domain::ReceivedFrom { peer } => expr(peer, see),
+        Domain::Range { low, high } => {
+            expr(low, see);
+            expr(high, see);
+        }
+        _ => {}
+    }
+}
+
+fn expr(whole: &mut Expr, see: &mut dyn FnMut(&mut Expr)) {
+    match whole {
+        Expr::Element { indices, .. }
+        | Expr::Field { indices, .. }
+        | Expr::Call { args: indices, .. } => {
+            indices.iter_mut().for_each(|part| expr(part, see));
+        }
+        Expr::OfChannel { index, indices, .. } => {
+            index.iter_mut().chain(indices).for_each(|part| expr(part, see));
+        }
+        Expr::Fold { domain, body, .. } => {
+            in_domain(domain, see);
+            expr(body, see);
+        }
+        Expr::Cast { value, .. } | Expr::Not { value } => expr(value, see),
+        Expr::If { condition, yes, no } => {
+            [condition, yes, no].into_iter().for_each(|part| expr(part, see));
+        }
+        Expr::Binary { left, right, .. } => {
+            expr(left, see);
+            expr(right, see);
+        }
+        _ => {}
+    }
+    see(whole);
+}
