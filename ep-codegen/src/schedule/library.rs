@@ -85,7 +85,7 @@ pub mod ep {
         way_back { back_begin, BackIn, BackOut }
         words { await_word, raise_word }
         wide {
-            cast_row, cast_slice, for_parts, for_some_rows, for_wide_parts, get_wide, kWide, row_if, row_of_slice, set_wide,
+            cast_row, cast_slice, for_elements, for_parts, for_some_rows, for_wide_parts, get_wide, kWide, row_if, row_of_slice, set_wide,
             slice_begin, slice_of_row, slices_of, Wide, WideParts,
         }
     }

@@ -159,6 +159,23 @@ __device__ __forceinline__ void for_parts(const Parts& parts, int i, int count, 
 /// Parts whose loads of eight neighbours are under way together.
 constexpr int kPartsAhead = 8;
 
+/// `set(i, value(i))` for `count` elements, of which several are made before the first is set; one lane's own work.
+template <class T, class Value, class Set>
+__device__ __forceinline__ void for_elements(int count, Value value, Set set) {
+    constexpr int kAhead = 8;
+    int first = 0;
+#pragma unroll 1
+    for (; first + kAhead <= count; first += kAhead) {
+        T values[kAhead];
+#pragma unroll
+        for (int k = 0; k < kAhead; ++k) values[k] = static_cast<T>(value(first + k));
+#pragma unroll
+        for (int k = 0; k < kAhead; ++k) set(first + k, values[k]);
+    }
+#pragma unroll 1
+    for (; first < count; ++first) set(first, static_cast<T>(value(first)));
+}
+
 /// Eight neighbours of the row of every part that there is: loaded, unless there are many parts.
 template <class T, int kParts, class Parts>
 struct WideParts {
@@ -317,7 +334,7 @@ __device__ __forceinline__ void cast_turn(const Wide<bf16>& row, void* to, void*
 template <class Scale>
 __device__ __forceinline__ void cast_slice(const Team& team, void* to, void* scales, i64 apart,
                                            const void* from, int begin, int end) {
-    constexpr int kTurn = kLanes * kWide, kBatch = 4;
+    constexpr int kTurn = kLanes * kWide, kBatch = 7;
     const bf16* row = static_cast<const bf16*>(from);
     const int lane = team.lane * kWide;
     int base = begin;

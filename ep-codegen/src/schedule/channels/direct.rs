@@ -2,7 +2,6 @@
 
 use super::super::cut::loops_in_runs;
 use super::End;
-use crate::ir::parts::parts;
 use crate::ir::rows::{is_own_row, row_in_place};
 use crate::ir::{Action, Channel, Domain, Elem, Expr, FieldValue, Message, NameKind, Stmt, walk};
 use crate::schedule::library::ep;
@@ -206,13 +205,10 @@ impl<'a> RoleLowering<'a> {
     fn takes_by_lane(&self, scope: &Scope, stmt: &Stmt) -> bool {
         let Action::Receive { binder, channel, body, .. } = &stmt.action else { return false };
         let place = self.carried(channel).ok().and_then(|(own, _)| row_in_place(self.ir, own));
-        // The row is there; what else comes with it, such as scales, is much.
+        // The row is there.
         let is_row = |inner: &Stmt| match (&inner.action, place) {
             (Action::Store { target, value: Expr::Field { of, .. } }, Some((_, tensor))) => {
-                of == binder
-                    && target.tensor == tensor.name
-                    && is_own_row(&target.indices, binder)
-                    && parts(self.ir, &tensor.elem).len() == 1
+                of == binder && target.tensor == tensor.name && is_own_row(&target.indices, binder)
             }
             _ => false,
         };
