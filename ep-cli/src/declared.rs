@@ -20,7 +20,7 @@ use ep_verify::oracle::Random;
 
 use crate::failure::Failure;
 use crate::problem::{MAX_TOKENS, Problem, Reach, emit, failed, no_machine};
-use crate::selection::{refused, twice};
+use crate::selection::{reference, refused, twice};
 
 /// How many configurations are drawn before one of them has a plan.
 const DRAWS: u64 = 64;
@@ -105,13 +105,29 @@ impl Calls {
 impl Subject {
     /// `entry`; the compiler makes its `cuda fn`s.
     pub(crate) fn new(entry: &AnyPipeline, programs: &Programs) -> Result<Subject, Failure> {
-        if !entry.is_emitted() {
-            return Err(EmitError::NoText(entry.name).into());
-        }
-        let mut subject = Subject::with(entry)?;
-        let known: Vec<&Pipeline> = subject.known.iter().collect();
-        subject.functions = programs.functions(&known).map_err(no_machine)?;
+        let mut subject = Subject::emitted(entry)?;
+        subject.compile(programs)?;
         Ok(subject)
+    }
+
+    /// `entry`, which has to have a text. Its `cuda fn`s are not compiled.
+    pub(crate) fn emitted(entry: &AnyPipeline) -> Result<Subject, Failure> {
+        match entry.is_emitted() {
+            true => Subject::with(entry),
+            false => Err(EmitError::NoText(entry.name).into()),
+        }
+    }
+
+    /// Compiles its `cuda fn`s.
+    pub(crate) fn compile(&mut self, programs: &Programs) -> Result<(), Failure> {
+        let known: Vec<&Pipeline> = self.known.iter().collect();
+        self.functions = programs.functions(&known).map_err(no_machine)?;
+        Ok(())
+    }
+
+    /// Whether it has `cuda fn`s, which a C++ compiler makes for the interpreter.
+    pub(crate) fn has_functions(&self) -> bool {
+        self.known.iter().any(|ir| !ir.cuda_fns.is_empty())
     }
 
     /// A standard one: it has no `cuda fn`.
@@ -250,6 +266,25 @@ impl Subject {
             }
         }
         Err(refusal.map_or_else(|| Failure::Failed("nothing was drawn".to_owned()), refused))
+    }
+
+    /// A call as it is timed: every size has the most rows, and what the problem leaves open is as `explain` assumes it.
+    pub(crate) fn full_call(
+        &self,
+        problem: &Problem,
+        arch: Arch,
+        seed: u64,
+    ) -> Result<Calls, Failure> {
+        let known: Vec<&Pipeline> = self.known.iter().collect();
+        let functions = self.functions();
+        let mut drawing = self.drawing(problem, seed, &known, &functions)?.spare(0).full();
+        for ir in self.known.iter().rev() {
+            drawing.settle(ir, &|name, range| reference(ir, name, range));
+        }
+        let drawn = drawing.draw(&self.ir).map_err(undrawn)?;
+        let rules = if problem.plain { RuleSet::None } else { RuleSet::All };
+        let emitted = self.entry.emit(&Config { rules, arch, ..drawn.config.clone() })?;
+        Ok(Calls { emitted, drawn: vec![drawn] })
     }
 
     fn drawn(

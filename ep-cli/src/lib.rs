@@ -92,7 +92,7 @@ enum Command {
     Check(check::Options),
     /// Run random problems with faults for hours, and print a line every minute
     Soak(check::soak::Options),
-    /// Time dispatch and combine on the GPUs of this machine, next to the rate of the wire
+    /// Time dispatch and combine, or one pipeline, on the GPUs of this machine, next to the rate of the wire
     Bench(Box<bench::Options>),
     /// Send rows to experts on 4 ranks and back: on the GPUs of this machine, if any, and on the host
     Demo(demo::Options),
@@ -161,7 +161,7 @@ fn dispatch(
         Command::Run(options) => run::run(options, entries, line.json, out, err),
         Command::Check(options) => check::run(options, entries, line.json, out, err),
         Command::Soak(options) => check::soak::run(options, entries, line.json, out, err),
-        Command::Bench(options) => bench::run(options, line.json, out, err),
+        Command::Bench(options) => bench::run(options, entries, line.json, out, err),
         Command::Demo(options) => demo::run(options, line.json, out, err),
         Command::Selftest(options) => selftest::run(options, line.json, out, err),
         Command::Doctor(options) => doctor::run(options, line.json, out),

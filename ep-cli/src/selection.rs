@@ -128,7 +128,7 @@ pub(crate) fn select<'a>(
 }
 
 /// The default of a shape number, from its name or from how the declaration uses it.
-fn reference(ir: &Pipeline, name: &str, (low, high, step): (i64, i64, i64)) -> i64 {
+pub(crate) fn reference(ir: &Pipeline, name: &str, (low, high, step): (i64, i64, i64)) -> i64 {
     let of_name = |name: &str| {
         REFERENCE_SHAPE.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
     };

@@ -9,6 +9,7 @@ use ep_runtime::gpu::Sharing;
 use ep_verify::selftest::{Case, Mode, Operation, Repeats, Way};
 
 use super::routing::RoutingName;
+use crate::declared::Subject;
 use crate::failure::Failure;
 use crate::machine::{GpuRequest, Machine, Perturb, SharingName};
 use crate::numbers::{count, millis, positive};
@@ -21,6 +22,9 @@ use crate::suggestion::did_you_mean;
 const TOKENS: usize = 4096;
 const HOST_TOKENS: usize = 8;
 
+/// SMs of a pipeline by itself, if it does not need more.
+const USUAL_SMS: u32 = 24;
+
 /// Most tokens of a low-latency call, and tokens per rank without a word about them.
 const MOST_FEW_TOKENS: usize = 8192;
 const FEW_TOKENS: usize = 128;
@@ -29,6 +33,10 @@ const FEW_TOKENS: usize = 128;
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = crate::problem::PROBLEM_HELP)]
 pub(crate) struct Options {
+    /// A pipeline to time by itself, on inputs drawn from its declaration: calls in a loop and in graphs. Without a
+    /// name, the calls of a buffer are timed
+    #[arg(conflicts_with_all = ["low_latency", "routing", "payload", "capacity", "live", "op", "mode", "combine_sms", "remote", "random", "outputs", "kill", "chart", "draw"])]
+    pub(crate) pipeline: Option<String>,
     /// Where calls run; on the host every call is checked and none is timed
     #[arg(long, value_enum, default_value_t = Machine::Gpu)]
     pub(crate) backend: Machine,
@@ -64,6 +72,9 @@ pub(crate) struct Options {
     /// A number of the shape, a variant, or a tune
     #[arg(long, value_name = "NAME=VALUE", value_parser = assignment)]
     set: Vec<(String, String)>,
+    /// Emit every role of the pipeline statement by statement; the results are the same, and kernels are slower
+    #[arg(long, requires = "pipeline")]
+    plain: bool,
     /// Rows that an output holds; the worst case by default
     #[arg(long, value_name = "ROWS", value_parser = count)]
     capacity: Option<usize>,
@@ -169,6 +180,16 @@ fn token_counts(text: &str) -> Result<TokenCounts, String> {
 }
 
 impl TokenCounts {
+    /// As many on every rank.
+    fn of_each(&self) -> Result<usize, Failure> {
+        match self.0[..] {
+            [one] => Ok(one),
+            _ => Err(Failure::WrongUse(
+                "a pipeline by itself is timed with as many tokens on every rank".to_owned(),
+            )),
+        }
+    }
+
     fn of_ranks(&self, ranks: usize) -> Result<Vec<usize>, Failure> {
         match self.0[..] {
             [one] => Ok(vec![one; ranks]),
@@ -227,6 +248,58 @@ impl Options {
                 "`--{name}` has no effect on the host, which has all ranks in one process"
             ))),
         }
+    }
+
+    /// What to time of a pipeline by itself, on a machine with `found` GPUs: one problem for each number of tokens.
+    pub(super) fn problems(
+        &self,
+        found: usize,
+        subject: &Subject,
+    ) -> Result<(GpuRequest, Vec<Problem>), Failure> {
+        self.perturb.check(self.backend)?;
+        if self.backend == Machine::Host {
+            self.for_host()?;
+        }
+        let mut set = self.set.clone();
+        let given = taken(&mut set, "ranks", self.ranks)?;
+        let ranks = given.or(self.devices.as_ref().map(|devices| devices.len() as u32));
+        let usual = if self.backend == Machine::Host { 2 } else { found.max(1) as u32 };
+        let ranks = ranks.or(subject.has("ranks").then_some(usual));
+        let tokens = match self.tokens[..] {
+            [] if self.backend == Machine::Host => vec![HOST_TOKENS],
+            [] => vec![TOKENS],
+            _ => self.tokens.iter().map(TokenCounts::of_each).collect::<Result<_, _>>()?,
+        };
+        let problem = |tokens| {
+            let (nodes, set) = (None, set.clone());
+            Problem { ranks, nodes, tokens: Some(tokens), set, plain: self.plain }
+        };
+        let problems = tokens.into_iter().map(|tokens| subject.asked(&problem(tokens)));
+        let problems = problems.collect::<Result<Vec<_>, _>>()?;
+        let ranks = problems.first().map_or(Ok(1), |problem| subject.ranks(problem))?;
+        Ok((self.gpu_request(ranks), problems))
+    }
+
+    /// How many rounds of calls of a pipeline are timed, and of how many calls.
+    pub(super) fn rounds(&self) -> Repeats {
+        let [iterations, warmup, calls] = match self.backend {
+            Machine::Host => [1, 0, 2],
+            Machine::Gpu => [50, 5, 10],
+        };
+        Repeats {
+            iterations: self.iterations.unwrap_or(iterations),
+            warmup: self.warmup.unwrap_or(warmup),
+            graph: Some(self.graph.unwrap_or(calls as u32)),
+        }
+    }
+
+    /// The numbers of SMs of a pipeline that needs `fewest`, none above what a rank may fill: `share`.
+    pub(super) fn blocks(&self, fewest: u32, share: u32) -> Vec<u32> {
+        let usual = if self.backend == Machine::Host { fewest } else { fewest.max(USUAL_SMS) };
+        let asked = if self.sms.is_empty() { vec![usual] } else { self.sms.clone() };
+        let mut blocks: Vec<u32> = asked.into_iter().map(|sms| sms.min(share.max(1))).collect();
+        blocks.dedup();
+        blocks
     }
 
     /// The tokens of each rank, with each routing.

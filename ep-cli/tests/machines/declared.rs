@@ -96,6 +96,62 @@ fn any_pipeline_is_held_against_its_declaration() {
     assert!(code == 2 && text.contains("there is no pipeline `layout`"), "{text}");
 }
 
+/// `bench` compares a pipeline with its declaration and then measures it, with what crosses between ranks.
+#[test]
+fn any_pipeline_is_measured_once_it_is_right() {
+    let all = [LAYOUT, TOLD, AnyPipeline::of::<own::Halved>()];
+    let shape = "--ranks 2 --tokens 5 --set width=32 --set most=5";
+    let line = format!("bench halved --backend host {shape} --sms 4 --probe no --json");
+    let Some((code, text)) = said(&all, &line) else { return };
+    assert_eq!(code, 0, "{text}");
+    let objects: Vec<serde_json::Value> =
+        text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let results = Vec::from_iter(objects.iter().filter(|it| it["pipeline"].is_string()));
+    let modes = results.iter().map(|it| (it["mode"].as_str(), it["graph"].as_i64()));
+    assert_eq!(Vec::from_iter(modes), [(Some("loop"), None), (Some("graph"), Some(2))]);
+    for result in results {
+        let number = |name: &str| result[name].as_u64().expect(name);
+        let rows = number("row_bytes") / 64;
+        // The busiest of two ranks sends at least as many rows as would go to one at random, and at most all.
+        assert!((1..=5).contains(&rows) && number("row_bytes") == rows * 64, "{result}");
+        assert_eq!(number("field_bytes"), rows * 16, "{result}");
+        assert_eq!(number("bytes"), rows * 80, "{result}");
+        // Each rank leaves 2 x 5 rows of 32 values and a number, before and after.
+        assert_eq!(number("compared"), 2 * 2 * (2 * 5 * 32 + 1), "{result}");
+        assert_eq!((number("tokens"), number("sms"), number("ranks")), (5, 4, 2), "{result}");
+        for time in ["us", "wire_us", "floor_us", "best_floor_us", "ratio", "gb_per_s"] {
+            assert!(result.get(time).is_some_and(serde_json::Value::is_null), "{time}: {result}");
+        }
+    }
+    // One with a handle and without messages, as a table.
+    let line = "bench told --backend host --ranks 2 --tokens 1,6 --set stripes=2 --graph 3";
+    let (code, text) = said(&all, line).expect("there is a compiler");
+    assert_eq!(code, 0, "{text}");
+    for tokens in [1, 6] {
+        // Both ranks leave a number for each token, before and after.
+        let equal = format!("told: 2 checks, {} values equal", 4 * tokens);
+        assert_eq!(text.matches(&equal).count(), 1, "{text}");
+        for mode in ["loop", "graph"] {
+            let rows = text.lines().map(|line| Vec::from_iter(line.split_whitespace()));
+            let row = format!("{mode} {tokens} 1 - - - - - - 0 -");
+            assert_eq!(rows.filter(|words| words.join(" ") == row).count(), 1, "{row}: {text}");
+        }
+    }
+    let (code, text) = said(&[WRONG], "bench layout --backend host --json").expect("as before");
+    assert!(code == 1 && text.contains("layout, call 1, before timing"), "{text}");
+    assert!(!text.contains("\"mode\""), "what is wrong is measured: {text}");
+    for (line, part) in [
+        ("bench halfed", "there is no pipeline `halfed`"),
+        ("bench halved --payload fp8", "cannot be used with"),
+        ("bench --plain", "required"),
+        ("bench halved --backend host --tokens 3/4", "as many tokens on every rank"),
+        ("bench halved --backend host --set height=2", "there is no `height`"),
+    ] {
+        let (code, text) = said(&all, line).expect("no compiler is needed");
+        assert!(code == 2 && text.contains(part), "{line}: {text}");
+    }
+}
+
 /// `explain` picks realistic values for a user's shape numbers, and names rows that move slowly.
 #[test]
 fn explain_takes_a_shape_of_use_and_names_slow_rows() {

@@ -20,8 +20,8 @@ use super::world::World;
 use super::wrong::Found;
 use super::{Function, Outcome, Problem, Rank, Wrong, run};
 use crate::ir::{
-    Action, Arg, Choice, Number, Pipeline, Tensor as Declared, TensorKind, Transport, Values, text,
-    walk,
+    Action, Arg, Choice, DimKind, Number, Pipeline, Tensor as Declared, TensorKind, Transport,
+    Values, text, walk,
 };
 use crate::plan::{Arch, Config, Numbers, PlanError};
 
@@ -91,6 +91,8 @@ pub struct Drawing<'a> {
     random: Dice,
     /// The most rows that a size without a range may have.
     rows: i64,
+    /// Whether every size has the most rows that it may have.
+    is_full: bool,
     /// The most rows that outputs hold beyond a size that the device reads.
     spare: i64,
     /// Numbers and arms so far.
@@ -117,6 +119,7 @@ impl<'a> Drawing<'a> {
             functions,
             random: Dice::new(seed),
             rows: 12,
+            is_full: false,
             spare: 0,
             numbers: Numbers::new(),
             arms: BTreeMap::new(),
@@ -163,6 +166,34 @@ impl<'a> Drawing<'a> {
         Ok(())
     }
 
+    /// Fixes what is still open in a pipeline: its first arms, tunes and args at their default, numbers of the shape
+    /// from their name and range by `number`, and all of its optional tensors.
+    pub fn settle(&mut self, pipeline: &Pipeline, number: &dyn Fn(&str, (i64, i64, i64)) -> i64) {
+        let mut choice = Config::new(pipeline, Arch::Sm90a).choice;
+        for (axis, arm) in pipeline.axes.iter().zip(&mut choice.arms) {
+            let fixed = self.arms.entry(axis.name.clone()).or_insert_with(|| arm.clone());
+            if axis.arms.iter().any(|own| own.name == *fixed) {
+                arm.clone_from(fixed);
+            }
+        }
+        for dim in &pipeline.dims {
+            if let DimKind::Given { low, high, step } = dim.kind {
+                let value = || number(&dim.name, (low, high, step));
+                self.numbers.entry(dim.name.clone()).or_insert_with(value);
+            }
+        }
+        let Pipeline { tunes, args, tensors, .. } = pipeline.select(&choice);
+        for tune in tunes {
+            self.numbers.entry(tune.name).or_insert(tune.default);
+        }
+        for arg in args {
+            self.args.entry(arg.name).or_insert(arg.default);
+        }
+        for tensor in tensors {
+            self.copies.entry(tensor.name).or_insert(tensor.copies);
+        }
+    }
+
     /// Forgets sizes, tensors and handles: what is drawn next is another call in the same configuration,
     /// from a seed of its own.
     pub fn another(&mut self, seed: u64) {
@@ -175,6 +206,12 @@ impl<'a> Drawing<'a> {
     /// The most rows that a size may have.
     pub fn rows(mut self, most: i64) -> Drawing<'a> {
         self.rows = most;
+        self
+    }
+
+    /// Gives every size the most rows that it may have.
+    pub fn full(mut self) -> Drawing<'a> {
+        self.is_full = true;
         self
     }
 
@@ -371,7 +408,8 @@ impl<'a> Drawing<'a> {
                 return Err(Undrawn::Values { name: name.to_string(), wanted });
             }
         }
-        let sizes: Vec<i64> = drawn.ranks.iter().map(|_| self.random.within(low, high)).collect();
+        let mut rows = || if self.is_full { high - 1 } else { self.random.within(low, high) };
+        let sizes: Vec<i64> = drawn.ranks.iter().map(|_| rows()).collect();
         self.sizes.insert(name.to_string(), sizes.clone());
         Ok(sizes)
     }
