@@ -139,8 +139,8 @@ impl Subject {
     pub(crate) fn with(entry: &AnyPipeline) -> Result<Subject, Failure> {
         let mut known: Vec<AnyPipeline> = Vec::new();
         with_handles(entry, &mut known)?;
-        let known = known.iter().map(|known| (known.ir)()).collect();
-        Ok(Subject { entry: *entry, ir: (entry.ir)(), known, functions: Functions::default() })
+        let known = known.iter().map(|known| known.ir()).collect();
+        Ok(Subject { entry: *entry, ir: entry.ir(), known, functions: Functions::default() })
     }
 
     /// Its functions, for the interpreter.
@@ -380,7 +380,7 @@ pub(crate) fn second_opinion(
 
 /// Whether a name of a pipeline can be set.
 pub(crate) fn knows(entry: &AnyPipeline, name: &str) -> bool {
-    can_set(&(entry.ir)(), name)
+    can_set(&entry.ir(), name)
 }
 
 /// The declared range of a shape number that the user gives.
@@ -407,7 +407,7 @@ fn with_handles(entry: &AnyPipeline, known: &mut Vec<AnyPipeline>) -> Result<(),
             ))),
         };
     }
-    for handle in (entry.handles)() {
+    for handle in entry.handles() {
         with_handles(&handle, known)?;
     }
     known.push(*entry);

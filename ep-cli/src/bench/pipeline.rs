@@ -7,7 +7,7 @@ use ep_runtime::AnyPipeline;
 use ep_runtime::host::Programs;
 use ep_runtime::jit::Nvrtc;
 use ep_runtime::tune::wire_time;
-use ep_verify::declared::{Declared, Traffic};
+use ep_verify::declared::{Crossing, Declared};
 use ep_verify::selftest::{FloorTimes, Percentiles, Repeats};
 
 use super::request::{Options, Probe};
@@ -164,7 +164,7 @@ struct Line<'a> {
     calls: &'a Calls,
     tokens: Option<usize>,
     sms: u32,
-    traffic: Traffic,
+    traffic: Crossing,
     wire: Option<Duration>,
     floor: Option<FloorTimes>,
     compared: u64,

@@ -1,5 +1,7 @@
 //! What the command line of `bench` asks for.
 
+mod of_pipeline;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -9,7 +11,6 @@ use ep_runtime::gpu::Sharing;
 use ep_verify::selftest::{Case, Mode, Operation, Repeats, Way};
 
 use super::routing::RoutingName;
-use crate::declared::Subject;
 use crate::failure::Failure;
 use crate::machine::{GpuRequest, Machine, Perturb, SharingName};
 use crate::numbers::{count, millis, positive};
@@ -21,9 +22,6 @@ use crate::suggestion::did_you_mean;
 /// Tokens per rank of the published shape, and of a run on the host.
 const TOKENS: usize = 4096;
 const HOST_TOKENS: usize = 8;
-
-/// SMs of a pipeline by itself, if it does not need more.
-const USUAL_SMS: u32 = 24;
 
 /// Most tokens of a low-latency call, and tokens per rank without a word about them.
 const MOST_FEW_TOKENS: usize = 8192;
@@ -180,16 +178,6 @@ fn token_counts(text: &str) -> Result<TokenCounts, String> {
 }
 
 impl TokenCounts {
-    /// As many on every rank.
-    fn of_each(&self) -> Result<usize, Failure> {
-        match self.0[..] {
-            [one] => Ok(one),
-            _ => Err(Failure::WrongUse(
-                "a pipeline by itself is timed with as many tokens on every rank".to_owned(),
-            )),
-        }
-    }
-
     fn of_ranks(&self, ranks: usize) -> Result<Vec<usize>, Failure> {
         match self.0[..] {
             [one] => Ok(vec![one; ranks]),
@@ -250,56 +238,15 @@ impl Options {
         }
     }
 
-    /// What to time of a pipeline by itself, on a machine with `found` GPUs: one problem for each number of tokens.
-    pub(super) fn problems(
-        &self,
-        found: usize,
-        subject: &Subject,
-    ) -> Result<(GpuRequest, Vec<Problem>), Failure> {
-        self.perturb.check(self.backend)?;
-        if self.backend == Machine::Host {
-            self.for_host()?;
+    /// How many ranks there are, if the command line says so; takes the number from `set`.
+    fn asked_ranks(&self, set: &mut Vec<(String, String)>) -> Result<Option<usize>, Failure> {
+        let asked = taken(set, "ranks", self.ranks)?;
+        if self.devices.is_some() && asked.is_some() {
+            let what = "`--devices` says how many ranks there are: `ranks` is not set as well";
+            return Err(Failure::WrongUse(what.to_owned()));
         }
-        let mut set = self.set.clone();
-        let given = taken(&mut set, "ranks", self.ranks)?;
-        let ranks = given.or(self.devices.as_ref().map(|devices| devices.len() as u32));
-        let usual = if self.backend == Machine::Host { 2 } else { found.max(1) as u32 };
-        let ranks = ranks.or(subject.has("ranks").then_some(usual));
-        let tokens = match self.tokens[..] {
-            [] if self.backend == Machine::Host => vec![HOST_TOKENS],
-            [] => vec![TOKENS],
-            _ => self.tokens.iter().map(TokenCounts::of_each).collect::<Result<_, _>>()?,
-        };
-        let problem = |tokens| {
-            let (nodes, set) = (None, set.clone());
-            Problem { ranks, nodes, tokens: Some(tokens), set, plain: self.plain }
-        };
-        let problems = tokens.into_iter().map(|tokens| subject.asked(&problem(tokens)));
-        let problems = problems.collect::<Result<Vec<_>, _>>()?;
-        let ranks = problems.first().map_or(Ok(1), |problem| subject.ranks(problem))?;
-        Ok((self.gpu_request(ranks), problems))
-    }
-
-    /// How many rounds of calls of a pipeline are timed, and of how many calls.
-    pub(super) fn rounds(&self) -> Repeats {
-        let [iterations, warmup, calls] = match self.backend {
-            Machine::Host => [1, 0, 2],
-            Machine::Gpu => [50, 5, 10],
-        };
-        Repeats {
-            iterations: self.iterations.unwrap_or(iterations),
-            warmup: self.warmup.unwrap_or(warmup),
-            graph: Some(self.graph.unwrap_or(calls as u32)),
-        }
-    }
-
-    /// The numbers of SMs of a pipeline that needs `fewest`, none above what a rank may fill: `share`.
-    pub(super) fn blocks(&self, fewest: u32, share: u32) -> Vec<u32> {
-        let usual = if self.backend == Machine::Host { fewest } else { fewest.max(USUAL_SMS) };
-        let asked = if self.sms.is_empty() { vec![usual] } else { self.sms.clone() };
-        let mut blocks: Vec<u32> = asked.into_iter().map(|sms| sms.min(share.max(1))).collect();
-        blocks.dedup();
-        blocks
+        let devices = self.devices.as_ref().map(Vec::len);
+        Ok(devices.or(asked.map(|ranks| ranks as usize)))
     }
 
     /// The tokens of each rank, with each routing.
@@ -351,16 +298,7 @@ impl Options {
         }
         let usual = if on_host { 2 } else { found.max(1) };
         let mut set = self.set.clone();
-        let asked = taken(&mut set, "ranks", self.ranks)?;
-        if self.devices.is_some() && asked.is_some() {
-            let what = "`--devices` says how many ranks there are: `ranks` is not set as well";
-            return Err(Failure::WrongUse(what.to_owned()));
-        }
-        let ranks = match (&self.devices, asked) {
-            (Some(devices), _) => devices.len(),
-            (None, Some(ranks)) => ranks as usize,
-            (None, None) => usual,
-        };
+        let ranks = self.asked_ranks(&mut set)?.unwrap_or(usual);
         let batches = self.batches(ranks)?;
         if let Some(killed) = self.kill.filter(|killed| *killed >= ranks) {
             return Err(Failure::WrongUse(format!("there is no rank {killed} of {ranks}")));

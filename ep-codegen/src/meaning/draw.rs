@@ -20,8 +20,8 @@ use super::world::World;
 use super::wrong::Found;
 use super::{Function, Outcome, Problem, Rank, Wrong, run};
 use crate::ir::{
-    Action, Arg, Choice, DimKind, Number, Pipeline, Tensor as Declared, TensorKind, Transport,
-    Values, text, walk,
+    Action, Arg, Choice, Number, Pipeline, Tensor as Declared, TensorKind, Transport, Values, text,
+    walk,
 };
 use crate::plan::{Arch, Config, Numbers, PlanError};
 
@@ -164,34 +164,6 @@ impl<'a> Drawing<'a> {
         self.copies.extend(config.copies);
         self.carrier = config.carrier.or(self.carrier.take());
         Ok(())
-    }
-
-    /// Fixes what is still open in a pipeline: its first arms, tunes and args at their default, numbers of the shape
-    /// from their name and range by `number`, and all of its optional tensors.
-    pub fn settle(&mut self, pipeline: &Pipeline, number: &dyn Fn(&str, (i64, i64, i64)) -> i64) {
-        let mut choice = Config::new(pipeline, Arch::Sm90a).choice;
-        for (axis, arm) in pipeline.axes.iter().zip(&mut choice.arms) {
-            let fixed = self.arms.entry(axis.name.clone()).or_insert_with(|| arm.clone());
-            if axis.arms.iter().any(|own| own.name == *fixed) {
-                arm.clone_from(fixed);
-            }
-        }
-        for dim in &pipeline.dims {
-            if let DimKind::Given { low, high, step } = dim.kind {
-                let value = || number(&dim.name, (low, high, step));
-                self.numbers.entry(dim.name.clone()).or_insert_with(value);
-            }
-        }
-        let Pipeline { tunes, args, tensors, .. } = pipeline.select(&choice);
-        for tune in tunes {
-            self.numbers.entry(tune.name).or_insert(tune.default);
-        }
-        for arg in args {
-            self.args.entry(arg.name).or_insert(arg.default);
-        }
-        for tensor in tensors {
-            self.copies.entry(tensor.name).or_insert(tensor.copies);
-        }
     }
 
     /// Forgets sizes, tensors and handles: what is drawn next is another call in the same configuration,
