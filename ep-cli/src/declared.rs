@@ -64,6 +64,12 @@ impl Calls {
         u32::try_from(self.emitted.plan.blocks_min).unwrap_or(1).max(1)
     }
 
+    /// The most rows that a size of the caller has. None if callers give no size.
+    pub(crate) fn rows(&self) -> Option<i64> {
+        let ranks = self.drawn.iter().flat_map(|call| &call.ranks);
+        ranks.flat_map(|rank| rank.sizes.values().copied()).max()
+    }
+
     /// Lets one of the ranks take no part, if the pipeline can go without it. Whether it can.
     pub(crate) fn leave_out(&mut self, rank: usize) -> bool {
         let can = self.emitted.plan.skips_ranks;

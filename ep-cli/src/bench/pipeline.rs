@@ -122,7 +122,7 @@ impl Bench<'_> {
                 false => None,
             };
             let compared = timed.findings.checks.iter().map(|(_, found)| found.compared).sum();
-            let tokens = problem.tokens;
+            let tokens = calls.rows();
             let line = Line { name, calls: &calls, tokens, sms, traffic, wire, floor, compared };
             if !talk.json && !std::mem::replace(&mut self.titled, true) {
                 talk.say(TITLES)?;
@@ -162,7 +162,7 @@ impl Mode {
 struct Line<'a> {
     name: &'static str,
     calls: &'a Calls,
-    tokens: Option<usize>,
+    tokens: Option<i64>,
     sms: u32,
     traffic: Crossing,
     wire: Option<Duration>,
@@ -221,7 +221,7 @@ impl Line<'_> {
         format!(
             "{:<7} {:>6} {:>3} {:>9} {:>9} {:>9} {:>9} {:>9} {:>6} {:>12} {:>5}",
             mode.name(),
-            self.tokens.unwrap_or(0),
+            self.tokens.map_or("-".to_owned(), |tokens| tokens.to_string()),
             self.sms,
             us(times.map(|times| times.p50)),
             us(times.map(|times| times.p95)),
