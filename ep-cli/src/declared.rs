@@ -285,7 +285,10 @@ impl Subject {
         let functions = self.functions();
         let mut drawing = self.drawing(problem, seed, &known, &functions)?.spare(0).full();
         for ir in self.known.iter().rev() {
-            drawing.settle(ir, &|name, range| reference(ir, name, range));
+            drawing.settle(ir, &|dim| match dim.kind {
+                DimKind::Given { low, high, step } => reference(ir, &dim.name, (low, high, step)),
+                _ => 0,
+            });
         }
         let drawn = drawing.draw(&self.ir).map_err(undrawn)?;
         let rules = if problem.plain { RuleSet::None } else { RuleSet::All };

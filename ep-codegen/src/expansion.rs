@@ -290,11 +290,7 @@ fn items(file: &File, pipeline: &Pipeline, made: &Made) -> TokenStream {
 fn handle_paths<'a>(items: &'a [Item], out: &mut Vec<&'a [Ident]>) {
     for item in items {
         match item {
-            Item::Uses(Uses { path, .. }) => {
-                if !out.contains(&path.as_slice()) {
-                    out.push(path);
-                }
-            }
+            Item::Uses(Uses { path, .. }) if !out.contains(&path.as_slice()) => out.push(path),
             Item::Phase(phase) => handle_paths(&phase.items, out),
             Item::When(when) => handle_paths(&when.body, out),
             _ => {}

@@ -1,13 +1,13 @@
 //! Numbers of drawn calls.
 
 use super::{Drawing, Undrawn};
-use crate::ir::{DimKind, Pipeline};
+use crate::ir::{Dim, DimKind, Pipeline};
 use crate::plan::{Arch, Config, Numbers, PlanError, resolve};
 
 impl Drawing<'_> {
     /// Fixes what is still open in a pipeline: its first arms, tunes and args at their default, numbers of the shape
-    /// from their name and range by `number`, and all of its optional tensors.
-    pub fn settle(&mut self, pipeline: &Pipeline, number: &dyn Fn(&str, (i64, i64, i64)) -> i64) {
+    /// by `number`, and all of its optional tensors.
+    pub fn settle(&mut self, pipeline: &Pipeline, number: &dyn Fn(&Dim) -> i64) {
         let mut choice = Config::new(pipeline, Arch::Sm90a).choice;
         for (axis, arm) in pipeline.axes.iter().zip(&mut choice.arms) {
             let fixed = self.arms.entry(axis.name.clone()).or_insert_with(|| arm.clone());
@@ -16,9 +16,8 @@ impl Drawing<'_> {
             }
         }
         for dim in &pipeline.dims {
-            if let DimKind::Given { low, high, step } = dim.kind {
-                let value = || number(&dim.name, (low, high, step));
-                self.numbers.entry(dim.name.clone()).or_insert_with(value);
+            if matches!(dim.kind, DimKind::Given { .. }) {
+                self.numbers.entry(dim.name.clone()).or_insert_with(|| number(dim));
             }
         }
         let Pipeline { tunes, args, tensors, .. } = pipeline.select(&choice);
