@@ -111,7 +111,7 @@ fn compiles(nvrtc: &'static Nvrtc, rows: &mut Vec<Row>) -> Result<(), Box<dyn Er
 fn emitted() -> Result<Vec<(String, String)>, Box<dyn Error>> {
     let mut texts = Vec::new();
     for entry in pipelines::ALL.iter().filter(|entry| entry.is_emitted()) {
-        let ir = (entry.ir)();
+        let ir = entry.ir();
         for choice in ir.choices() {
             let config = Config { choice, ..reference(entry) };
             let name = format!("{} {}", entry.name, config.choice.arms.join(" "));
@@ -124,7 +124,7 @@ fn emitted() -> Result<Vec<(String, String)>, Box<dyn Error>> {
 fn reference(entry: &AnyPipeline) -> Config {
     const SHAPE: [(&str, i64); 5] =
         [("ranks", 8), ("hidden", 7168), ("topk", 8), ("experts", 256), ("stripes", 64)];
-    let ir = (entry.ir)();
+    let ir = entry.ir();
     let mut config = Config::new(&ir, Arch::Sm90a);
     for dim in ir.dims {
         if let DimKind::Given { low, .. } = dim.kind {

@@ -1,9 +1,10 @@
 //! `epforge bench`: dispatch and combine, checked against the oracle and timed, beside what the wire
-//! gives for the same bytes.
+//! gives for the same bytes; or one pipeline, compared with its declaration.
 
 mod chart;
 mod few;
 mod kernels;
+mod pipeline;
 mod request;
 mod result;
 mod routing;
@@ -16,6 +17,7 @@ use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
 
+use ep_runtime::AnyPipeline;
 use ep_runtime::buffer::{BufferOptions, Payload};
 use ep_runtime::group::Group;
 use ep_runtime::host::Programs;
@@ -28,11 +30,12 @@ use ep_verify::selftest::{Operation, Selftest};
 use crate::failure::Failure;
 use crate::files;
 use crate::json::{Object, Value};
-use crate::machine::{Machine, Ranks, gpus, required_gpus, warn};
+use crate::machine::{GpuRequest, Machine, Ranks, gpus, required_gpus, warn};
 use crate::moved::bytes;
 use crate::problem::{failed, memory_parts, no_machine};
 use crate::processes;
 use crate::program;
+use crate::selection::find;
 pub(crate) use request::Options;
 use request::{Batch, Probe, Request};
 use result::{Least, Measured, Texts};
@@ -43,6 +46,7 @@ const WIRE_BYTES: u64 = 128 << 20;
 
 pub(crate) fn run(
     options: &Options,
+    entries: &[AnyPipeline],
     json: bool,
     out: &mut dyn Write,
     err: &mut dyn Write,
@@ -52,6 +56,9 @@ pub(crate) fn run(
         return draw(&text, chart);
     }
     let mut talk = Talk { json, speaks: true, progress: None, out, err };
+    if let Some(name) = &options.pipeline {
+        return pipeline::run(options, find(entries, name)?, &mut talk);
+    }
     let (request, ranks) = match options.backend {
         Machine::Host => {
             let request = options.request(0)?;
@@ -61,18 +68,7 @@ pub(crate) fn run(
             (request, ranks)
         }
         Machine::Gpu => {
-            let required = required_gpus()?;
-            let found = gpus().and_then(|found| match found >= required.max(1) {
-                true => Ok(found),
-                false => {
-                    let needed = required.max(1);
-                    Err(Failure::Failed(format!("{needed} GPUs needed, {found} found")))
-                }
-            });
-            let found = match found {
-                Err(failure) if required == 0 => return talk.skipped(&failure),
-                found => found?,
-            };
+            let Some(found) = found_gpus(&mut talk)? else { return Ok(()) };
             let request = options.request(found)?;
             if options.processes && !processes::is_member() {
                 return processes::spawn(request.gpus.ranks, options.kill);
@@ -91,6 +87,22 @@ pub(crate) fn run(
     match &options.chart {
         Some(chart) if bench.ranks.is_first() => draw(&lines, chart),
         _ => Ok(()),
+    }
+}
+
+/// How many GPUs there are. None on a machine without any, unless some are required.
+fn found_gpus(talk: &mut Talk<'_>) -> Result<Option<usize>, Failure> {
+    let required = required_gpus()?;
+    let found = gpus().and_then(|found| match found >= required.max(1) {
+        true => Ok(found),
+        false => {
+            let needed = required.max(1);
+            Err(Failure::Failed(format!("{needed} GPUs needed, {found} found")))
+        }
+    });
+    match found {
+        Err(failure) if required == 0 => talk.skipped(&failure).map(|()| None),
+        found => found.map(Some),
     }
 }
 
@@ -125,7 +137,7 @@ struct Run<'a> {
 impl Bench<'_> {
     fn all(&mut self) -> Result<(), Failure> {
         if self.options.probe != Probe::No {
-            self.probe()?;
+            look(&self.ranks.group, &mut self.talk)?;
         }
         if self.options.probe == Probe::Only {
             return Ok(());
@@ -141,42 +153,11 @@ impl Bench<'_> {
                 }
             }
         }
-        self.talk.progress = None;
-        if let Some((made, found)) = self.ranks.compiled()? {
-            self.talk.object(&Object::new().with("compiled", made).with("cached", found))?;
-            self.talk.say(&format!("kernels: {made} compiled, {found} from the cache"))?;
-        }
-        Ok(())
+        tell_compiled(&self.ranks, &mut self.talk)
     }
 
     fn group(&self) -> &Group {
         &self.ranks.group
-    }
-
-    fn probe(&mut self) -> Result<(), Failure> {
-        let findings = probe(self.group().backend()).map_err(failed)?;
-        if !findings.is_good() {
-            return Err(Failure::Failed(format!("probe: {findings}")));
-        }
-        self.talk.say(&format!("probe: {findings}"))?;
-        if let Some((time, sms)) = wire_time(self.group(), WIRE_BYTES).map_err(failed)? {
-            let rate = WIRE_BYTES as f64 / time.as_secs_f64() / 1e9;
-            let text = format!("wire: {rate:.1} GB/s from each rank with {sms} SMs");
-            self.talk.say(&text)?;
-        }
-        Ok(())
-    }
-
-    /// The GPUs of all ranks in words; a process among others has opened its own alone.
-    fn machine(&self) -> Result<String, Failure> {
-        let own = self.group().backend().name();
-        let (true, Some((_, model))) = (processes::is_member(), own.split_once(" x ")) else {
-            return Ok(own);
-        };
-        let (request, found) = (&self.request.gpus, gpus()?);
-        let used: BTreeSet<i32> =
-            (0..request.ranks).map(|rank| request.device(rank, found)).collect();
-        Ok(format!("{} x {model}", used.len()))
     }
 
     /// What this machine gives, and where that is known from.
@@ -188,7 +169,7 @@ impl Bench<'_> {
             Some(_) => (Rates::H200, RatesSource::Assumed),
             None => Rates::of(self.group(), &cache).map_err(failed)?,
         };
-        let machine = self.machine()?;
+        let machine = machine(&self.ranks, &self.request.gpus)?;
         let nvrtc = Nvrtc::find().ok().map(|nvrtc| nvrtc.version().to_string());
         let object = Object::new()
             .with("command", command())
@@ -203,9 +184,7 @@ impl Bench<'_> {
         self.lines.push(format!("{object}\n"));
         self.talk.object(&object)?;
         self.talk.say(&format!("{machine}; {} rates: {rates}", source.name()))?;
-        if let Some(seed) = perturb {
-            self.talk.say(&format!("disturbed by seed {seed}: times say nothing"))?;
-        }
+        tell_perturbed(perturb, &mut self.talk)?;
         Ok(rates)
     }
 
@@ -378,6 +357,46 @@ impl Bench<'_> {
         self.talk.say(&format!("{payload}: outputs of the ranks: {}", digests.join(" ")))?;
         self.talk.object(&Object::new().with("outputs", payload).with("digests", digests))
     }
+}
+
+/// Sends words between all ranks, and bytes as fast as they go.
+fn look(group: &Group, talk: &mut Talk<'_>) -> Result<(), Failure> {
+    let findings = probe(group.backend()).map_err(failed)?;
+    if !findings.is_good() {
+        return Err(Failure::Failed(format!("probe: {findings}")));
+    }
+    talk.say(&format!("probe: {findings}"))?;
+    if let Some((time, sms)) = wire_time(group, WIRE_BYTES).map_err(failed)? {
+        let rate = WIRE_BYTES as f64 / time.as_secs_f64() / 1e9;
+        talk.say(&format!("wire: {rate:.1} GB/s from each rank with {sms} SMs"))?;
+    }
+    Ok(())
+}
+
+/// The GPUs of all ranks in words; a process among others has opened its own alone.
+fn machine(ranks: &Ranks, request: &GpuRequest) -> Result<String, Failure> {
+    let own = ranks.group.backend().name();
+    let (true, Some((_, model))) = (processes::is_member(), own.split_once(" x ")) else {
+        return Ok(own);
+    };
+    let found = gpus()?;
+    let used: BTreeSet<i32> = (0..request.ranks).map(|rank| request.device(rank, found)).collect();
+    Ok(format!("{} x {model}", used.len()))
+}
+
+fn tell_perturbed(perturb: Option<u64>, talk: &mut Talk<'_>) -> Result<(), Failure> {
+    match perturb {
+        Some(seed) => talk.say(&format!("disturbed by seed {seed}: times say nothing")),
+        None => Ok(()),
+    }
+}
+
+/// Says how many kernels were compiled, once all is measured.
+fn tell_compiled(ranks: &Ranks, talk: &mut Talk<'_>) -> Result<(), Failure> {
+    talk.progress = None;
+    let Some((made, found)) = ranks.compiled()? else { return Ok(()) };
+    talk.object(&Object::new().with("compiled", made).with("cached", found))?;
+    talk.say(&format!("kernels: {made} compiled, {found} from the cache"))
 }
 
 fn check(test: &Selftest, when: &str, talk: &mut Talk<'_>) -> Result<(), Failure> {

@@ -114,6 +114,11 @@ pub(crate) struct Options {
 }
 
 impl Options {
+    /// Whether it runs a pipeline by its name, or all of them.
+    pub(crate) fn takes_pipelines(&self) -> bool {
+        self.pipeline.is_some()
+    }
+
     fn name(&self) -> &str {
         self.pipeline.as_deref().unwrap_or("all")
     }

@@ -20,7 +20,7 @@ use ep_verify::oracle::Random;
 
 use crate::failure::Failure;
 use crate::problem::{MAX_TOKENS, Problem, Reach, emit, failed, no_machine};
-use crate::selection::{refused, twice};
+use crate::selection::{reference, refused, twice};
 
 /// How many configurations are drawn before one of them has a plan.
 const DRAWS: u64 = 64;
@@ -64,6 +64,12 @@ impl Calls {
         u32::try_from(self.emitted.plan.blocks_min).unwrap_or(1).max(1)
     }
 
+    /// The most rows that a size of the caller has. None if callers give no size.
+    pub(crate) fn rows(&self) -> Option<i64> {
+        let ranks = self.drawn.iter().flat_map(|call| &call.ranks);
+        ranks.flat_map(|rank| rank.sizes.values().copied()).max()
+    }
+
     /// Lets one of the ranks take no part, if the pipeline can go without it. Whether it can.
     pub(crate) fn leave_out(&mut self, rank: usize) -> bool {
         let can = self.emitted.plan.skips_ranks;
@@ -105,13 +111,29 @@ impl Calls {
 impl Subject {
     /// `entry`; the compiler makes its `cuda fn`s.
     pub(crate) fn new(entry: &AnyPipeline, programs: &Programs) -> Result<Subject, Failure> {
-        if !entry.is_emitted() {
-            return Err(EmitError::NoText(entry.name).into());
-        }
-        let mut subject = Subject::with(entry)?;
-        let known: Vec<&Pipeline> = subject.known.iter().collect();
-        subject.functions = programs.functions(&known).map_err(no_machine)?;
+        let mut subject = Subject::emitted(entry)?;
+        subject.compile(programs)?;
         Ok(subject)
+    }
+
+    /// `entry`, which has to have a text. Its `cuda fn`s are not compiled.
+    pub(crate) fn emitted(entry: &AnyPipeline) -> Result<Subject, Failure> {
+        match entry.is_emitted() {
+            true => Subject::with(entry),
+            false => Err(EmitError::NoText(entry.name).into()),
+        }
+    }
+
+    /// Compiles its `cuda fn`s.
+    pub(crate) fn compile(&mut self, programs: &Programs) -> Result<(), Failure> {
+        let known: Vec<&Pipeline> = self.known.iter().collect();
+        self.functions = programs.functions(&known).map_err(no_machine)?;
+        Ok(())
+    }
+
+    /// Whether it has `cuda fn`s, which a C++ compiler makes for the interpreter.
+    pub(crate) fn has_functions(&self) -> bool {
+        self.known.iter().any(|ir| !ir.cuda_fns.is_empty())
     }
 
     /// A standard one: it has no `cuda fn`.
@@ -123,8 +145,8 @@ impl Subject {
     pub(crate) fn with(entry: &AnyPipeline) -> Result<Subject, Failure> {
         let mut known: Vec<AnyPipeline> = Vec::new();
         with_handles(entry, &mut known)?;
-        let known = known.iter().map(|known| (known.ir)()).collect();
-        Ok(Subject { entry: *entry, ir: (entry.ir)(), known, functions: Functions::default() })
+        let known = known.iter().map(|known| known.ir()).collect();
+        Ok(Subject { entry: *entry, ir: entry.ir(), known, functions: Functions::default() })
     }
 
     /// Its functions, for the interpreter.
@@ -252,6 +274,28 @@ impl Subject {
         Err(refusal.map_or_else(|| Failure::Failed("nothing was drawn".to_owned()), refused))
     }
 
+    /// A call as it is timed: every size has the most rows, and what the problem leaves open is as `explain` assumes it.
+    pub(crate) fn full_call(
+        &self,
+        problem: &Problem,
+        arch: Arch,
+        seed: u64,
+    ) -> Result<Calls, Failure> {
+        let known: Vec<&Pipeline> = self.known.iter().collect();
+        let functions = self.functions();
+        let mut drawing = self.drawing(problem, seed, &known, &functions)?.spare(0).full();
+        for ir in self.known.iter().rev() {
+            drawing.settle(ir, &|dim| match dim.kind {
+                DimKind::Given { low, high, step } => reference(ir, &dim.name, (low, high, step)),
+                _ => 0,
+            });
+        }
+        let drawn = drawing.draw(&self.ir).map_err(undrawn)?;
+        let rules = if problem.plain { RuleSet::None } else { RuleSet::All };
+        let emitted = self.entry.emit(&Config { rules, arch, ..drawn.config.clone() })?;
+        Ok(Calls { emitted, drawn: vec![drawn] })
+    }
+
     fn drawn(
         &self,
         count: u64,
@@ -345,7 +389,7 @@ pub(crate) fn second_opinion(
 
 /// Whether a name of a pipeline can be set.
 pub(crate) fn knows(entry: &AnyPipeline, name: &str) -> bool {
-    can_set(&(entry.ir)(), name)
+    can_set(&entry.ir(), name)
 }
 
 /// The declared range of a shape number that the user gives.
@@ -372,7 +416,7 @@ fn with_handles(entry: &AnyPipeline, known: &mut Vec<AnyPipeline>) -> Result<(),
             ))),
         };
     }
-    for handle in (entry.handles)() {
+    for handle in entry.handles() {
         with_handles(&handle, known)?;
     }
     known.push(*entry);

@@ -50,7 +50,7 @@ pub(crate) fn run(
     out: &mut dyn Write,
 ) -> Result<(), Failure> {
     let entry = find(entries, &options.pipeline)?;
-    let tokens = options.size.max_tokens(&(entry.ir)());
+    let tokens = options.size.max_tokens(&entry.ir());
     let selected =
         options.selection.with(entry, tokens.as_ref().map(|it| (it.0, "tokens", &*it.1)))?;
     let plan = plan(&selected.ir, &selected.config).map_err(refused)?;

@@ -18,6 +18,7 @@ mod bench;
 mod cache;
 mod check;
 mod configurations;
+mod declarations;
 mod declared;
 mod demo;
 mod doctor;
@@ -48,6 +49,7 @@ mod wire;
 
 use std::ffi::OsString;
 use std::io::{self, BufWriter, Write};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -68,6 +70,9 @@ struct CommandLine {
     /// Print one JSON object per line
     #[arg(long, global = true)]
     json: bool,
+    /// Take pipelines from the `pipeline!` blocks of this Rust file as well; all other Rust in it is ignored
+    #[arg(long, global = true, value_name = "FILE")]
+    declarations: Vec<PathBuf>,
     #[command(subcommand)]
     command: Command,
 }
@@ -92,7 +97,7 @@ enum Command {
     Check(check::Options),
     /// Run random problems with faults for hours, and print a line every minute
     Soak(check::soak::Options),
-    /// Time dispatch and combine on the GPUs of this machine, next to the rate of the wire
+    /// Time dispatch and combine, or one pipeline, on the GPUs of this machine, next to the rate of the wire
     Bench(Box<bench::Options>),
     /// Send rows to experts on 4 ranks and back: on the GPUs of this machine, if any, and on the host
     Demo(demo::Options),
@@ -102,6 +107,23 @@ enum Command {
     Doctor(doctor::Options),
     /// Show or clear the cache of compiled kernels
     Cache(cache::Options),
+}
+
+impl Command {
+    fn takes_pipelines(&self) -> bool {
+        match self {
+            Command::List
+            | Command::Emit(_)
+            | Command::Explain(_)
+            | Command::Run(_)
+            | Command::Soak(_) => true,
+            Command::Check(options) => options.takes_pipelines(),
+            Command::Bench(options) => options.pipeline.is_some(),
+            Command::Demo(_) | Command::Selftest(_) | Command::Doctor(_) | Command::Cache(_) => {
+                false
+            }
+        }
+    }
 }
 
 /// How many queues a GPU keeps for the streams of a process, as the driver reads it when it starts.
@@ -154,6 +176,18 @@ fn dispatch(
     out: &mut dyn Write,
     err: &mut dyn Write,
 ) -> Result<(), Failure> {
+    let loaded;
+    let entries = match line.declarations[..] {
+        [] => entries,
+        _ if !line.command.takes_pipelines() => {
+            let what = "`--declarations` has no effect on a command that takes no pipelines";
+            return Err(Failure::WrongUse(what.to_owned()));
+        }
+        _ => {
+            loaded = declarations::load(&line.declarations, entries, err)?;
+            &loaded
+        }
+    };
     match &line.command {
         Command::List => list::run(entries, line.json, out),
         Command::Emit(options) => emit::run(options, entries, line.json, out, err),
@@ -161,7 +195,7 @@ fn dispatch(
         Command::Run(options) => run::run(options, entries, line.json, out, err),
         Command::Check(options) => check::run(options, entries, line.json, out, err),
         Command::Soak(options) => check::soak::run(options, entries, line.json, out, err),
-        Command::Bench(options) => bench::run(options, line.json, out, err),
+        Command::Bench(options) => bench::run(options, entries, line.json, out, err),
         Command::Demo(options) => demo::run(options, line.json, out, err),
         Command::Selftest(options) => selftest::run(options, line.json, out, err),
         Command::Doctor(options) => doctor::run(options, line.json, out),

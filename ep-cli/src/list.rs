@@ -11,7 +11,7 @@ use crate::json::Object;
 pub(crate) fn run(entries: &[AnyPipeline], json: bool, out: &mut dyn Write) -> Result<(), Failure> {
     let width = entries.iter().map(|entry| entry.name.len()).max().unwrap_or(0);
     for entry in entries {
-        let ir = (entry.ir)();
+        let ir = entry.ir();
         if json {
             writeln!(out, "{}", object(entry, &ir))?;
             continue;
@@ -66,6 +66,6 @@ fn object(entry: &AnyPipeline, ir: &Pipeline) -> Object {
         .with("way", way(entry, ir))
         .with("doc", ir.doc.iter().map(|line| line.trim().to_owned()).collect::<Vec<_>>())
         .with("variants", axes)
-        .with("texts", (entry.texts)().len())
+        .with("texts", entry.texts().len())
         .with("digest", format!("{:032x}", entry.digest))
 }

@@ -86,7 +86,7 @@ pub(crate) fn moved(
 
 /// The declaration with the arms of the plan.
 fn selected(pipeline: StandardPipeline, plan: &Plan) -> Pipeline {
-    let ir = (BuiltIn::entry(pipeline).ir)();
+    let ir = BuiltIn::entry(pipeline).ir();
     ir.select(&Choice { arms: plan.arms.iter().map(|(_, arm)| arm.clone()).collect() })
 }
 

@@ -271,7 +271,7 @@ fn set_tune(options: &mut BufferOptions, name: &str, value: &str) -> Result<(), 
     let mut found = false;
     let of_calls = Reach::Combine.pipelines().iter().chain(&FEW);
     for pipeline in of_calls {
-        let ir = (BuiltIn::entry(*pipeline).ir)();
+        let ir = BuiltIn::entry(*pipeline).ir();
         known.extend(ir.tunes.iter().map(|tune| tune.name.clone()));
         let is_meant = only.is_none_or(|only| only == pipeline.name());
         // The stripes of a combine are those of its dispatch, which passes them on.

@@ -104,7 +104,7 @@ pub(crate) fn select<'a>(
     arch: Arch,
     set: impl IntoIterator<Item = (&'a str, &'a str)>,
 ) -> Result<Selected, Failure> {
-    let ir = (entry.ir)();
+    let ir = entry.ir();
     let mut config = Config::new(&ir, arch);
     let mut given: Vec<&str> = Vec::new();
     for (name, value) in set {
@@ -128,7 +128,7 @@ pub(crate) fn select<'a>(
 }
 
 /// The default of a shape number, from its name or from how the declaration uses it.
-fn reference(ir: &Pipeline, name: &str, (low, high, step): (i64, i64, i64)) -> i64 {
+pub(crate) fn reference(ir: &Pipeline, name: &str, (low, high, step): (i64, i64, i64)) -> i64 {
     let of_name = |name: &str| {
         REFERENCE_SHAPE.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
     };
@@ -210,7 +210,7 @@ mod tests {
 
     #[test]
     fn the_reference_shape_yields_to_the_declared_range() {
-        let ir = (ep_runtime::pipelines::ALL[0].ir)();
+        let ir = ep_runtime::pipelines::ALL[0].ir();
         assert_eq!(reference(&ir, "hidden", (16, 32768, 16)), 7168);
         assert_eq!(reference(&ir, "hidden", (16, 4096, 16)), 4096);
         assert_eq!(reference(&ir, "hidden", (8192, 16384, 16)), 8192);

@@ -50,6 +50,13 @@ pub struct Label {
     pub message: String,
 }
 
+impl Label {
+    /// The sentence as a warning, with the line of `file` that it is about; `source` is the text of the file.
+    pub fn warning_in_file(&self, file: &str, source: &str) -> String {
+        excerpt("warning", self, None, Some(file), source)
+    }
+}
+
 impl Diagnostic {
     /// An error at `at`.
     #[track_caller]
@@ -176,7 +183,7 @@ impl Diagnostics {
         for diagnostic in self.sorted() {
             for (index, place) in diagnostic.labels.iter().enumerate() {
                 let help = if index == 0 { diagnostic.help.as_deref() } else { None };
-                out.push_str(&excerpt(place, help, file, source));
+                out.push_str(&excerpt("error", place, help, file, source));
             }
         }
         out
@@ -237,7 +244,13 @@ pub(crate) fn one_warp(at: TokenRange, sentence: &str) -> TokenStream {
 }
 
 /// The sentence, the line it is about with carets below the tokens, and the help.
-fn excerpt(place: &Label, help: Option<&str>, file: Option<&str>, source: &str) -> String {
+fn excerpt(
+    kind: &str,
+    place: &Label,
+    help: Option<&str>,
+    file: Option<&str>,
+    source: &str,
+) -> String {
     let (start, end) = (place.at.first.start(), place.at.last.end());
     let line = source.lines().nth(start.line.saturating_sub(1)).unwrap_or("");
     let stop = if end.line == start.line { end.column } else { line.chars().count() };
@@ -245,7 +258,7 @@ fn excerpt(place: &Label, help: Option<&str>, file: Option<&str>, source: &str) 
     let number = start.line.to_string();
     let margin = " ".repeat(number.len());
     let indent = " ".repeat(start.column);
-    let mut out = format!("error: {}\n", place.message);
+    let mut out = format!("{kind}: {}\n", place.message);
     if let Some(file) = file {
         out.push_str(&format!("{margin}--> {file}:{}:{}\n", start.line, start.column + 1));
     }

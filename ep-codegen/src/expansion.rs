@@ -6,7 +6,7 @@
 //! struct and its `Handle` are still there, so that no other pipeline breaks; what is only refused as CUDA
 //! keeps all types.
 
-use proc_macro2::TokenStream;
+use proc_macro2::{Ident, TokenStream};
 use quote::{format_ident, quote};
 
 use crate::ast::{Excerpt, File, Item, Pipeline, Stmt, StmtKind, TokenRange, Uses};
@@ -14,7 +14,7 @@ use crate::calls::{self, Calls};
 use crate::check::check;
 use crate::cuda_fn::{self, ReadFile};
 use crate::diagnostics::form::{no_cuda, no_cuda_form};
-use crate::diagnostics::{Diagnostic, Diagnostics, one_warp};
+use crate::diagnostics::{Diagnostic, Diagnostics, Label, one_warp};
 use crate::ir::{self, Embed};
 use crate::lower::lower;
 use crate::plan::{Body, kebab, snake};
@@ -42,11 +42,45 @@ pub fn front_end(tokens: TokenStream, load: ReadFile) -> (File, Diagnostics) {
     (file, errors)
 }
 
+/// A pipeline of a block that was compiled by a program, not by the macro.
+#[derive(Debug)]
+pub struct CompiledPipeline {
+    /// The declaration as data.
+    pub ir: ir::Pipeline,
+    /// The text of each choice of arms; none for a pipeline that is only declared and checked.
+    pub texts: Vec<CompiledText>,
+    /// The paths of the pipelines whose handles it reads.
+    pub handles: Vec<Vec<String>>,
+    /// Roles that one warp of the grid carries out, each at its statement.
+    pub slow: Vec<Label>,
+}
+
+/// Compiles a block as the macro does, for a program that reads declarations.
+pub fn compiled(tokens: TokenStream, load: ReadFile) -> Result<Vec<CompiledPipeline>, Diagnostics> {
+    let (file, made, errors) = compile(tokens, load);
+    if !errors.is_empty() {
+        return Err(errors);
+    }
+    let compiled = file.pipelines.iter().zip(made).map(|(pipeline, made)| {
+        let mut handles = Vec::new();
+        handle_paths(&pipeline.items, &mut handles);
+        let handles = handles.iter().map(|path| path.iter().map(Ident::to_string).collect());
+        let label = |it: &Warning| Label { at: place(pipeline, it), message: it.sentence.clone() };
+        CompiledPipeline {
+            handles: handles.collect(),
+            slow: made.slow.iter().map(label).collect(),
+            ir: made.ir,
+            texts: made.texts,
+        }
+    });
+    Ok(compiled.collect())
+}
+
 /// What a pipeline is compiled to.
 struct Made {
     ir: ir::Pipeline,
     /// The text of each choice of arms; none for a pipeline that is only declared and checked.
-    texts: Vec<Text>,
+    texts: Vec<CompiledText>,
     /// Roles that one warp of the grid carries out in some choice of arms.
     slow: Vec<Warning>,
     /// Whether this is all of the declaration, not what stands in for a wrong one.
@@ -54,10 +88,14 @@ struct Made {
 }
 
 /// The two texts of one choice of arms.
-struct Text {
-    arms: Vec<String>,
-    body: Body,
-    plain: Body,
+#[derive(Debug)]
+pub struct CompiledText {
+    /// The chosen arm of each axis, in order of the axes.
+    pub arms: Vec<String>,
+    /// The body, and the constants and headers that it needs from the prologue.
+    pub body: Body,
+    /// The body with every role composed statement by statement.
+    pub plain: Body,
 }
 
 impl Made {
@@ -113,7 +151,7 @@ fn make(file: &File, pipeline: &Pipeline, errors: &mut Diagnostics) -> Made {
 }
 
 /// The texts of each choice of arms, and what to warn about.
-fn texts(ir: &ir::Pipeline) -> Result<(Vec<Text>, Vec<Warning>), RenderError> {
+fn texts(ir: &ir::Pipeline) -> Result<(Vec<CompiledText>, Vec<Warning>), RenderError> {
     let (mut texts, mut slow) = (Vec::new(), Vec::new());
     for choice in ir.choices() {
         let selected = ir.select(&choice);
@@ -121,15 +159,15 @@ fn texts(ir: &ir::Pipeline) -> Result<(Vec<Text>, Vec<Warning>), RenderError> {
         let (body, recipe) = render::body_and_recipe(&selected, RuleSet::All)?;
         let more = recipe.warnings().filter(|it| !slow.contains(*it));
         slow.extend(more.cloned().collect::<Vec<_>>());
-        texts.push(Text { arms: choice.arms, body, plain });
+        texts.push(CompiledText { arms: choice.arms, body, plain });
     }
     Ok((texts, slow))
 }
 
-/// The warning at its statement.
-fn warning(pipeline: &Pipeline, Warning { at, sentence }: &Warning) -> TokenStream {
-    let place = Statements { pipeline }.find(&pipeline.items, at);
-    one_warp(place.unwrap_or(TokenRange::from(&pipeline.name)), sentence)
+/// The statement that a warning is about.
+fn place(pipeline: &Pipeline, warning: &Warning) -> TokenRange {
+    let place = Statements { pipeline }.find(&pipeline.items, &warning.at);
+    place.unwrap_or(TokenRange::from(&pipeline.name))
 }
 
 fn refusal(pipeline: &Pipeline, refused: &Refusal) -> Diagnostic {
@@ -198,11 +236,12 @@ fn items(file: &File, pipeline: &Pipeline, made: &Made) -> TokenStream {
     let uses = calls::uses(file, &pipeline.items);
     let mut handles = Vec::new();
     handle_paths(&pipeline.items, &mut handles);
-    let texts = made.texts.iter().map(|Text { arms, body, plain }| {
+    let handles = handles.iter().map(|path| quote!(#(#path)::*));
+    let texts = made.texts.iter().map(|CompiledText { arms, body, plain }| {
         let (body, plain) = (embedded(body), embedded(plain));
         quote!(::ep_runtime::__private::Text { arms: &[#(#arms),*], body: #body, plain: #plain })
     });
-    let slow = made.slow.iter().map(|it| warning(pipeline, it));
+    let slow = made.slow.iter().map(|it| one_warp(place(pipeline, it), &it.sentence));
     let mut files = Vec::new();
     cuda_fn::files(&pipeline.items, &mut files);
     quote! {
@@ -248,15 +287,10 @@ fn items(file: &File, pipeline: &Pipeline, made: &Made) -> TokenStream {
 }
 
 /// The pipelines whose handles `items` read, each once.
-fn handle_paths(items: &[Item], out: &mut Vec<TokenStream>) {
+fn handle_paths<'a>(items: &'a [Item], out: &mut Vec<&'a [Ident]>) {
     for item in items {
         match item {
-            Item::Uses(Uses { path, .. }) => {
-                let path = quote!(#(#path)::*);
-                if !out.iter().any(|known| known.to_string() == path.to_string()) {
-                    out.push(path);
-                }
-            }
+            Item::Uses(Uses { path, .. }) if !out.contains(&path.as_slice()) => out.push(path),
             Item::Phase(phase) => handle_paths(&phase.items, out),
             Item::When(when) => handle_paths(&when.body, out),
             _ => {}

@@ -114,6 +114,21 @@ pub struct Outcome {
     pub sizes: Vec<BTreeMap<String, i64>>,
     /// What each rank has read behind words, by tensor.
     pub behind: Vec<BTreeMap<String, Vec<Behind>>>,
+    /// The messages of each channel, by sender and receiver.
+    pub moved: Vec<Moved>,
+}
+
+/// Messages of a channel from one rank to another or to itself: those that were pushed, or rows that were pulled.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Moved {
+    /// The channel.
+    pub channel: String,
+    /// The rank whose rows they are.
+    pub from: usize,
+    /// The rank that they come to.
+    pub to: usize,
+    /// How many.
+    pub messages: u64,
 }
 
 /// Elements that were read once words had been waited for.

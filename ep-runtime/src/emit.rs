@@ -9,10 +9,10 @@ use crate::pipeline::{AnyPipeline, Text};
 impl AnyPipeline {
     /// The plan of one configuration, and its CUDA.
     pub fn emit(&self, config: &Config) -> Result<Emitted, EmitError> {
-        let ir = (self.ir)();
+        let ir = self.ir();
         let plan = plan(&ir, config).map_err(EmitError::Plan)?;
         let chosen = |text: &&Text| text.arms.iter().eq(config.choice.arms.iter());
-        let text = (self.texts)().iter().find(chosen).ok_or(EmitError::NoText(self.name))?;
+        let text = self.texts().iter().find(chosen).ok_or(EmitError::NoText(self.name))?;
         let body = match config.rules {
             RuleSet::All => &text.body,
             RuleSet::None => &text.plain,

@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 
 use ep_codegen::ir;
-use ep_codegen::plan::Body;
+use ep_codegen::plan::{Body, kebab};
 
 /// A pipeline declared with [`pipeline!`](crate::pipeline).
 pub trait Pipeline {
@@ -34,30 +34,73 @@ pub struct AnyPipeline {
     pub name: &'static str,
     /// Digest of the IR that the texts were rendered from.
     pub digest: u128,
-    /// The declaration as data, for the tools above this crate.
-    #[doc(hidden)]
-    pub ir: fn() -> ir::Pipeline,
-    /// The CUDA body of each choice of arms; empty for a pipeline that is not emitted yet.
-    pub texts: fn() -> &'static [Text],
-    /// The pipelines whose handles this pipeline reads.
-    pub handles: fn() -> Vec<AnyPipeline>,
+    source: Source,
+}
+
+/// Where the parts of a pipeline come from.
+#[derive(Debug, Clone, Copy)]
+enum Source {
+    /// What the macro made of it.
+    Macro {
+        ir: fn() -> ir::Pipeline,
+        texts: fn() -> &'static [Text],
+        handles: fn() -> Vec<AnyPipeline>,
+    },
+    /// What this process has compiled.
+    Compiled(&'static Compiled),
+}
+
+/// The parts of a pipeline that this process has compiled.
+#[derive(Debug)]
+struct Compiled {
+    ir: ir::Pipeline,
+    texts: Vec<Text>,
+    handles: Vec<AnyPipeline>,
 }
 
 impl AnyPipeline {
     /// The entry of `P`.
     pub const fn of<P: Pipeline>() -> AnyPipeline {
-        AnyPipeline {
-            name: P::NAME,
-            digest: P::DIGEST,
-            ir: P::ir,
-            texts: P::texts,
-            handles: P::handles,
+        let source = Source::Macro { ir: P::ir, texts: P::texts, handles: P::handles };
+        AnyPipeline { name: P::NAME, digest: P::DIGEST, source }
+    }
+
+    /// The entry of a declaration that this process has compiled. Its parts stay in memory until the process ends.
+    #[doc(hidden)]
+    pub fn compiled(ir: ir::Pipeline, texts: Vec<Text>, handles: Vec<AnyPipeline>) -> AnyPipeline {
+        let (name, digest) = (kebab(&ir.name).leak(), ir.digest());
+        let compiled: &'static Compiled = Box::leak(Box::new(Compiled { ir, texts, handles }));
+        AnyPipeline { name, digest, source: Source::Compiled(compiled) }
+    }
+
+    /// The declaration as data, for the tools above this crate.
+    #[doc(hidden)]
+    pub fn ir(&self) -> ir::Pipeline {
+        match self.source {
+            Source::Macro { ir, .. } => ir(),
+            Source::Compiled(compiled) => compiled.ir.clone(),
+        }
+    }
+
+    /// The CUDA body of each choice of arms; empty for a pipeline that is not emitted yet.
+    pub fn texts(&self) -> &'static [Text] {
+        match self.source {
+            Source::Macro { texts, .. } => texts(),
+            Source::Compiled(compiled) => &compiled.texts,
+        }
+    }
+
+    /// The pipelines whose handles this pipeline reads.
+    pub fn handles(&self) -> Vec<AnyPipeline> {
+        match self.source {
+            Source::Macro { handles, .. } => handles(),
+            Source::Compiled(compiled) => compiled.handles.clone(),
         }
     }
 
     /// Whether the pipeline has CUDA texts.
     pub fn is_emitted(&self) -> bool {
-        !(self.texts)().is_empty()
+        !self.texts().is_empty()
     }
 }
 

@@ -6,6 +6,7 @@
 
 mod awaited;
 mod place;
+mod timed;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,6 +26,7 @@ use crate::Findings;
 use crate::oracle::Differences;
 use awaited::Awaited;
 use place::Place;
+pub use timed::{Crossing, Timed};
 
 /// What no call has written.
 const DIRTY: u8 = 0xa5;
@@ -106,12 +108,19 @@ impl<'a> Declared<'a> {
             disturbed(&idle, &now),
         );
         self.leave_out(group, false)?;
+        findings.merge(self.compared(group, &bound, "")?);
+        Ok(findings)
+    }
+
+    /// What the calls that are bound have left, compared with what they mean; `when` stands behind the name of each.
+    fn compared(&self, group: &Group, bound: &[Bound], when: &str) -> Result<Findings, CallError> {
+        let mut findings = Findings::default();
         for (turn, ranks) in bound.chunks(group.local().len().max(1)).enumerate() {
             let (want, got, mut first) = self.calls[turn].left(group, ranks)?;
             first.extend(compare(&want, &got));
             let compared = want.iter().flat_map(BTreeMap::values).map(|left| left.written.len());
             let (compared, wrong) = (compared.sum::<usize>() as u64, first.len() as u64);
-            let name = format!("{}, call {}", self.emitted.plan.pipeline, turn + 1);
+            let name = format!("{}, call {}{when}", self.emitted.plan.pipeline, turn + 1);
             findings.add(name, Differences { compared, wrong, first });
         }
         Ok(findings)
@@ -525,6 +534,12 @@ impl Call<'_> {
         Ok(found)
     }
 
+    /// What stands in the memory of an output before the call: what the caller brings, or nothing of meaning.
+    fn before(&self, rank: usize, (name, part): (&str, usize), place: &Place) -> Vec<u8> {
+        let brought = self.drawn.ranks[rank].tensors.get(name).and_then(|copies| copies.first());
+        place.written(brought.map(|tensor| &tensor.parts[part].data))
+    }
+
     /// Where a part of a tensor is not what it was, although nothing may write there: an element, or a gap between rows.
     fn changed(
         &self,
@@ -534,8 +549,7 @@ impl Call<'_> {
         bytes: &[u8],
         may_write: impl Fn(usize) -> bool,
     ) -> Option<String> {
-        let brought = self.drawn.ranks[rank].tensors.get(name).and_then(|copies| copies.first());
-        let mut before = place.written(brought.map(|tensor| &tensor.parts[part].data));
+        let mut before = self.before(rank, (name, part), place);
         let left = &self.outcome.ranks[rank][name];
         place.take(&mut before, bytes, &|at| may_write(left.tensor.owner_of(part, at)));
         let at = before.iter().zip(bytes).position(|(before, byte)| before != byte)?;

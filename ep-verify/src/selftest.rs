@@ -35,12 +35,13 @@ use data::{HostData, RankData};
 
 pub(crate) use experts::TEXT as EXPERTS_TEXT;
 pub use floor::FloorTimes;
-pub(crate) use floor::TEXT as FLOOR_TEXT;
+pub(crate) use floor::{Floor, TEXT as FLOOR_TEXT};
 pub use load::Load;
 pub(crate) use load::TEXT as LOAD_TEXT;
 pub(crate) use low_latency::TEXT as LOW_LATENCY_TEXT;
 pub use low_latency::{LowLatency, LowLatencyCase, Way};
 pub use pairs::Turns;
+pub(crate) use timing::time_rounds;
 pub use timing::{Mode, Operation, Percentiles, Repeats, Timing};
 
 /// Bytes that outputs hold before a call: 0xa5a5 is no value that random rows have.
@@ -353,13 +354,13 @@ impl Selftest {
 }
 
 /// Waits until all local ranks are done.
-fn settle(group: &Group) -> Result<(), CallError> {
+pub(crate) fn settle(group: &Group) -> Result<(), CallError> {
     group.local().try_for_each(|rank| group.sync(rank))
 }
 
 /// Calls `body` for every local rank, each on a thread of its own where kernels run by
 /// themselves: a rank that waits for its counts must not keep the next one from launching.
-fn for_each_rank<T: Send>(
+pub(crate) fn for_each_rank<T: Send>(
     group: &Group,
     body: &(dyn Fn(usize) -> Result<T, CallError> + Sync),
 ) -> Result<Vec<T>, CallError> {

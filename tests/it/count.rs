@@ -159,7 +159,7 @@ struct Prepared {
 fn prepare(tokens: usize, experts: usize, build: Build, missing: usize) -> Option<Prepared> {
     let programs = crate::host::programs()?;
     let entry = AnyPipeline::of::<Tallies>();
-    let ir = (entry.ir)();
+    let ir = entry.ir();
     let mut config = Config::new(&ir, Arch::Sm90a);
     let shape = [("ranks", RANKS), ("topk", TOPK), ("experts", experts), ("stripes", STRIPES)];
     for (name, value) in shape {

@@ -39,7 +39,7 @@ pub(crate) fn emitted_entries() -> Vec<AnyPipeline> {
 
 /// `config` with the numbers of `shape`, and the reference for the rest.
 pub(crate) fn shaped(entry: &AnyPipeline, mut config: Config, shape: &Shape) -> Config {
-    for dim in (entry.ir)().dims {
+    for dim in entry.ir().dims {
         if let DimKind::Given { low, .. } = dim.kind {
             let value = shape.iter().chain(REFERENCE).find(|(name, _)| *name == dim.name);
             config.dims.insert(dim.name, value.map_or(low, |(_, value)| *value));
@@ -49,7 +49,7 @@ pub(crate) fn shaped(entry: &AnyPipeline, mut config: Config, shape: &Shape) -> 
 }
 
 fn default_config(entry: &AnyPipeline) -> Config {
-    shaped(entry, Config::new(&(entry.ir)(), Arch::Sm90a), &[])
+    shaped(entry, Config::new(&entry.ir(), Arch::Sm90a), &[])
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn the_pipelines_within_a_node_are_emitted() {
 #[test]
 fn the_embedded_digest_is_that_of_the_rebuilt_ir() {
     for entry in pipelines::ALL {
-        assert_eq!(entry.digest, (entry.ir)().digest(), "{}", entry.name);
+        assert_eq!(entry.digest, entry.ir().digest(), "{}", entry.name);
     }
 }
 
@@ -73,8 +73,9 @@ fn the_embedded_digest_is_that_of_the_rebuilt_ir() {
 fn every_choice_of_arms_has_one_text() {
     for entry in emitted_entries() {
         let choices: Vec<Vec<String>> =
-            (entry.ir)().choices().into_iter().map(|choice| choice.arms).collect();
-        let texts: Vec<Vec<String>> = (entry.texts)()
+            entry.ir().choices().into_iter().map(|choice| choice.arms).collect();
+        let texts: Vec<Vec<String>> = entry
+            .texts()
             .iter()
             .map(|text| text.arms.iter().map(|arm| (*arm).to_owned()).collect())
             .collect();
@@ -103,7 +104,7 @@ fn every_cfg_name_is_used_and_every_used_one_is_listed() {
     let library: String = device::HEADERS.iter().map(|(_, text)| *text).collect();
     let library = constants(&library);
     for entry in emitted_entries() {
-        for text in (entry.texts)() {
+        for text in entry.texts() {
             let mut config = default_config(&entry);
             config.choice.arms = text.arms.iter().map(|arm| (*arm).to_owned()).collect();
             let cuda = entry.emit(&config).expect("the reference shape fits").cuda;
@@ -126,7 +127,7 @@ fn every_cfg_name_is_used_and_every_used_one_is_listed() {
 #[test]
 fn every_name_of_the_library_is_declared_by_an_included_header() {
     for entry in emitted_entries() {
-        for body in (entry.texts)().iter().flat_map(|text| [&text.body, &text.plain]) {
+        for body in entry.texts().iter().flat_map(|text| [&text.body, &text.plain]) {
             let mut included = String::new();
             let mut seen: Vec<&str> = Vec::new();
             body.headers.iter().for_each(|header| include(header, &mut seen, &mut included));
@@ -201,7 +202,7 @@ fn words_of_the_user_take_nothing() {
 #[test]
 fn no_function_gives_what_it_takes() {
     for entry in emitted_entries() {
-        for body in (entry.texts)().iter().flat_map(|text| [&text.body, &text.plain]) {
+        for body in entry.texts().iter().flat_map(|text| [&text.body, &text.plain]) {
             for function in body.text.split("[&](").skip(1) {
                 let Some((params, gives)) = function.split_once(") { return ") else { continue };
                 let name = params.split(' ').next_back().unwrap_or_default();
@@ -236,10 +237,10 @@ fn last_of_path(rest: &str) -> Option<&str> {
 #[test]
 fn the_text_shows_the_declaration() {
     for entry in emitted_entries() {
-        for text in (entry.texts)() {
+        for text in entry.texts() {
             let mut config = default_config(&entry);
             config.choice.arms = text.arms.iter().map(|arm| (*arm).to_owned()).collect();
-            let ir = (entry.ir)().select(&config.choice);
+            let ir = entry.ir().select(&config.choice);
             for role in &ir.roles {
                 let words = format!("role {}", role.name);
                 assert!(text.body.text.contains(&words), "{} {:?}: {words}", entry.name, text.arms);
@@ -263,9 +264,9 @@ fn the_text_shows_the_declaration() {
 fn rows_are_found_with_64_bits() {
     let mut constant = 0;
     for entry in emitted_entries() {
-        let sizes = (entry.ir)().sizes;
+        let sizes = entry.ir().sizes;
         let is_bounded = |name: &str| sizes.iter().any(|it| it.name == name && it.values.is_some());
-        for text in (entry.texts)() {
+        for text in entry.texts() {
             // No bound is known for how many rows there are, and of tokens where the declaration says none.
             let tokens = (!is_bounded("tokens")).then_some("token");
             for index in tokens.into_iter().chain(["row"]) {

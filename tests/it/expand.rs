@@ -44,7 +44,7 @@ impl Shape {
     }
 
     fn emitted(&self, entry: &AnyPipeline) -> Emitted {
-        let ir = (entry.ir)();
+        let ir = entry.ir();
         let mut config = Config::new(&ir, self.arch);
         let numbers = [
             ("ranks", self.ranks),

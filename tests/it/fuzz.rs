@@ -63,7 +63,7 @@ fn names(ir: &Pipeline) -> Vec<String> {
 #[test]
 fn settings_that_nobody_gives() {
     let mut words: Vec<String> =
-        pipelines::ALL.iter().flat_map(|entry| names(&(entry.ir)())).collect();
+        pipelines::ALL.iter().flat_map(|entry| names(&entry.ir())).collect();
     words.extend(
         ["payload=fp8", "via=ring", "mode=cached", "topk_idx=0", "arch", "="].map(str::to_owned),
     );

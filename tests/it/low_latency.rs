@@ -503,7 +503,7 @@ fn who_gives_to_a_dead_rank_alone_misses_it() {
 fn which_pipelines_go_on_without_a_rank() {
     let mut able = BTreeSet::new();
     for entry in emitted_entries() {
-        let ir = (entry.ir)();
+        let ir = entry.ir();
         for choice in ir.choices() {
             let own = Config { choice, leaves_out_absent: true, ..Config::new(&ir, Arch::Sm90a) };
             let emitted = entry.emit(&shaped(&entry, own, &[])).expect("the reference shape fits");
@@ -519,7 +519,7 @@ fn which_pipelines_go_on_without_a_rank() {
 fn what_goes_on_without_a_rank_is_for_groups_that_do() {
     let Some(programs) = crate::host::programs() else { return };
     let entry = AnyPipeline::of::<GiveOn>();
-    let ir = (entry.ir)();
+    let ir = entry.ir();
     let mut config = Config { leaves_out_absent: true, ..Config::new(&ir, Arch::Sm90a) };
     for (name, value) in [("ranks", "3"), ("hidden", "16"), ("rows", "1")] {
         config.set(&ir, name, value).expect("the shape is legal");

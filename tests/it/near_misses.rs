@@ -26,7 +26,7 @@ const EDITS: [(&str, Edit); 10] = [
 fn near_misses_use_as_many_warps() {
     let mut wrong = Vec::new();
     for entry in pipelines::ALL {
-        let whole = (entry.ir)();
+        let whole = entry.ir();
         // Arms change what rows are made of: the first choice has all loops of the others.
         let ir = whole.select(&whole.choices().remove(0));
         let known = Recipe::of(&ir, RuleSet::All);

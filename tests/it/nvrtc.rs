@@ -119,7 +119,7 @@ pub(crate) fn kernel(
 pub(crate) fn choices(arch: Arch) -> Vec<(AnyPipeline, Config)> {
     let mut all = Vec::new();
     for entry in emitted_entries() {
-        let ir = (entry.ir)();
+        let ir = entry.ir();
         for choice in ir.choices() {
             let config = Config { choice, ..Config::new(&ir, arch) };
             let carriers = carriers(&ir.select(&config.choice)).unwrap_or_default();
@@ -172,7 +172,7 @@ fn every_shape_compiles() {
 fn kept(row: &Configuration) -> Kernel {
     let entry = emitted_entries().into_iter().find(|entry| entry.name == row.pipeline);
     let entry = entry.expect("the table names pipelines");
-    let ir = (entry.ir)();
+    let ir = entry.ir();
     let mut config = shaped(&entry, Config::new(&ir, row.arch), &[("max_tokens", 128)]);
     for (name, value) in row.set {
         config.set(&ir, name, value).expect("the row is legal");
@@ -200,7 +200,7 @@ fn optional_tensors_and_tunes_compile() {
     let mut kernels = Vec::new();
     let (mut accepted, mut refused) = (0, 0);
     for (text, (entry, config)) in choices(Arch::Sm90a).into_iter().enumerate() {
-        let ir = (entry.ir)();
+        let ir = entry.ir();
         let config = shaped(&entry, config, &[]);
         let mut bare = config.clone();
         for tensor in ir.tensors.iter().filter(|it| it.optional || it.copies > 1) {
@@ -290,7 +290,7 @@ fn the_ptx_moves_rows_as_the_architecture_can() {
             for text in ptx.split(".entry").skip(1) {
                 waits_before_all_else(text, arch).unwrap_or_else(|why| panic!("{name} {why}"));
             }
-            let ir = (entry.ir)().select(&config.choice);
+            let ir = entry.ir().select(&config.choice);
             let ways = Ways::of(&ir, RuleSet::All);
             let mut uses = ir.roles.iter().map(|role| role_use(&ir, &ways, role));
             let moves = uses.any(|used| used.mover || used.gather);

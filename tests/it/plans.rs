@@ -13,7 +13,7 @@ use crate::emitted::shaped;
 
 /// The plan of `entry` with these names set on top of the reference shape.
 fn planned(entry: &AnyPipeline, arch: Arch, set: &[(&str, &str)]) -> Result<Plan, PlanError> {
-    let ir = (entry.ir)();
+    let ir = entry.ir();
     let mut config = shaped(entry, Config::new(&ir, arch), &[]);
     for (name, value) in set {
         config.set(&ir, name, value)?;
@@ -125,7 +125,7 @@ fn what_carries_rows_is_listed_by_every_channel() {
 #[test]
 fn a_shape_number_without_a_value_is_named() {
     let entry = AnyPipeline::of::<Layout>();
-    let ir = (entry.ir)();
+    let ir = entry.ir();
     let error = plan(&ir, &Config::new(&ir, Arch::Sm90a)).expect_err("no number is given");
     assert_eq!(error.to_string(), "Layout: `ranks` has no value; give it with --set ranks=N");
     assert!(error.is_wrong_use());
@@ -143,7 +143,7 @@ fn derived_numbers_cannot_be_set() {
 #[test]
 fn every_corner_of_the_shape_plans_or_says_why() {
     for entry in crate::emitted::emitted_entries() {
-        let ir = (entry.ir)();
+        let ir = entry.ir();
         for choice in ir.choices() {
             for arch in Arch::ALL {
                 for high in [false, true] {

@@ -85,7 +85,7 @@ fn sums(rank: usize, which: usize) -> Vec<u8> {
 fn check(build: Build, seed: u64) {
     let Some(programs) = crate::host::programs() else { return };
     let entry = AnyPipeline::of::<TwoSums>();
-    let ir = (entry.ir)();
+    let ir = entry.ir();
     let mut config = Config::new(&ir, Arch::Sm90a);
     for (name, value) in [("ranks", RANKS), ("hidden", HIDDEN)] {
         config.set(&ir, name, &value.to_string()).expect("the shape is legal");

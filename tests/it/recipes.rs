@@ -147,8 +147,8 @@ fn a_role_on_one_warp_is_said_wherever_one_looks() {
 fn a_changed_copy_is_not_shown_the_times_of_the_standard_pipeline() {
     let slow =
         || changed(DECODE, "routed(topk_idx[token], peer)", "routed(topk_idx[token + 0], peer)");
-    let copy =
-        AnyPipeline { ir: slow, digest: slow().digest(), ..AnyPipeline::of::<DecodeDispatch>() };
+    let original = AnyPipeline::of::<DecodeDispatch>();
+    let copy = AnyPipeline::compiled(slow(), original.texts().to_vec(), original.handles());
     let times = "measured in CUDA graphs";
     for (entries, line, is_measured) in [
         (&pipelines::ALL[..], "explain decode-dispatch", true),

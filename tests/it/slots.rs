@@ -79,7 +79,7 @@ fn call(backend: &Arc<dyn Backend>, rank: usize, number: usize, ranks: usize, lo
 fn check(ranks: usize, long: usize, build: Build, seed: u64) {
     let Some(programs) = crate::host::programs() else { return };
     let entry = AnyPipeline::of::<Talk>();
-    let ir = (entry.ir)();
+    let ir = entry.ir();
     let mut config = Config::new(&ir, Arch::Sm90a);
     for (name, value) in [("ranks", ranks), ("length", long)] {
         config.set(&ir, name, &value.to_string()).expect("the shape is legal");

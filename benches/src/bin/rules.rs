@@ -103,7 +103,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .chain([RuleSet::None])
         .filter(|rules| *rules != without(RoleRule::Roles));
     let whole = [RuleSet::All, without(RoleRule::Roles), RuleSet::None];
-    let ir = |entry: AnyPipeline| (entry.ir)();
+    let ir = |entry: AnyPipeline| entry.ir();
     let own = |entry| Case { known: vec![ir(entry)], set: &[], rules: steps.clone().collect() };
     let standard = |known, set| Case { known, set, rules: whole.to_vec() };
     let layout = || ir(AnyPipeline::of::<Layout>());

@@ -37,7 +37,7 @@ impl Emit for Rendered {
     fn emit(&self, pipeline: StandardPipeline, config: &Config) -> Result<Emitted, CallError> {
         let config = Config { rules: self.0, ..config.clone() };
         let entry = BuiltIn::entry(pipeline);
-        let ir = (entry.ir)();
+        let ir = entry.ir();
         let plan = plan(&ir, &config).map_err(EmitError::Plan)?;
         let body = render::body_with(&ir.select(&config.choice), self.0);
         let body = body.map_err(|_| EmitError::NoText(entry.name))?;

@@ -1,5 +1,7 @@
 //! What the command line of `bench` asks for.
 
+mod of_pipeline;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -30,6 +32,10 @@ const FEW_TOKENS: usize = 128;
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = crate::problem::PROBLEM_HELP)]
 pub(crate) struct Options {
+    /// A pipeline to time by itself, on inputs drawn from its declaration: calls in a loop and in graphs. Without a
+    /// name, the calls of a buffer are timed
+    #[arg(conflicts_with_all = ["kernels", "low_latency", "routing", "payload", "capacity", "live", "op", "mode", "combine_sms", "remote", "random", "outputs", "kill", "chart", "draw"])]
+    pub(crate) pipeline: Option<String>,
     /// Where calls run; on the host every call is checked and none is timed
     #[arg(long, value_enum, default_value_t = Machine::Gpu)]
     pub(crate) backend: Machine,
@@ -68,6 +74,9 @@ pub(crate) struct Options {
     /// A number of the shape, a variant, or a tune
     #[arg(long, value_name = "NAME=VALUE", value_parser = assignment)]
     set: Vec<(String, String)>,
+    /// Emit every role of the pipeline statement by statement; the results are the same, and kernels are slower
+    #[arg(long, requires = "pipeline")]
+    plain: bool,
     /// Rows that an output holds; the worst case by default
     #[arg(long, value_name = "ROWS", value_parser = count)]
     capacity: Option<usize>,
@@ -233,6 +242,17 @@ impl Options {
         }
     }
 
+    /// How many ranks there are, if the command line says so; takes the number from `set`.
+    fn asked_ranks(&self, set: &mut Vec<(String, String)>) -> Result<Option<usize>, Failure> {
+        let asked = taken(set, "ranks", self.ranks)?;
+        if self.devices.is_some() && asked.is_some() {
+            let what = "`--devices` says how many ranks there are: `ranks` is not set as well";
+            return Err(Failure::WrongUse(what.to_owned()));
+        }
+        let devices = self.devices.as_ref().map(Vec::len);
+        Ok(devices.or(asked.map(|ranks| ranks as usize)))
+    }
+
     /// The tokens of each rank, with each routing.
     fn batches(&self, ranks: usize) -> Result<Vec<Batch>, Failure> {
         let usual = match (self.backend, self.low_latency) {
@@ -282,16 +302,7 @@ impl Options {
         }
         let usual = if on_host { 2 } else { found.max(1) };
         let mut set = self.set.clone();
-        let asked = taken(&mut set, "ranks", self.ranks)?;
-        if self.devices.is_some() && asked.is_some() {
-            let what = "`--devices` says how many ranks there are: `ranks` is not set as well";
-            return Err(Failure::WrongUse(what.to_owned()));
-        }
-        let ranks = match (&self.devices, asked) {
-            (Some(devices), _) => devices.len(),
-            (None, Some(ranks)) => ranks as usize,
-            (None, None) => usual,
-        };
+        let ranks = self.asked_ranks(&mut set)?.unwrap_or(usual);
         let batches = self.batches(ranks)?;
         if let Some(killed) = self.kill.filter(|killed| *killed >= ranks) {
             return Err(Failure::WrongUse(format!("there is no rank {killed} of {ranks}")));

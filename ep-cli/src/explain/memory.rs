@@ -39,7 +39,7 @@ impl BufferMemory {
         given: &[(String, String)],
     ) -> Result<Option<BufferMemory>, Failure> {
         let Some(tokens) = size.tokens.filter(|_| !has_max_tokens(ir)) else { return Ok(None) };
-        if ir.name != (BuiltIn::entry(StandardPipeline::NvlDispatch).ir)().name {
+        if ir.name != BuiltIn::entry(StandardPipeline::NvlDispatch).ir().name {
             let what = format!("{} has no buffer; `--tokens` belongs to nvl-dispatch", ir.name);
             return Err(Failure::WrongUse(what));
         }

@@ -19,7 +19,7 @@ pub(crate) fn hides_helper(name: &Ident) -> Diagnostic {
 /// A file that cannot be read.
 pub(crate) fn cannot_read(at: Span, path: &str, reason: &str) -> Diagnostic {
     Diagnostic::new(at, format!("cannot read `{path}`: {reason}"))
-        .help("name the file relative to the folder of the crate's Cargo.toml")
+        .help("name the file relative to the folder of the crate's Cargo.toml, or of the file that `--declarations` names")
 }
 
 /// A text without the function.

@@ -91,6 +91,8 @@ pub struct Drawing<'a> {
     random: Dice,
     /// The most rows that a size without a range may have.
     rows: i64,
+    /// Whether every size has the most rows that it may have.
+    is_full: bool,
     /// The most rows that outputs hold beyond a size that the device reads.
     spare: i64,
     /// Numbers and arms so far.
@@ -117,6 +119,7 @@ impl<'a> Drawing<'a> {
             functions,
             random: Dice::new(seed),
             rows: 12,
+            is_full: false,
             spare: 0,
             numbers: Numbers::new(),
             arms: BTreeMap::new(),
@@ -175,6 +178,12 @@ impl<'a> Drawing<'a> {
     /// The most rows that a size may have.
     pub fn rows(mut self, most: i64) -> Drawing<'a> {
         self.rows = most;
+        self
+    }
+
+    /// Gives every size the most rows that it may have.
+    pub fn full(mut self) -> Drawing<'a> {
+        self.is_full = true;
         self
     }
 
@@ -371,7 +380,8 @@ impl<'a> Drawing<'a> {
                 return Err(Undrawn::Values { name: name.to_string(), wanted });
             }
         }
-        let sizes: Vec<i64> = drawn.ranks.iter().map(|_| self.random.within(low, high)).collect();
+        let mut rows = || if self.is_full { high - 1 } else { self.random.within(low, high) };
+        let sizes: Vec<i64> = drawn.ranks.iter().map(|_| rows()).collect();
         self.sizes.insert(name.to_string(), sizes.clone());
         Ok(sizes)
     }

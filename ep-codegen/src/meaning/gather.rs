@@ -52,6 +52,14 @@ impl<'p> Instance<'p> {
                 parts.push((*number, message));
             }
         }
+        if channel.kind.traits().offers {
+            let numbers = |number: &i64| parts.iter().any(|(part, _)| part == number);
+            for (_, index, _) in places.iter().filter(|(number, ..)| numbers(number)) {
+                let peer = index.first().copied().unwrap_or(-1);
+                let from = world.peer(channel, self.actor.rank, peer)?;
+                world.count_moved(at, from, self.actor.rank);
+            }
+        }
         for (_, index, position) in &places {
             let beyond: Vec<i64> = position.iter().map(|at| at + i64::from(*at >= 0)).collect();
             self.give_back(world, at, channel, index, &beyond)?;

@@ -262,8 +262,8 @@ impl<'p> Machine<'p> {
         let owned = |sizes: BTreeMap<&str, i64>| {
             sizes.into_iter().map(|(name, rows)| (name.to_string(), rows)).collect()
         };
-        let behind = self.world.behind();
-        Outcome { ranks, behind, sizes: self.world.sizes.into_iter().map(owned).collect() }
+        let (behind, moved) = (self.world.behind(), self.world.moved());
+        Outcome { ranks, behind, moved, sizes: self.world.sizes.into_iter().map(owned).collect() }
     }
 }
 

@@ -139,6 +139,7 @@ impl<'p> Instance<'p> {
         sent.touched = Touched::Nothing;
         // What is sent to a rank that takes no part is gone.
         if world.alive(lane.to) {
+            world.count_moved(lane.channel, lane.from, lane.to);
             let touched = world.channels.push(lane, channel, open, message)?;
             self.actor.sent.entry((lane.channel, index.to_vec())).or_default().touched = touched;
             let readers = world.readers(&lane);
@@ -170,6 +171,7 @@ impl<'p> Instance<'p> {
         let extent = counted.map(|axis| world.shape(&channel.slot[axis])).transpose()?;
         let mut sent = Sent { base: 0, count: 0, position: 0, touched: Touched::Nothing };
         if world.alive(lane.to) {
+            world.count_moved(lane.channel, lane.from, lane.to);
             let to = (lane.channel, lane.to, channel.name.as_str());
             (sent.position, sent.touched) = world.channels.fill(to, key, extent, message)?;
         }

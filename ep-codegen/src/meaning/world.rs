@@ -9,7 +9,7 @@ use super::data::Tensor;
 use super::memory::Memory;
 use super::value::{Parts, form};
 use super::wrong::{Fault, Found};
-use super::{Behind, Problem, Rank, Word};
+use super::{Behind, Moved, Problem, Rank, Word};
 use crate::ir::slots::{shared_axis, shared_sources};
 use crate::ir::{Action, Channel, ElemType, Expr, PeerSet, Pipeline, Role, Share, walk};
 use crate::plan::{eval, parts};
@@ -33,6 +33,8 @@ pub(super) struct World<'p> {
     pub(super) instances: BTreeMap<(usize, usize, Option<i64>), usize>,
     /// What each rank has read behind words, by tensor.
     behind: RefCell<Vec<BTreeMap<String, Vec<Behind>>>>,
+    /// How many messages have moved, by channel, sender and receiver.
+    moved: BTreeMap<(usize, usize, usize), u64>,
 }
 
 impl<'p> World<'p> {
@@ -48,7 +50,24 @@ impl<'p> World<'p> {
             closers: BTreeMap::new(),
             instances: BTreeMap::new(),
             behind: RefCell::new(vec![BTreeMap::new(); problem.ranks.len()]),
+            moved: BTreeMap::new(),
         }
+    }
+
+    /// Counts a message of a channel.
+    pub(super) fn count_moved(&mut self, channel: usize, from: usize, to: usize) {
+        *self.moved.entry((channel, from, to)).or_insert(0) += 1;
+    }
+
+    /// All messages that were counted.
+    pub(super) fn moved(&self) -> Vec<Moved> {
+        let all = self.moved.iter().map(|((channel, from, to), messages)| Moved {
+            channel: self.ir.channels[*channel].name.clone(),
+            from: *from,
+            to: *to,
+            messages: *messages,
+        });
+        all.collect()
     }
 
     /// Notes that a rank has read elements of a tensor once it had waited for words.

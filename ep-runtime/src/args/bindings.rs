@@ -303,7 +303,7 @@ mod tests {
     #[test]
     fn a_tensor_that_is_absent_or_too_narrow_is_refused() {
         let entry = AnyPipeline::of::<Expand>();
-        let ir = (entry.ir)();
+        let ir = entry.ir();
         let mut config = Config::new(&ir, Arch::Sm90a);
         for (name, value) in
             [("ranks", "2"), ("hidden", "64"), ("topk", "2"), ("experts", "8"), ("stripes", "4")]

@@ -32,7 +32,7 @@ impl Programs {
         use StandardPipeline as Standard;
         let make = |pipeline: StandardPipeline, stripes: Option<i64>, room: Room| {
             let config = options.config_of(pipeline, ranks, arch, stripes)?;
-            let (emitted, ir) = (emit.emit(pipeline, &config)?, (BuiltIn::entry(pipeline).ir)());
+            let (emitted, ir) = (emit.emit(pipeline, &config)?, BuiltIn::entry(pipeline).ir());
             options.chosen(pipeline, ranks, stripes, |chosen| {
                 CallProgram::new((&ir, &config), emitted, chosen, room)
             })

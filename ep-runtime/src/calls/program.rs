@@ -46,7 +46,7 @@ impl CallProgram {
         options: &PrepareOptions<'_>,
         room: Room,
     ) -> Result<CallProgram, CallError> {
-        let ir = (entry.ir)();
+        let ir = entry.ir();
         let config = options.config(&ir, group.ranks(), group.backend().arch())?;
         let (carrier, leaves_out_absent) = (group.carrier(), group.leaves_out_absent());
         let config = Config { carrier, leaves_out_absent, ..config };

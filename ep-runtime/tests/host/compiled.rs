@@ -38,7 +38,7 @@ fn the_pipelines_of_the_examples_compile() {
     ];
     for arch in [Arch::Sm80, Arch::Sm90a] {
         for (entry, settings) in &examples {
-            let ir = (entry.ir)();
+            let ir = entry.ir();
             let mut config = Config::new(&ir, arch);
             config.set(&ir, "ranks", "8").unwrap();
             settings.iter().for_each(|(name, value)| config.set(&ir, name, value).unwrap());

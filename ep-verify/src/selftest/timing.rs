@@ -2,6 +2,7 @@
 
 mod clock;
 mod replays;
+mod rounds;
 mod run;
 mod times;
 
@@ -14,6 +15,7 @@ use ep_runtime::error::CallError;
 
 use replays::Replays;
 pub(super) use replays::time_replays;
+pub(crate) use rounds::time_rounds;
 use run::Run;
 pub use times::Percentiles;
 

@@ -169,7 +169,7 @@ impl ByHand {
             assert!(Vec::from_iter(all).iter().any(Result::is_ok), "{name} is set nowhere");
         }
         self.give(&mut drawing, &known);
-        let drawn = drawing.draw(&(self.entry.ir)()).expect("the example is a legal call");
+        let drawn = drawing.draw(&self.entry.ir()).expect("the example is a legal call");
         self.compare(&drawn.run(&functions).expect("the example means something"));
         vec![drawn]
     }
@@ -186,7 +186,7 @@ impl ByHand {
         let known: Vec<&ir::Pipeline> = known.iter().collect();
         let functions = programs.functions(&known).expect("every `cuda fn` is C++");
         let functions = functions.list();
-        let own = (self.entry.ir)();
+        let own = self.entry.ir();
         let mut drawing = Drawing::new(seed, &known, &functions).rows(rows);
         for name in ["ranks", "local_ranks"] {
             drawing = drawing.number(name, ranks);
@@ -302,14 +302,14 @@ impl ByHand {
 /// The pipelines whose handles `entry` needs, and itself.
 fn known(entry: &AnyPipeline) -> Vec<ir::Pipeline> {
     let mut all: Vec<ir::Pipeline> = Vec::new();
-    for handle in (entry.handles)() {
+    for handle in entry.handles() {
         for pipeline in known(&handle) {
             if !all.iter().any(|known| known.name == pipeline.name) {
                 all.push(pipeline);
             }
         }
     }
-    all.push((entry.ir)());
+    all.push(entry.ir());
     all
 }
 

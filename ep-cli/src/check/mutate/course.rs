@@ -97,7 +97,7 @@ pub(in crate::check) fn courses(programs: &Programs) -> Result<Vec<Course>, Fail
     let standard = standard::all().into_iter();
     all.extend(standard.map(|(name, it)| plain(name.to_owned(), What::Standard(Box::new(it)))));
     for entry in ALL.iter().filter(|entry| entry.is_emitted()) {
-        let axes = (entry.ir)().axes;
+        let axes = entry.ir().axes;
         let most_arms = axes.iter().map(|axis| axis.arms.len()).max().unwrap_or_default();
         for turn in 0..most_arms.max(KINDS.len()) {
             let (word, plain, arch) = KINDS[turn % KINDS.len()];
@@ -117,7 +117,7 @@ pub(in crate::check) fn courses(programs: &Programs) -> Result<Vec<Course>, Fail
                 all.push(made(format!("{name} between nodes"), Some(2))?);
             }
         }
-        if carriers(&(entry.ir)()).is_some_and(|all| all.contains(&Transport::Ibgda)) {
+        if carriers(&entry.ir()).is_some_and(|all| all.contains(&Transport::Ibgda)) {
             let set = vec![("network".to_owned(), "ibgda".to_owned())];
             let name = format!("{} through cards", entry.name);
             all.push(Course::declared(entry, (name, set, None), (false, Arch::Sm90a), programs)?);
@@ -141,7 +141,7 @@ pub(in crate::check) fn courses(programs: &Programs) -> Result<Vec<Course>, Fail
 fn spans_nodes(entry: &AnyPipeline) -> bool {
     let is_one =
         |dim: &Dim| dim.name == "nodes" && matches!(dim.kind, DimKind::Given { low: 1, .. });
-    (entry.ir)().dims.iter().any(is_one)
+    entry.ir().dims.iter().any(is_one)
 }
 
 impl Course {
@@ -385,7 +385,7 @@ mod tests {
         assert!(without.iter().any(|it| it.name == "low-latency-combine without a rank"));
         assert!(without.iter().all(|it| it.name.ends_with(" without a rank")));
         for entry in ALL.iter().filter(|entry| entry.is_emitted()) {
-            let ir = (entry.ir)();
+            let ir = entry.ir();
             let arms = |axis: &Axis| {
                 let arm = |arm: &Arm| (axis.name.clone(), arm.name.clone());
                 axis.arms.iter().map(arm).collect::<Vec<_>>()

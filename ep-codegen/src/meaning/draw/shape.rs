@@ -1,10 +1,37 @@
 //! Numbers of drawn calls.
 
 use super::{Drawing, Undrawn};
-use crate::ir::{DimKind, Pipeline};
-use crate::plan::{Config, Numbers, PlanError, resolve};
+use crate::ir::{Dim, DimKind, Pipeline};
+use crate::plan::{Arch, Config, Numbers, PlanError, resolve};
 
 impl Drawing<'_> {
+    /// Fixes what is still open in a pipeline: its first arms, tunes and args at their default, numbers of the shape
+    /// by `number`, and all of its optional tensors.
+    pub fn settle(&mut self, pipeline: &Pipeline, number: &dyn Fn(&Dim) -> i64) {
+        let mut choice = Config::new(pipeline, Arch::Sm90a).choice;
+        for (axis, arm) in pipeline.axes.iter().zip(&mut choice.arms) {
+            let fixed = self.arms.entry(axis.name.clone()).or_insert_with(|| arm.clone());
+            if axis.arms.iter().any(|own| own.name == *fixed) {
+                arm.clone_from(fixed);
+            }
+        }
+        for dim in &pipeline.dims {
+            if matches!(dim.kind, DimKind::Given { .. }) {
+                self.numbers.entry(dim.name.clone()).or_insert_with(|| number(dim));
+            }
+        }
+        let Pipeline { tunes, args, tensors, .. } = pipeline.select(&choice);
+        for tune in tunes {
+            self.numbers.entry(tune.name).or_insert(tune.default);
+        }
+        for arg in args {
+            self.args.entry(arg.name).or_insert(arg.default);
+        }
+        for tensor in tensors {
+            self.copies.entry(tensor.name).or_insert(tensor.copies);
+        }
+    }
+
     /// Numbers of a legal shape: those that are fixed, others small.
     pub(super) fn shape(&mut self, ir: &Pipeline, config: &mut Config) -> Result<Numbers, Undrawn> {
         const TRIES: usize = 50;

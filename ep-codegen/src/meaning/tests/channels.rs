@@ -92,6 +92,11 @@ fn check_rows(outcome: &Outcome, rank: usize) {
     };
     assert_eq!(reals(outcome, rank, "out"), rows.iter().flat_map(row).collect::<Vec<f32>>());
     assert!(outcome.ranks[rank].values().all(|left| left.open.is_empty()));
+    for from in 0..RANKS {
+        let comes = outcome.moved.iter().filter(|it| (it.from, it.to) == (from, rank));
+        let sent = rows.iter().filter(|(sender, _)| *sender == from).count() as u64;
+        assert_eq!(comes.map(|it| it.messages).sum::<u64>(), sent, "{:?}", outcome.moved);
+    }
 }
 
 fn rings(depth: &str) -> Case {
@@ -265,6 +270,9 @@ fn parts_are_added_in_order_and_rounded_once() {
     assert_eq!(reals(&outcome, 0, "sums"), [258.0, 1.5]);
     assert_eq!(reals(&outcome, 0, "weights"), [0.25, 0.0]);
     assert_eq!(reals(&outcome, 0, "scaled"), [131.0, 0.0]);
+    let pulled = outcome.moved.iter().map(|it| (it.channel.as_str(), it.from, it.to, it.messages));
+    let want = [(0, 0), (0, 1), (1, 0), (1, 1)].map(|(from, to)| ("parts", from, to, 1));
+    assert_eq!(Vec::from_iter(pulled), want);
 }
 
 #[test]

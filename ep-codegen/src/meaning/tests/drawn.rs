@@ -74,6 +74,24 @@ fn a_chain_shares_what_has_one_name() {
 }
 
 #[test]
+fn full_sizes_have_the_most_rows() {
+    let all = lowered(
+        "pipeline P {
+            shape { ranks: 1..=8, most: 1..=40 }
+            size free; size few in 3..=5; size bound in 0..=most;
+            output o: i32[1];
+            role R on block 0 { store o[0] = free + few + bound; }
+        }",
+    );
+    let functions = BTreeMap::new();
+    let drawing = Drawing::new(1, &[], &functions).number("ranks", 2).number("most", 30);
+    let drawn = drawing.rows(20).full().draw(&all[0]).unwrap_or_else(|error| panic!("{error}"));
+    for rank in &drawn.ranks {
+        assert_eq!(["free", "few", "bound"].map(|size| rank.sizes[size]), [20, 5, 20]);
+    }
+}
+
+#[test]
 fn what_cannot_be_drawn_is_said() {
     let all = lowered(CHAIN);
     let functions = BTreeMap::new();

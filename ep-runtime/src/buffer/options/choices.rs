@@ -40,7 +40,7 @@ impl BufferOptions {
         arch: Arch,
         stripes: Option<i64>,
     ) -> Result<Config, CallError> {
-        let ir = (BuiltIn::entry(pipeline).ir)();
+        let ir = BuiltIn::entry(pipeline).ir();
         let mut config =
             self.chosen(pipeline, ranks, stripes, |chosen| chosen.config(&ir, ranks, arch))?;
         // Every call says them, and a kernel has to run with the least of each.

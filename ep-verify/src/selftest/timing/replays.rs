@@ -8,6 +8,7 @@ use ep_runtime::graph::Graph;
 use ep_runtime::group::Group;
 
 use super::clock::{Clock, with_clocks};
+use super::rounds::in_a_row;
 use super::times::{Across, RankTimes, Times, median};
 use super::{Left, Mode, Operation, RankCalls, Repeats};
 use crate::findings::Findings;
@@ -161,7 +162,7 @@ pub(in crate::selftest) fn time_replays(
     let ranks = with_clocks(group, marks, &|clock| {
         let graph = graphs[group.local_index(clock.rank)?];
         let mut times = match mode {
-            Mode::Loop => in_a_row(graph, clock, rounds)?,
+            Mode::Loop => in_a_row(clock, rounds, &|| replay(graph, clock))?,
             Mode::Iso => apart(graph, clock, rounds)?,
         };
         times.drain(..warmup);
@@ -172,18 +173,6 @@ pub(in crate::selftest) fn time_replays(
     let mut times = Times::of(group.backend().as_ref(), &ranks, across)?;
     times.device = times.device.of_one(calls);
     Ok(Some(times))
-}
-
-/// Replays one behind another: the time from the end of each to the end of the next.
-fn in_a_row(graph: &Graph, clock: &Clock<'_>, rounds: usize) -> Result<Vec<Duration>, CallError> {
-    clock.begin(1)?;
-    // Behind the gate nothing completes, and the queue of a stream holds only so much.
-    clock.open(1)?;
-    for round in 1..=rounds {
-        replay(graph, clock)?;
-        clock.mark(round)?;
-    }
-    clock.periods()
 }
 
 /// Replays that begin when all ranks have met.

@@ -49,22 +49,25 @@ pub(super) enum Across {
     Slowest,
     /// The one in the middle. Of an even number the slower one.
     Median,
+    /// The one whose own rounds are the slowest.
+    SlowestRank,
 }
 
 impl Across {
     fn choose(self, times: Vec<Duration>) -> Duration {
         match self {
-            Across::Slowest => times.into_iter().max().unwrap_or_default(),
+            Across::Slowest | Across::SlowestRank => times.into_iter().max().unwrap_or_default(),
             Across::Median => median(times),
         }
     }
 
     /// What the clocks of the local ranks show together.
     fn local(self, ranks: &[RankTimes]) -> Percentiles {
-        if self == Across::Median {
+        if self != Across::Slowest {
             let own = ranks.iter().map(|own| Percentiles::of(own.rounds.clone()));
             let own: Vec<Percentiles> = own.collect();
-            let of = |part: fn(&Percentiles) -> Duration| median(own.iter().map(part).collect());
+            let of =
+                |part: fn(&Percentiles) -> Duration| self.choose(own.iter().map(part).collect());
             return Percentiles {
                 p50: of(|it| it.p50),
                 p95: of(|it| it.p95),
@@ -146,5 +149,6 @@ mod tests {
         assert_eq!(Across::Slowest.local(&ranks).p50, Duration::from_micros(8));
         assert_eq!(Across::Median.local(&ranks).p50, Duration::from_micros(2));
         assert_eq!(Across::Median.local(&ranks[..2]).p50, Duration::from_micros(2));
+        assert_eq!(Across::SlowestRank.local(&ranks).p50, Duration::from_micros(3));
     }
 }
