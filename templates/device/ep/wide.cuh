@@ -201,56 +201,70 @@ struct WideParts {
     }
 };
 
+/// `body(i, parts)` for `kAhead` stretches of a row from `base` on, whose loads are all under way at once; warp.
+template <int kAhead, class Stretch, class T, int kParts, class Parts, class Body>
+__device__ __forceinline__ void for_stretches(const Parts& parts, const T* const (&rows)[kParts], int base, int count,
+                                              Body body) {
+    constexpr int kTurn = kLanes * kWide;
+    const int first = base + lane_index() * kWide;
+    Wide<T> values[kAhead][kParts];
+    bool whole = first + (kAhead - 1) * kTurn + kWide <= count;
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) whole = whole && is_whole(rows[part] + first);
+    // One branch for all of them, as above.
+    if (whole) {
+#pragma unroll
+        for (int k = 0; k < kAhead * kParts; ++k) {
+            const T* row = rows[k % kParts];
+            if (row == nullptr) continue;
+            const T* at = row + first + k / kParts * kTurn;
+            values[k / kParts][k % kParts] = *reinterpret_cast<const Wide<T>*>(at);
+        }
+    } else {
+#pragma unroll
+        for (int k = 0; k < kAhead * kParts; ++k) {
+            const T* row = rows[k % kParts];
+            if (row == nullptr) continue;
+            values[k / kParts][k % kParts] = get_wide<T>(row, first + k / kParts * kTurn, count);
+        }
+    }
+#pragma unroll
+    for (int a = 0; a < kAhead; ++a) {
+        Stretch stretch{parts, first + a * kTurn, count, rows, {}};
+#pragma unroll
+        for (int part = 0; part < kParts; ++part) stretch.values[part] = values[a][part];
+        body(stretch.i, stretch);
+    }
+}
+
 /// Calls `body(i, parts)` for all stretches of a row from `from` up to `to`, eight values a lane from `i` on; the row has
 /// `count`. About eight loads of a lane are under way at once; warp.
 template <class T, int kParts, class Parts, class Body>
 __device__ __forceinline__ void for_wide_parts(const Parts& parts, int from, int to, int count, Body body) {
     using Stretch = WideParts<T, kParts, Parts>;
     constexpr int kTurn = kLanes * kWide;
-    const int lane = lane_index() * kWide;
     if constexpr (Stretch::kMany) {
+        const int lane = lane_index() * kWide;
 #pragma unroll 1
         for (int base = from; base < to; base += kTurn) {
             body(base + lane, Stretch{parts, base + lane, count, nullptr, {}});
         }
     } else {
-        constexpr int kAhead = kPartsAhead / kParts;
+        constexpr int kMost = kPartsAhead / kParts, kSome = kMost > 2 ? 2 : 1;
         const T* rows[kParts];
 #pragma unroll
         for (int part = 0; part < kParts; ++part) rows[part] = reinterpret_cast<const T*>(parts.row(part));
+        int base = from;
 #pragma unroll 1
-        for (int base = from; base < to; base += kAhead * kTurn) {
-            Wide<T> values[kAhead][kParts];
-            bool whole = base + kAhead * kTurn <= (to < count ? to : count);
-#pragma unroll
-            for (int part = 0; part < kParts; ++part) whole = whole && is_whole(rows[part] + base + lane);
-            // One branch for all of them, as above.
-            if (whole) {
-#pragma unroll
-                for (int k = 0; k < kAhead * kParts; ++k) {
-                    const T* row = rows[k % kParts];
-                    if (row == nullptr) continue;
-                    const T* at = row + base + k / kParts * kTurn + lane;
-                    values[k / kParts][k % kParts] = *reinterpret_cast<const Wide<T>*>(at);
-                }
-            } else {
-#pragma unroll
-                for (int k = 0; k < kAhead * kParts; ++k) {
-                    const T* row = rows[k % kParts];
-                    if (row == nullptr) continue;
-                    const int i = base + k / kParts * kTurn + lane;
-                    values[k / kParts][k % kParts] = get_wide<T>(row, i, count);
-                }
-            }
-#pragma unroll
-            for (int a = 0; a < kAhead; ++a) {
-                if (base + a * kTurn >= to) continue;
-                Stretch stretch{parts, base + a * kTurn + lane, count, rows, {}};
-#pragma unroll
-                for (int part = 0; part < kParts; ++part) stretch.values[part] = values[a][part];
-                body(stretch.i, stretch);
-            }
+        for (; base + (kMost - 1) * kTurn < to; base += kMost * kTurn) {
+            for_stretches<kMost, Stretch>(parts, rows, base, count, body);
         }
+#pragma unroll 1
+        for (; base + (kSome - 1) * kTurn < to; base += kSome * kTurn) {
+            for_stretches<kSome, Stretch>(parts, rows, base, count, body);
+        }
+#pragma unroll 1
+        for (; base < to; base += kTurn) for_stretches<1, Stretch>(parts, rows, base, count, body);
     }
 }
 

@@ -109,7 +109,7 @@ fn a_row_is_added_up_by_several_warps() {
     let shapes = [(1, 16), (8, 256), (9, 264), (20, 2304), (32, 8)];
     let shapes = shapes.map(|(topk, hidden)| [("topk", topk), ("hidden", hidden)]);
     let shapes = shapes.each_ref().map(|it| &it[..]);
-    agrees(GATHER, &shapes, &["unit / Cfg::Sum::kSlices", "ep::for_wide_parts<"]);
+    agrees(GATHER, &shapes, &["ep::row_of_slice(", "ep::for_wide_parts<"]);
 }
 
 /// Whether a warp sends all messages of a token.

@@ -5,6 +5,7 @@
 //! no order is lost by it: which warp sends what first is nobody's matter there, and who reads a slot gives nothing
 //! back.
 
+use super::local_rows::slices_of;
 use crate::ir::{BinaryOp, Elem};
 use crate::schedule::RoleLowering;
 use crate::schedule::library::ep;
@@ -27,15 +28,15 @@ pub(in crate::schedule) fn rewrite(
     }
     let mut slices = false;
     let one = |step: Step| {
-        let Step::Loop(repeat) = &step else { return step };
+        let Step::Loop(repeat) = &step else { return vec![step] };
         if let Some(messages) = messages(role, repeat) {
-            return Step::Loop(messages);
+            return vec![Step::Loop(messages)];
         }
-        let Some(sliced) = sliced(role, repeat) else { return step };
+        let Some(sliced) = sliced(role, repeat) else { return vec![step] };
         slices = true;
-        Step::Loop(sliced)
+        sliced
     };
-    let steps = steps.into_iter().map(one).collect();
+    let steps = steps.into_iter().flat_map(one).collect();
     (steps, slices)
 }
 
@@ -73,8 +74,8 @@ pub(super) fn taken_apart(unit: &Term, parts: &Term, names: [&str; 2], elem: &El
     [Step::Let { name: own, value: row }, Step::Let { name: other, value: part }]
 }
 
-/// A gather whose turns are slices of a token's row.
-fn sliced(role: &mut RoleLowering<'_>, tokens: &Loop) -> Option<Loop> {
+/// A gather whose turns are slices of a token's row, as many as there are warps for.
+fn sliced(role: &mut RoleLowering<'_>, tokens: &Loop) -> Option<Vec<Step>> {
     let (Step::If { condition, body }, before) = tokens.body.split_last()? else { return None };
     let (Step::Do(close), rows) = body.split_last()? else { return None };
     let is_method = |term: &Term, name: &str| matches!(&term.node, Node::Call(function, _) if function.is_method(name));
@@ -90,9 +91,11 @@ fn sliced(role: &mut RoleLowering<'_>, tokens: &Loop) -> Option<Loop> {
     {
         return None;
     }
-    let slices = most_slices(role);
+    let (slices, found) = slices_of(role, &tokens.to);
+    let (count, ahead) = found?;
     let slice = role.names.fresh("slice");
-    let (binder, mut steps, to) = divided(role, tokens, &slice, &slices)?;
+    let counted = Loop { to: count, ..tokens.clone() };
+    let (binder, mut steps, to) = divided(role, &counted, &slice, &slices)?;
     let cut = |step: &Step| match step {
         Step::Loop(row) => Step::Loop(sliced_row(row, &slice, &slices)),
         step => step.clone(),
@@ -101,7 +104,8 @@ fn sliced(role: &mut RoleLowering<'_>, tokens: &Loop) -> Option<Loop> {
     body.push(Step::Do(close.clone()));
     steps.extend(before.iter().cloned());
     steps.push(Step::If { condition: condition.clone(), body });
-    Some(Loop { binder, to, body: steps, ..tokens.clone() })
+    let dealt = Step::Loop(Loop { binder, to, body: steps, ..tokens.clone() });
+    Some(ahead.into_iter().chain([dealt]).collect())
 }
 
 /// The most slices of a row.

@@ -117,7 +117,10 @@ impl Parts {
 
 /// How many slices each of so many rows is cut into, as many as there are warps for; and the rows under a name, with
 /// the steps that find out both.
-fn slices_of(role: &mut RoleLowering<'_>, rows: &Term) -> (Term, Option<(Term, [Step; 2])>) {
+pub(super) fn slices_of(
+    role: &mut RoleLowering<'_>,
+    rows: &Term,
+) -> (Term, Option<(Term, [Step; 2])>) {
     let name = role.names.fresh("rows");
     let count = Term { range: rows.range, ..Term::name(&name, rows.elem.clone()) };
     let all = Step::Let { name, value: rows.clone() };
