@@ -9,12 +9,13 @@
 use proc_macro2::TokenStream;
 use quote::{format_ident, quote};
 
-use crate::ast::{Excerpt, File, Item, Pipeline, Stmt, StmtKind, TokenRange, Uses};
+use crate::ast::{Excerpt, File, Item, Origin, Pipeline, Stmt, StmtKind, TokenRange, Uses};
 use crate::calls::{self, Calls};
 use crate::check::check;
 use crate::cuda_fn::{self, ReadFile};
 use crate::diagnostics::form::{no_cuda, no_cuda_form};
 use crate::diagnostics::{Diagnostic, Diagnostics, one_warp};
+use crate::fragments;
 use crate::ir::{self, Embed};
 use crate::lower::lower;
 use crate::plan::{Body, kebab, snake};
@@ -26,6 +27,7 @@ use crate::syntax::parse;
 pub fn expand(tokens: TokenStream, load: ReadFile) -> TokenStream {
     let (file, made, errors) = compile(tokens, load);
     let mut out = errors.to_tokens();
+    out.extend(included(file.files.iter().map(|named| named.path.as_str())));
     for (index, pipeline) in file.pipelines.iter().enumerate() {
         // What is only not emitted has types all the same: rustc finds no fault with who calls it.
         match made.get(index) {
@@ -65,7 +67,7 @@ impl Made {
     fn nothing(pipeline: &Pipeline) -> Made {
         let bare = Pipeline { items: Vec::new(), ..pipeline.clone() };
         Made {
-            ir: lower(&File { pipelines: Vec::new() }, &bare),
+            ir: lower(&File::default(), &bare),
             texts: Vec::new(),
             slow: Vec::new(),
             is_whole: false,
@@ -77,6 +79,9 @@ impl Made {
 fn compile(tokens: TokenStream, load: ReadFile) -> (File, Vec<Made>, Diagnostics) {
     let (mut file, mut errors) = parse(tokens);
     if errors.is_empty() {
+        fragments::expand(&mut file, load, &mut errors);
+    }
+    if errors.is_empty() {
         cuda_fn::load(&mut file, load, &mut errors);
         errors.extend(check(&file));
     }
@@ -85,6 +90,7 @@ fn compile(tokens: TokenStream, load: ReadFile) -> (File, Vec<Made>, Diagnostics
         let all = file.pipelines.iter();
         made.extend(all.map(|pipeline| make(&file, pipeline, &mut errors)));
     }
+    errors.trace(&file.origins);
     (file, made, errors)
 }
 
@@ -127,9 +133,12 @@ fn texts(ir: &ir::Pipeline) -> Result<(Vec<Text>, Vec<Warning>), RenderError> {
 }
 
 /// The warning at its statement.
-fn warning(pipeline: &Pipeline, Warning { at, sentence }: &Warning) -> TokenStream {
+fn warning(file: &File, pipeline: &Pipeline, Warning { at, sentence }: &Warning) -> TokenStream {
     let place = Statements { pipeline }.find(&pipeline.items, at);
-    one_warp(place.unwrap_or(TokenRange::from(&pipeline.name)), sentence)
+    let place = place.unwrap_or(TokenRange::from(&pipeline.name));
+    let from = Origin::of(place, &file.origins).into_iter().map(|(_, origin)| origin.to_string());
+    let sentences: Vec<String> = [sentence.clone()].into_iter().chain(from).collect();
+    one_warp(place, &sentences.join("; "))
 }
 
 fn refusal(pipeline: &Pipeline, refused: &Refusal) -> Diagnostic {
@@ -186,7 +195,7 @@ impl Statements<'_> {
 fn items(file: &File, pipeline: &Pipeline, made: &Made) -> TokenStream {
     let ir = &made.ir;
     let (vis, name) = (&pipeline.vis, &pipeline.name);
-    let module = format_ident!("{}", snake(&ir.name), span = name.span());
+    let module = format_ident!("{}", snake(&ir.name), span = name.span().token);
     let kebab = kebab(&ir.name);
     let digest = ir.digest();
     let build = ir.embed();
@@ -202,9 +211,10 @@ fn items(file: &File, pipeline: &Pipeline, made: &Made) -> TokenStream {
         let (body, plain) = (embedded(body), embedded(plain));
         quote!(::ep_runtime::__private::Text { arms: &[#(#arms),*], body: #body, plain: #plain })
     });
-    let slow = made.slow.iter().map(|it| warning(pipeline, it));
+    let slow = made.slow.iter().map(|it| warning(file, pipeline, it));
     let mut files = Vec::new();
     cuda_fn::files(&pipeline.items, &mut files);
+    let included = included(files);
     quote! {
         #(#[doc = #doc])*
         #[derive(Debug, Clone, Copy, Default)]
@@ -239,11 +249,18 @@ fn items(file: &File, pipeline: &Pipeline, made: &Made) -> TokenStream {
         #functions
         #(#slow)*
 
-        // A change of these files must expand the macro again; rustc tracks what it includes.
+        #included
+        #uses
+    }
+}
+
+/// A change of these files must expand the macro again; rustc tracks what it includes.
+fn included<'a>(files: impl IntoIterator<Item = &'a str>) -> TokenStream {
+    let files = files.into_iter();
+    quote! {
         #(const _: &str = ::std::include_str!(::std::concat!(
             ::std::env!("CARGO_MANIFEST_DIR"), "/", #files
         ));)*
-        #uses
     }
 }
 

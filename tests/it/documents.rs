@@ -138,6 +138,7 @@ fn the_reference_has_every_word_of_the_language() {
     let text = read("docs/dsl.md");
     let found = words(&text);
     let tables = [
+        keywords::BLOCK.to_vec(),
         keywords::ITEMS.to_vec(),
         keywords::STATEMENTS.to_vec(),
         keywords::ELEMS.to_vec(),
@@ -145,6 +146,7 @@ fn the_reference_has_every_word_of_the_language() {
         keywords::CHANNEL_KINDS.iter().map(|(word, _)| *word).collect(),
         keywords::TRANSPORTS.iter().map(|(word, _)| *word).collect(),
         keywords::PEER_SETS.iter().map(|(word, _)| *word).collect(),
+        keywords::PARAM_KINDS.iter().map(|(word, _)| *word).collect(),
     ];
     for word in tables.concat() {
         assert!(found.contains(word), "docs/dsl.md does not know `{word}`");
