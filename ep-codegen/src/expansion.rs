@@ -1,4 +1,4 @@
-//! The whole compiler as the macro runs it: parse, check, lower, render, and the Rust that a
+//! The whole compiler as the macro runs it: parse, expand fragments, check, lower, render, and the Rust that a
 //! `pipeline!` block becomes.
 //!
 //! A pipeline `NvlDispatch` becomes a unit struct of that name, which implements
@@ -23,7 +23,7 @@ use crate::render::{self, RenderError};
 use crate::schedule::{self, Constant, Refusal, RuleSet, Warning};
 use crate::syntax::parse;
 
-/// Expands a `pipeline!` block. `load` reads the files of `cuda fn .. from "file"`.
+/// Expands a `pipeline!` block. `load` reads the files of `cuda fn .. from "file"` and of fragments.
 pub fn expand(tokens: TokenStream, load: ReadFile) -> TokenStream {
     let (file, made, errors) = compile(tokens, load);
     let mut out = errors.to_tokens();
