@@ -3,6 +3,7 @@
 use super::expand;
 use super::known::{Known, STANDARD};
 use crate::ast::{File, Item, Stmt, StmtKind};
+use crate::check::check;
 use crate::diagnostics::Diagnostics;
 use crate::syntax::{parse, reprint};
 
@@ -280,4 +281,26 @@ fn fragments_have_two_sorts() {
         errors(source, &[]),
         ["`f` is a fragment of statements", "`g` is a fragment of declarations"]
     );
+}
+
+/// One `if` may write what its own `else` writes, not what the `else` of another one does.
+#[test]
+fn conditions_of_a_fragment_are_told_apart() {
+    let said = |other: &str, last: &str| {
+        let source = format!(
+            "fragment both(a: value, b: value, to: tensor) {{
+                if a {{ store to[0] = 1; }} else {{ store to[{other}] = 2; }}
+                if b {{ store to[1] = 3; }} else {{ store to[{last}] = 4; }}
+            }}
+            pipeline P {{
+                shape {{ ranks: 1..=8 }} input x: i32[8]; output y: i32[8];
+                role R on block 0, 1 warps {{ both(x[0] > 0, x[1] > 0, y); }}
+            }}"
+        );
+        let (file, _) = expanded(&source, &[]);
+        let errors = check(&file);
+        errors.sorted().iter().map(|error| error.message().to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(said("0", "1"), [""; 0]);
+    assert_eq!(said("2", "0"), ["`y` is stored twice"]);
 }
