@@ -160,28 +160,28 @@ __device__ __forceinline__ void dispatch_tables(const Args& args, Smem& smem, ep
     const int me = args.group.rank;
     const int tokens = ep::rows_of(args.tokens, args.tokens_from);
     ep::RouteCounts<Cfg::Counts, Cfg::Dispatch> counts(team, smem.routes);
-    // +47  for peer in ranks
-    // +48  record tokens_per_rank[peer] = sum(token in tokens: routed(topk_idx[token], peer) as
+    // +43  for peer in ranks
+    // +43  record tokens_per_rank[peer] = sum(token in tokens: routed(topk_idx[token], peer) as
     //     i32)
     for (int i = team.index() * ep::kLanes + team.lane; i < Cfg::kRanks && !team.stopped;
         i += team.count() * ep::kLanes) {
         args.tokens_per_rank[i] = smem.routes.tokens_to(i, tokens);
     }
     __syncwarp();
-    // +50  for expert in experts
-    // +51  record tokens_per_expert[expert] = sum(token in tokens: sum(choice in topk:
+    // +43  for expert in experts
+    // +43  record tokens_per_expert[expert] = sum(token in tokens: sum(choice in topk:
     //     (topk_idx[token, choice] == expert) as i32))
     for (int i = team.index() * ep::kLanes + team.lane; i < Cfg::kExperts && !team.stopped;
         i += team.count() * ep::kLanes) {
         args.tokens_per_expert[i] = smem.routes.chosen[i];
     }
     __syncwarp();
-    // +57  await counts
-    // W1: takes messages of counts, from Dispatch +55
+    // +43  await counts
+    // W1: takes messages of counts, from Dispatch +43
     counts.await();
-    // +58  for dest in ranks
+    // +43  for dest in ranks
     for (int dest = team.index(); dest < Cfg::kRanks && !team.stopped; dest += team.count()) {
-        // +59  record rank_prefix[source, dest] = prefix_sum(source in ranks:
+        // +43  record rank_prefix[source, dest] = prefix_sum(source in ranks:
         //     counts[source].per_rank[dest])
         ep::prefix_sum_and_total(Cfg::kRanks,
             [&](int source) {
@@ -191,10 +191,10 @@ __device__ __forceinline__ void dispatch_tables(const Args& args, Smem& smem, ep
                 args.rank_prefix[source * Cfg::kRanks + dest] = sum;
         });
     }
-    // +61  for expert in local_experts
+    // +47  for expert in local_experts
     for (int expert = team.index() * ep::kLanes + team.lane;
         expert < Cfg::kLocalExperts && !team.stopped; expert += team.count() * ep::kLanes) {
-        // +62  record recv_per_expert[expert] = align(sum(source in ranks:
+        // +48  record recv_per_expert[expert] = align(sum(source in ranks:
         //     counts[source].per_expert[expert]), alignment)
         ep::i64 sum = 0LL;
         for (int source = 0; source < Cfg::kRanks; ++source) {
@@ -202,7 +202,7 @@ __device__ __forceinline__ void dispatch_tables(const Args& args, Smem& smem, ep
         }
         args.recv_per_expert[expert] =
             static_cast<ep::i32>(ep::align(sum, ep::i64{args.alignment}));
-        // +63  store received_per_expert[expert] = align(sum(source in ranks:
+        // +49  store received_per_expert[expert] = align(sum(source in ranks:
         //     counts[source].per_expert[expert]), alignment)
         if (args.received_per_expert != nullptr) {
             ep::i64 sum_2 = 0LL;
@@ -216,7 +216,7 @@ __device__ __forceinline__ void dispatch_tables(const Args& args, Smem& smem, ep
     }
     __syncwarp();
     ep::in_last_warp(team, [&] {
-        // +65  store received[0] = sum(source in ranks: counts[source].per_rank[me])
+        // +51  store received[0] = sum(source in ranks: counts[source].per_rank[me])
         if (args.received != nullptr) {
             ep::i64 sum = 0LL;
             for (int source = 0; source < Cfg::kRanks; ++source) {
@@ -235,10 +235,10 @@ __device__ __forceinline__ void dispatch(const Args& args, Smem& smem, ep::Team&
     ep::Mover<Cfg::Dispatch> mover(smem.dispatch[team.warp], team);
     ep::SlotChannel<Cfg::Counts> counts(team);
     ep::OnceOut<Cfg::Rows, Cfg::Dispatch> rows(team, mover, smem.routes, tokens);
-    // +54  for peer in ranks
-    // +55  push counts[peer] { per_rank: tokens_per_rank, per_expert: owned(tokens_per_expert,
+    // +43  for peer in ranks (2)
+    // +43  push counts[peer] { per_rank: tokens_per_rank, per_expert: owned(tokens_per_expert,
     //     peer) }
-    // W1: publishes messages of counts, for Dispatch +57
+    // W1: publishes messages of counts, for Dispatch +43
     if (team.block == 0) {
         for (int peer = team.warp; peer < Cfg::kRanks && !team.stopped; peer += team.warps) {
             ep::put<ep::i32>(counts.to(peer) + Cfg::Totals::kPerRank, Cfg::Totals::kPerRankCount,
@@ -257,20 +257,20 @@ __device__ __forceinline__ void dispatch(const Args& args, Smem& smem, ep::Team&
     }
     // The first row is loaded while the counts travel.
     rows.ask([&](int token) { return &args.x[token * args.x_stride]; });
-    // +66  for token in tokens
-    // +67  for peer in ranks where routed(topk_idx[token], peer)
+    // +52  for token in tokens
+    // +53  for peer in ranks where routed(topk_idx[token], peer)
     rows.for_tokens(
-        // +57  await counts
-        // W1: takes messages of counts, from Dispatch +55
+        // +43  await counts
+        // W1: takes messages of counts, from Dispatch +43
         [&](int source, int peer) {
             return ep::word_of(counts.from(source) + Cfg::Totals::kPerRank, peer);
         },
         [&](int token) { return &args.x[token * args.x_stride]; },
         [&](int token, char* record) {
-            // +68  push rows[peer] at rank_prefix[me, peer] { x: x[token], src: token, experts:
+            // +54  push rows[peer] at rank_prefix[me, peer] { x: x[token], src: token, experts:
             //     topk_idx[token], weights: topk_weights[token] }
-            // W2: takes credit of rows, from Dispatch +79
-            // W3: publishes messages of rows, for Dispatch +79
+            // W2: takes credit of rows, from Dispatch +65
+            // W3: publishes messages of rows, for Dispatch +65
             const auto x_scale_field = ep::ask<float, Cfg::Token::kXScaleCount>([&](int i) {
                 return args.x_scale[token * args.x_scale_stride + i * args.x_scale_block_stride];
             });
@@ -288,7 +288,7 @@ __device__ __forceinline__ void dispatch(const Args& args, Smem& smem, ep::Team&
             weights_field.put(record + Cfg::Token::kWeights);
         },
         [&](int token, int peer, bool match, int position) {
-            // +71  record send_row[token, peer] = rows[peer].position
+            // +57  record send_row[token, peer] = rows[peer].position
             args.send_row[ep::i64{token} * Cfg::kRanks + peer] = ep::recorded(match, position);
     });
     // The last block sends no rows, if it is not the only one.
@@ -301,9 +301,9 @@ __device__ __forceinline__ void dispatch(const Args& args, Smem& smem, ep::Team&
     rows_in.open([&](int source) {
         return ep::word_of(counts.from(source) + Cfg::Totals::kPerRank, me);
     });
-    // +79  for message in rows
-    // W2: publishes credit of rows, for Dispatch +68
-    // W3: takes messages of rows, from Dispatch +68
+    // +65  for message in rows
+    // W2: publishes credit of rows, for Dispatch +54
+    // W3: takes messages of rows, from Dispatch +54
     rows_in.for_messages([&](const ep::OnceMessage& message) {
         const auto x_scale_field =
             message.ask<float, Cfg::Token::kXScaleCount>(Cfg::Token::kXScale);
@@ -312,15 +312,15 @@ __device__ __forceinline__ void dispatch(const Args& args, Smem& smem, ep::Team&
             message.ask<ep::i32, Cfg::Token::kExpertsCount>(Cfg::Token::kExperts);
         const auto weights_field =
             message.ask<float, Cfg::Token::kWeightsCount>(Cfg::Token::kWeights);
-        // +80  store recv_x[message.row] = message.x
+        // +66  store recv_x[message.row] = message.x
         x_scale_field.store(args.recv_x_scale, args.recv_x_scale_stride,
             args.recv_x_scale_block_stride);
-        // +81  record recv_src[message.row] = message.src
+        // +66  record recv_src[message.row] = message.src
         src_field.store(args.recv_src, 1, 1);
-        // +82  store recv_topk_idx[message.row] = local(message.experts, me)
+        // +66  store recv_topk_idx[message.row] = local(message.experts, me)
         experts_field.store(args.recv_topk_idx, Cfg::kTopk, 1,
             [&](ep::i32 experts) { return mine.local(experts); });
-        // +83  store recv_topk_weights[message.row] = message.weights * (local(message.experts, me)
+        // +66  store recv_topk_weights[message.row] = message.weights * (local(message.experts, me)
         //     >= 0) as f32
         weights_field.store(args.recv_topk_weights, Cfg::kTopk, 1,
             [&](float weights, ep::i32 experts) {
@@ -328,10 +328,10 @@ __device__ __forceinline__ void dispatch(const Args& args, Smem& smem, ep::Team&
             },
             experts_field);
     });
-    // +68  push rows[peer]: what is left
+    // +54  push rows[peer]: what is left
     rows.close();
-    // +74  for row in rank_prefix[ranks, me]..max_rows
-    // +76  store recv_topk_idx[row, choice] = -1
+    // +60  for row in rank_prefix[ranks, me]..max_rows
+    // +62  store recv_topk_idx[row, choice] = -1
     ep::fill<ep::i64>(team, args.recv_topk_idx, Cfg::kTopk, rows_in.total(), Cfg::kMaxRows, -1LL);
     // All rows are there.
     rows_in.await();
@@ -344,11 +344,11 @@ decode_dispatch(const __grid_constant__ Args args) {
     const ep::Call call = ep::enter(args.group, [&] {
         const int tokens = ep::rows_of(args.tokens, args.tokens_from);
         ep::once_offer<Cfg::Rows>(args.group, args.recv_x_at, tokens);
-        // +47  for peer in ranks
-        // +48  record tokens_per_rank[peer] = sum(token in tokens: routed(topk_idx[token], peer) as
+        // +43  for peer in ranks
+        // +43  record tokens_per_rank[peer] = sum(token in tokens: routed(topk_idx[token], peer) as
         //     i32)
-        // +50  for expert in experts
-        // +51  record tokens_per_expert[expert] = sum(token in tokens: sum(choice in topk:
+        // +43  for expert in experts
+        // +43  record tokens_per_expert[expert] = sum(token in tokens: sum(choice in topk:
         //     (topk_idx[token, choice] == expert) as i32))
         ep::count_routes(args.group, smem.routes, tokens, args.expert_begin,
             [&](int token, bool present) {

@@ -81,11 +81,11 @@ __device__ __forceinline__ void move(const Args& args, Smem& smem, ep::Team& tea
     ep::require_room(team, args.expert_first[Cfg::kLocalExperts], args.expanded_capacity);
     for (int stripe = team.index(); stripe < Cfg::kStripes && !team.stopped;
         stripe += team.count()) {
-        // +27  for row in stripe
+        // +23  for row in stripe
         const ep::Span span(
             ep::stripe_span(args.rank_prefix[Cfg::kRanks * Cfg::kRanks + me], Cfg::kStripes,
                 stripe));
-        // +28  for expert in local_experts at expert_first[expert] + stripe_first[expert, stripe]
+        // +24  for expert in local_experts at expert_first[expert] + stripe_first[expert, stripe]
         //     where listed(expert_idx[row], expert)
         for (int base = 0; base < Cfg::kLocalExperts; base += ep::kLanes) {
             const auto places =
@@ -101,7 +101,7 @@ __device__ __forceinline__ void move(const Args& args, Smem& smem, ep::Team& tea
                     return expert_idx_ids.has(expert);
                 },
                 [&](int row, int position) {
-                    // +31  store expanded_x[expert.position] = x[row]
+                    // +27  store expanded_x[expert.position] = x[row]
                     mover.row(ep::row_at(args.expanded_x, position, Cfg::kHidden),
                         &args.x[row * args.x_stride]);
                     ep::copy_beside(args.expanded_x_scale, args.expanded_x_scale_stride,
@@ -111,7 +111,7 @@ __device__ __forceinline__ void move(const Args& args, Smem& smem, ep::Team& tea
                 },
                 [&](int row, int, bool match, int position) {
                     if (match) {
-                        // +32  record expanded_src[expert.position] = row
+                        // +28  record expanded_src[expert.position] = row
                         args.expanded_src[position] = row;
                     }
             });
@@ -124,15 +124,15 @@ __device__ __forceinline__ void move(const Args& args, Smem& smem, ep::Team& tea
 /// role Pad on all blocks, 1 warps
 __device__ __forceinline__ void pad(const Args& args, ep::Team& team) {
     ep::require_room(team, args.expert_first[Cfg::kLocalExperts], args.expanded_capacity);
-    // +37  for expert in local_experts
+    // +33  for expert in local_experts
     for (int expert = team.index(); expert < Cfg::kLocalExperts && !team.stopped;
         expert += team.count()) {
-        // +38  for place in expert_first[expert] + rows_per_expert[expert]..expert_first[expert +
+        // +34  for place in expert_first[expert] + rows_per_expert[expert]..expert_first[expert +
         //     1]
         for (int place = static_cast<ep::i32>(ep::i64{args.expert_first[expert]}
             + args.rows_per_expert[expert]) + team.lane; place < args.expert_first[expert + 1];
             place += ep::kLanes) {
-            // +39  record expanded_src[place] = -1
+            // +35  record expanded_src[place] = -1
             args.expanded_src[place] = -1;
         }
         __syncwarp();

@@ -138,19 +138,19 @@ struct Args {
 __device__ __forceinline__ void cast(const Args& args, ep::Team& team) {
     const int me = args.group.rank;
     ep::SlotRowsOut<Cfg::Rows, ep::NetSlotRows<Cfg::Rows>> rows(team, args.net);
-    // +42  for token in tokens
+    // +38  for token in tokens
     ep::Units<Cfg::Cast, 0> units(team, ep::rows_of(args.tokens, args.tokens_from) * Cfg::kTopk);
     for (int unit; (unit = units.take()) >= 0;) {
         const int token = unit / Cfg::kTopk;
         const int k = unit % Cfg::kTopk;
-        // +49  let row = cast_e4m3(x[token], 128)
-        // +50  for expert in topk_idx[token] where alive(owner(expert))
+        // +45  let row = cast_e4m3(x[token], 128)
+        // +46  for expert in topk_idx[token] where alive(owner(expert))
         const ep::i64 expert = args.topk_idx[token * args.topk_idx_stride + k];
         if (!(expert >= 0)) continue;
         if (!ep::is_alive(args.group,
             ep::i64{ep::owner<Cfg::kRanks>(expert, args.expert_begin)})) continue;
-        // +51  push rows[owner(expert)] at local(expert, owner(expert)) { x: row, src: token }
-        // W2: takes credit of rows, from Pack +71
+        // +47  push rows[owner(expert)] at local(expert, owner(expert)) { x: row, src: token }
+        // W2: takes credit of rows, from Pack +67
         const int to = ep::owner<Cfg::kRanks>(expert, args.expert_begin);
         const int key = ep::local_expert(args.expert_begin,
             ep::owner<Cfg::kRanks>(expert, args.expert_begin), expert) * Cfg::kRanks + me;
@@ -164,8 +164,8 @@ __device__ __forceinline__ void cast(const Args& args, ep::Team& team) {
             rows.publish();
         }
     }
-    // +55  close rows
-    // W1: publishes messages of rows, for Pack +71
+    // +51  close rows
+    // W1: publishes messages of rows, for Pack +67
     rows.close(team.count());
 }
 
@@ -180,7 +180,7 @@ __device__ __forceinline__ void pack(const Args& args, ep::Team& team) {
         const int source = static_cast<ep::i32>(unit / Cfg::kLocalExperts % Cfg::kRanks);
         const int share =
             static_cast<ep::i32>(unit / Cfg::kLocalExperts / Cfg::kRanks % Cfg::kShares);
-        // +61  let first = sum(earlier in 0..source: rows[expert, earlier].count)
+        // +57  let first = sum(earlier in 0..source: rows[expert, earlier].count)
         ep::i64 sum = 0LL;
         for (int earlier = 0; earlier < source; ++earlier) {
             const int key = expert * Cfg::kRanks + earlier;
@@ -188,38 +188,38 @@ __device__ __forceinline__ void pack(const Args& args, ep::Team& team) {
             sum += ep::i64{count};
         }
         const ep::i64 first = sum;
-        // +62  let count = rows[expert, source].count
+        // +58  let count = rows[expert, source].count
         const int key_2 = expert * Cfg::kRanks + source;
         const int count_2 = rows.count(key_2);
         const int count_3 = count_2;
-        // +63  if share == 0
+        // +59  if share == 0
         if (share == 0) {
-            // +64  record range_first[expert, source] = first
+            // +60  record range_first[expert, source] = first
             if (team.leader()) {
                 args.range_first[ep::i64{expert} * Cfg::kRanks + source] =
                     static_cast<ep::i32>(first);
             }
-            // +65  record range_count[expert, source] = count
+            // +61  record range_count[expert, source] = count
             if (team.leader()) {
                 args.range_count[ep::i64{expert} * Cfg::kRanks + source] = count_3;
             }
-            // +66  add statistics[expert] = count
+            // +62  add statistics[expert] = count
             if (args.statistics != nullptr) {
                 if (team.leader()) {
                     ep::add_count(&args.statistics[expert], count_3);
                 }
             }
         }
-        // +68  if share == 0 && source == ranks - 1
+        // +64  if share == 0 && source == ranks - 1
         if (share == 0 && source == Cfg::kRanks - 1) {
-            // +69  store packed_count[expert] = first + count
+            // +65  store packed_count[expert] = first + count
             if (team.leader()) {
                 args.packed_count[expert] = static_cast<ep::i32>(first + count_3);
             }
         }
-        // +71  for message in rows[expert, source] at first where message.index % shares == share
-        // W1: takes messages of rows, from Cast +55
-        // W2: publishes credit of rows, for Cast +51
+        // +67  for message in rows[expert, source] at first where message.index % shares == share
+        // W1: takes messages of rows, from Cast +51
+        // W2: publishes credit of rows, for Cast +47
         const int key_3 = expert * Cfg::kRanks + source;
         const int count_4 = rows.count(key_3);
         const int first_2 = static_cast<ep::i32>(first);
@@ -228,7 +228,7 @@ __device__ __forceinline__ void pack(const Args& args, ep::Team& team) {
             const char* slot = rows.slot(key_3, index);
             const bool takes = index % Cfg::kShares == share;
             if (takes) {
-                // +72  store packed_x[expert, message.row] = message.x
+                // +68  store packed_x[expert, message.row] = message.x
                 ep::copy_row<ep::e4m3>(team,
                     &args.packed_x[(ep::i64{expert} * (Cfg::kRanks * Cfg::kMaxTokens)
                         + row) * Cfg::kHidden], slot, Cfg::kHidden);
@@ -238,19 +238,19 @@ __device__ __forceinline__ void pack(const Args& args, ep::Team& team) {
                         + i_2 * args.packed_x_scale_block_stride] =
                         ep::get<float>(slot + Cfg::Rows::kMeta + Cfg::Row::kXScale, i_2);
                 }
-                // +73  record src_info[expert, message.row] = message.src
+                // +69  record src_info[expert, message.row] = message.src
                 if (team.leader()) {
                     args.src_info[ep::i64{expert} * (Cfg::kRanks * Cfg::kMaxTokens) + row] =
                         ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Row::kSrc, 0);
                 }
-                // +74  raise arrived_rows[expert, message.row / 64]
+                // +70  raise arrived_rows[expert, message.row / 64]
                 if (args.arrived_rows != nullptr) {
                     ep::raise_word(team,
                         &args.arrived_rows[ep::i64{expert} * Cfg::kTiles + ep::i64{row} / 64]);
                 }
             }
         }
-        // +76  raise arrived_parts[expert]
+        // +72  raise arrived_parts[expert]
         if (args.arrived_parts != nullptr) {
             ep::raise_word(team, &args.arrived_parts[expert]);
         }

@@ -198,34 +198,34 @@ __device__ __forceinline__ void rdma_send(const Args& args, ep::Team& team) {
     ep::Units<Cfg::RdmaSend, 0> units(team, Cfg::kStripes);
     for (int stripe; (stripe = units.take()) >= 0;) {
         rail.open(stripe, ep::all_peers(Cfg::Rail::kPeers));
-        // +68  for node in nodes
+        // +64  for node in nodes
         for (int node = 0; node < Cfg::kNodes && !team.stopped; ++node) {
-            // +69  announce rail[node] { first: node_prefix[node, stripe], count:
+            // +65  announce rail[node] { first: node_prefix[node, stripe], count:
             //     node_tokens[stripe, node] }
-            // W1: publishes header of rail, for Forward +90
+            // W1: publishes header of rail, for Forward +86
             rail.announce(node, 0, args.node_prefix[node * Cfg::kStripes + stripe]);
             rail.announce(node, 1, args.node_tokens[stripe * Cfg::kNodes + node]);
         }
-        // +71  for token in stripe
+        // +67  for token in stripe
         const ep::Span rows(
             ep::stripe_span(ep::rows_of(args.tokens, args.tokens_from), Cfg::kStripes, stripe));
         for (int token = rows.begin; token < rows.end && !team.stopped; ++token) {
-            // +72  for node in nodes where any(node_bits[token, node])
+            // +68  for node in nodes where any(node_bits[token, node])
             for (int node_2 = 0; node_2 < Cfg::kNodes && !team.stopped; ++node_2) {
                 const bool goes = args.node_bits[ep::i64{token} * Cfg::kNodes + node_2] != 0;
                 if (!goes) {
                     const int next = rail.position(node_2);
-                    // +78  record send_rail_head[token, node] = rail[node].position
+                    // +74  record send_rail_head[token, node] = rail[node].position
                     if (team.leader()) {
                         args.send_rail_head[ep::i64{token} * Cfg::kNodes + node_2] =
                             static_cast<ep::i32>(-1LL - next);
                     }
                 }
                 if (!goes) continue;
-                // +73  push rail[node] { x: x[token], src: token, local: node_bits[token, node],
+                // +69  push rail[node] { x: x[token], src: token, local: node_bits[token, node],
                 //     experts: topk_idx[token], weights: topk_weights[token] }
-                // W2: publishes messages of rail, for Forward +90
-                // W3: takes credit of rail, from Forward +90
+                // W2: publishes messages of rail, for Forward +86
+                // W3: takes credit of rail, from Forward +86
                 const int rail_position = rail.position(node_2);
                 if (rail.reserve(node_2)) {
                     char* slot = rail.slot(node_2);
@@ -248,7 +248,7 @@ __device__ __forceinline__ void rdma_send(const Args& args, ep::Team& team) {
                         Cfg::Hop::kWeightsCount);
                     rail.publish(node_2);
                 }
-                // +78  record send_rail_head[token, node] = rail[node].position
+                // +74  record send_rail_head[token, node] = rail[node].position
                 if (team.leader()) {
                     args.send_rail_head[ep::i64{token} * Cfg::kNodes + node_2] = rail_position;
                 }
@@ -268,21 +268,21 @@ __device__ __forceinline__ void forward(const Args& args, ep::Team& team) {
             stripe += team.blocks) {
             rail.open(stripe, ep::all_peers(Cfg::Rail::kPeers));
             inner.open(stripe, ep::all_peers(Cfg::kNodes), peer);
-            // +84  for node in nodes
+            // +80  for node in nodes
             for (int node = 0; node < Cfg::kNodes && !team.stopped; ++node) {
-                // +85  announce inner[peer, node] { first: forward_first[node, stripe, peer],
+                // +81  announce inner[peer, node] { first: forward_first[node, stripe, peer],
                 //     count: forward_count[node, stripe, peer] }
-                // W4: publishes header of inner, for NvlReceive +100
+                // W4: publishes header of inner, for NvlReceive +96
                 inner.announce(node, 0,
                     args.forward_first[(node * Cfg::kStripes + stripe) * Cfg::kLocalRanks + peer]);
                 inner.announce(node, 1,
                     args.forward_count[(node * Cfg::kStripes + stripe) * Cfg::kLocalRanks + peer]);
             }
-            // +90  for message in rail at rail_prefix[message.source] + rail[message.source].first
+            // +86  for message in rail at rail_prefix[message.source] + rail[message.source].first
             //     where has(message.local, peer)
-            // W1: takes header of rail, from RdmaSend +69
-            // W2: takes messages of rail, from RdmaSend +73
-            // W3: publishes credit of rail, for RdmaSend +73
+            // W1: takes header of rail, from RdmaSend +65
+            // W2: takes messages of rail, from RdmaSend +69
+            // W3: publishes credit of rail, for RdmaSend +69
             for (int source; (source = rail.next(1)) >= 0;) {
                 const int index = rail.taken(source);
                 const int first = rail.header(source, 0);
@@ -295,7 +295,7 @@ __device__ __forceinline__ void forward(const Args& args, ep::Team& team) {
                         ep::i64{peer});
                     if (!takes) {
                         const int next = inner.position(source);
-                        // +93  record send_inner_head[message.row, peer] = inner[peer,
+                        // +89  record send_inner_head[message.row, peer] = inner[peer,
                         //     message.source].position
                         if (team.leader()) {
                             args.send_inner_head[ep::i64{row} * Cfg::kLocalRanks + peer] =
@@ -303,10 +303,10 @@ __device__ __forceinline__ void forward(const Args& args, ep::Team& team) {
                         }
                     }
                     if (takes) {
-                        // +91  push inner[peer, message.source] { ..message, experts:
+                        // +87  push inner[peer, message.source] { ..message, experts:
                         //     local(message.experts, rank_at(node(me), peer)) }
-                        // W5: publishes messages of inner, for NvlReceive +104
-                        // W6: takes credit of inner, from NvlReceive +104
+                        // W5: publishes messages of inner, for NvlReceive +100
+                        // W6: takes credit of inner, from NvlReceive +100
                         const int inner_position = inner.position(source);
                         if (inner.reserve(source)) {
                             char* slot_2 = inner.slot(source);
@@ -337,7 +337,7 @@ __device__ __forceinline__ void forward(const Args& args, ep::Team& team) {
                                 Cfg::Hop::kWeightsCount);
                             inner.publish(source);
                         }
-                        // +93  record send_inner_head[message.row, peer] = inner[peer,
+                        // +89  record send_inner_head[message.row, peer] = inner[peer,
                         //     message.source].position
                         if (team.leader()) {
                             args.send_inner_head[ep::i64{row} * Cfg::kLocalRanks + peer] =
@@ -367,11 +367,11 @@ __device__ __forceinline__ void nvl_receive(const Args& args, Smem& smem, ep::Te
         for (int stripe = team.block; stripe < Cfg::kStripes && !team.stopped;
             stripe += team.blocks) {
             inner.open(stripe, ep::all_peers(Cfg::kNodes), peer);
-            // +99  for node in nodes
+            // +95  for node in nodes
             for (int node = 0; node < Cfg::kNodes && !team.stopped; ++node) {
-                // +100  record recv_first[rank_at(node, peer), stripe] = rank_prefix[rank_at(node,
+                // +96  record recv_first[rank_at(node, peer), stripe] = rank_prefix[rank_at(node,
                 //     peer), me] + inner[peer, node].first
-                // W4: takes header of inner, from Forward +85
+                // W4: takes header of inner, from Forward +81
                 const int first = inner.header(node, 0);
                 if (team.leader()) {
                     args.recv_first[(node * Cfg::kLocalRanks + peer) * Cfg::kStripes + stripe] =
@@ -379,17 +379,17 @@ __device__ __forceinline__ void nvl_receive(const Args& args, Smem& smem, ep::Te
                             ep::i64{args.rank_prefix[ep::i64{node * Cfg::kLocalRanks
                                 + peer} * Cfg::kRanks + me]} + first);
                 }
-                // +101  record recv_count[rank_at(node, peer), stripe] = inner[peer, node].count
+                // +97  record recv_count[rank_at(node, peer), stripe] = inner[peer, node].count
                 const int count = inner.header(node, 1);
                 if (team.leader()) {
                     args.recv_count[(node * Cfg::kLocalRanks + peer) * Cfg::kStripes + stripe] =
                         count;
                 }
             }
-            // +104  for message in inner[peer] at rank_prefix[rank_at(message.part, peer), me] +
+            // +100  for message in inner[peer] at rank_prefix[rank_at(message.part, peer), me] +
             //     inner[peer, message.part].first
-            // W5: takes messages of inner, from Forward +91
-            // W6: publishes credit of inner, for Forward +91
+            // W5: takes messages of inner, from Forward +87
+            // W6: publishes credit of inner, for Forward +87
             for (int part; (part = inner.next(1)) >= 0;) {
                 const int index = inner.taken(part);
                 ep::settle(mover, inner);
@@ -400,15 +400,15 @@ __device__ __forceinline__ void nvl_receive(const Args& args, Smem& smem, ep::Te
                 if (inner.arrived(part)) {
                     const char* slot = inner.slot(part);
                     const int row = static_cast<ep::i32>(ep::i64{first_3} + index);
-                    // +105  store recv_x[message.row] = message.x
+                    // +101  store recv_x[message.row] = message.x
                     mover.fence_global();
                     mover.row(ep::at_leader(&args.recv_x[ep::i64{row} * Cfg::kHidden]), slot);
-                    // +106  record recv_src[message.row] = message.src
+                    // +101  record recv_src[message.row] = message.src
                     if (team.leader()) {
                         args.recv_src[row] =
                             ep::get<ep::i32>(slot + Cfg::Inner::kMeta + Cfg::Hop::kSrc, 0);
                     }
-                    // +107  store recv_topk_idx[message.row] = message.experts
+                    // +101  store recv_topk_idx[message.row] = message.experts
                     if (args.topk_idx != nullptr && args.recv_topk_idx != nullptr) {
                         for (int i_2 = team.lane; i_2 < Cfg::kTopk; i_2 += ep::kLanes) {
                             args.recv_topk_idx[ep::i64{row} * Cfg::kTopk + i_2] =
@@ -416,7 +416,7 @@ __device__ __forceinline__ void nvl_receive(const Args& args, Smem& smem, ep::Te
                                     + Cfg::Hop::kExperts, i_2)};
                         }
                     }
-                    // +108  store recv_topk_weights[message.row] = message.weights *
+                    // +101  store recv_topk_weights[message.row] = message.weights *
                     //     (message.experts >= 0) as f32
                     if (args.topk_idx != nullptr && args.topk_weights != nullptr
                         && args.recv_topk_weights != nullptr) {

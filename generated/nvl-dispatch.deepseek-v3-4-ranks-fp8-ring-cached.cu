@@ -156,22 +156,22 @@ __device__ __forceinline__ void send(const Args& args, Smem& smem, ep::Team& tea
         for (int stripe = team.block; stripe < Cfg::kStripes && !team.stopped;
             stripe += team.blocks) {
             ring.open(stripe);
-            // +44  announce ring[peer] { first: stripe_prefix[peer, stripe], count:
+            // +40  announce ring[peer] { first: stripe_prefix[peer, stripe], count:
             //     stripe_tokens[stripe, peer] }
-            // W1: publishes header of ring, for Recv +57
+            // W1: publishes header of ring, for Recv +53
             ring.announce(args.stripe_prefix[peer * Cfg::kStripes + stripe],
                 args.stripe_tokens[stripe * Cfg::kRanks + peer]);
-            // +45  for token in stripe where in_rank[token, peer]
+            // +41  for token in stripe where in_rank[token, peer]
             const ep::Span tokens(
                 ep::stripe_span(ep::rows_of(args.tokens, args.tokens_from), Cfg::kStripes, stripe));
             const int sent = ep::for_rows(team, tokens,
                 [&](int token) {
                     return args.in_rank[ep::i64{token} * Cfg::kRanks + peer];
                 },
-                // +46  push ring[peer] { x: x[token], src: token, experts: topk_idx[token],
+                // +42  push ring[peer] { x: x[token], src: token, experts: topk_idx[token],
                 //     weights: topk_weights[token] }
-                // W2: publishes messages of ring, for Recv +57
-                // W3: takes credit of ring, from Recv +57
+                // W2: publishes messages of ring, for Recv +53
+                // W3: takes credit of ring, from Recv +53
                 [&](int token, int position) {
                     ring.wait_credit(position);
                     const auto x_scale_field = ep::ask<float, Cfg::Token::kXScaleCount>([&](int i) {
@@ -198,7 +198,7 @@ __device__ __forceinline__ void send(const Args& args, Smem& smem, ep::Team& tea
                     ring.post();
                 },
                 [&](int, bool, int) {});
-            // +46  push ring[peer]: what is left
+            // +42  push ring[peer]: what is left
             ring.finish(sent);
         }
     }
@@ -222,15 +222,15 @@ __device__ __forceinline__ void recv(const Args& args, Smem& smem, ep::Team& tea
         for (int stripe = team.block; stripe < Cfg::kStripes && !team.stopped;
             stripe += team.blocks) {
             ring.open(stripe);
-            // +57  for message in ring[peer] at rank_prefix[peer, me] + ring[peer].first
-            // W1: takes header of ring, from Send +44
-            // W2: takes messages of ring, from Send +46
-            // W3: publishes credit of ring, for Send +46
+            // +53  for message in ring[peer] at rank_prefix[peer, me] + ring[peer].first
+            // W1: takes header of ring, from Send +40
+            // W2: takes messages of ring, from Send +42
+            // W3: publishes credit of ring, for Send +42
             const int first = static_cast<ep::i32>(
                 ep::i64{args.rank_prefix[peer * Cfg::kRanks + me]} + ring.first());
             ep::for_messages(team, ring, [&](int position) {
                 const int row = first + position;
-                // +58  store recv_x[message.row] = message.x
+                // +54  store recv_x[message.row] = message.x
                 mover.row(ep::at_leader(&args.recv_x[row * args.recv_x_stride]),
                     ring.row(position));
                 const ep::RingMessage message(ring.message(position, row));
@@ -244,12 +244,12 @@ __device__ __forceinline__ void recv(const Args& args, Smem& smem, ep::Team& tea
                     message.ask<float, Cfg::Token::kWeightsCount>(Cfg::Token::kWeights);
                 x_scale_field.store(args.recv_x_scale, args.recv_x_scale_stride,
                     args.recv_x_scale_block_stride);
-                // +59  record recv_src[message.row] = message.src
+                // +54  record recv_src[message.row] = message.src
                 src_field.store(args.recv_src, 1, 1);
-                // +60  store recv_topk_idx[message.row] = local(message.experts, me)
+                // +54  store recv_topk_idx[message.row] = local(message.experts, me)
                 experts_field.store(args.recv_topk_idx, Cfg::kTopk, 1,
                     [&](ep::i32 experts) { return mine.local(experts); });
-                // +61  store recv_topk_weights[message.row] = message.weights *
+                // +54  store recv_topk_weights[message.row] = message.weights *
                 //     (local(message.experts, me) >= 0) as f32
                 weights_field.store(args.recv_topk_weights, Cfg::kTopk, 1,
                     [&](float weights, ep::i32 experts) {
@@ -257,7 +257,7 @@ __device__ __forceinline__ void recv(const Args& args, Smem& smem, ep::Team& tea
                     },
                     experts_field);
             });
-            // +57  for message in ring[peer]: what is left
+            // +53  for message in ring[peer]: what is left
             ring.finish();
         }
     }

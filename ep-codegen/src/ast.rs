@@ -5,9 +5,12 @@
 
 mod body;
 mod channel;
+mod fragment;
+mod place;
 mod role;
+pub mod visit;
 
-use proc_macro2::{Ident, Span, TokenStream};
+use proc_macro2::TokenStream;
 
 use crate::ir;
 
@@ -18,62 +21,23 @@ pub use body::{
 pub use channel::{
     Channel, ChannelOption, Field, Message, OptionValue, PeerSet, SlotAxis, Transport,
 };
+pub use fragment::{
+    Argument, Call, Fragment, FragmentBody, FragmentFile, ItemsUse, Origin, Param, ParamKind,
+};
+pub use place::{Excerpt, Ident, Span, TokenRange};
 pub use role::{Blocks, Role, Share};
 
-/// The tokens from `first` to `last`: where something stands.
-#[derive(Debug, Clone, Copy)]
-pub struct TokenRange {
-    /// Span of the first token.
-    pub first: Span,
-    /// Span of the last token.
-    pub last: Span,
-}
-
-impl TokenRange {
-    /// From the first token of `self` to the last one of `end`.
-    pub fn to(self, end: impl Into<TokenRange>) -> TokenRange {
-        TokenRange { first: self.first, last: end.into().last }
-    }
-}
-
-impl From<Span> for TokenRange {
-    fn from(span: Span) -> TokenRange {
-        TokenRange { first: span, last: span }
-    }
-}
-
-impl From<&Ident> for TokenRange {
-    fn from(ident: &Ident) -> TokenRange {
-        ident.span().into()
-    }
-}
-
-impl From<&Expr> for TokenRange {
-    fn from(expr: &Expr) -> TokenRange {
-        expr.at
-    }
-}
-
-impl From<&Int> for TokenRange {
-    fn from(int: &Int) -> TokenRange {
-        int.span.into()
-    }
-}
-
-/// Where a declaration or statement stands, and how it reads.
-#[derive(Debug, Clone)]
-pub struct Excerpt {
-    /// Its tokens; for a statement with a block, without the block.
-    pub tokens: TokenRange,
-    /// The same tokens as text, white space folded.
-    pub text: String,
-}
-
 /// A whole `pipeline! { .. }` block.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct File {
     /// Its pipelines in order.
     pub pipelines: Vec<Pipeline>,
+    /// Its fragments in order.
+    pub fragments: Vec<Fragment>,
+    /// The files of fragments that it names.
+    pub files: Vec<FragmentFile>,
+    /// What each statement or declaration from a fragment was; see [`Span::origin`].
+    pub origins: Vec<Origin>,
 }
 
 /// One `pipeline Name { .. }`.
@@ -120,6 +84,8 @@ pub enum Item {
     Uses(Uses),
     /// `cuda fn ..;`
     CudaFn(CudaFn),
+    /// `use name;`; after the fragments are expanded there is none.
+    Use(ItemsUse),
 }
 
 /// An integer literal, with a minus sign where one is allowed.
@@ -138,12 +104,6 @@ pub struct Number {
     pub value: ir::Number,
     /// The literal.
     pub span: Span,
-}
-
-impl From<&Number> for TokenRange {
-    fn from(number: &Number) -> TokenRange {
-        number.span.into()
-    }
 }
 
 /// `shape { .. }`

@@ -106,7 +106,7 @@ impl<'a> Calls<'a> {
     }
 
     fn module(&self) -> Ident {
-        format_ident!("{}", snake(&self.ir.name), span = self.pipeline.name.span())
+        format_ident!("{}", snake(&self.ir.name), span = self.pipeline.name.span().token)
     }
 
     fn handle_uses(&self) -> Vec<HandleUse<'a>> {
@@ -168,7 +168,7 @@ pub(crate) fn handle(pipeline: &ast::Pipeline) -> TokenStream {
 
 /// `DeviceTensor<i32, 2>`; its words point at the element type, where rustc reports a mismatch.
 fn table_type(table: &ast::Tensor) -> TokenStream {
-    let span = table.elem.span();
+    let span = table.elem.span().token;
     let elem = match &table.elem {
         ast::Elem::Name(name) => elem_type(&name.to_string(), span),
         ast::Elem::Bits { .. } => elem_type("bits", span),
@@ -203,7 +203,7 @@ fn use_of(file: &File, uses: &Uses) -> TokenStream {
     let path = &uses.path;
     let reads = tables_of(file, uses).into_iter().map(|table| {
         let (name, of) = (&table.name, table_type(table));
-        let span = table.elem.span();
+        let span = table.elem.span().token;
         quote_spanned!(span=> let _: &#of = &handle.#name;)
     });
     quote! {

@@ -44,6 +44,7 @@ mod words;
 use crate::ast::{File, Pipeline};
 use crate::diagnostics::Diagnostics;
 use model::{Model, View};
+pub(crate) use names::declared_names;
 
 /// Every mistake of meaning in a `pipeline!` block.
 pub fn check(file: &File) -> Diagnostics {

@@ -1,8 +1,6 @@
 //! `cuda fn`: the C++ text must define the function that the declaration promises.
 
-use proc_macro2::Span;
-
-use crate::ast::{CudaBody, CudaFn, Elem, File, Item};
+use crate::ast::{CudaBody, CudaFn, Elem, File, Item, Span};
 use crate::diagnostics::{Diagnostic, Diagnostics, cuda_fn as wording};
 use crate::spelling::nearest;
 

@@ -7,6 +7,7 @@ pub(crate) mod channels;
 pub(crate) mod cuda_fn;
 pub(crate) mod deadlock;
 pub(crate) mod form;
+pub(crate) mod fragments;
 pub(crate) mod handles;
 pub(crate) mod limits;
 pub(crate) mod message_order;
@@ -26,7 +27,7 @@ use std::panic::Location;
 use proc_macro2::{Delimiter, Group, Ident, Literal, Punct, Spacing, TokenStream, TokenTree};
 use quote::quote;
 
-use crate::ast::TokenRange;
+use crate::ast::{Origin, Span, TokenRange};
 
 /// One mistake: a sentence at the smallest wrong token, and what to write instead.
 #[derive(Debug, Clone)]
@@ -146,6 +147,33 @@ impl Diagnostics {
         self.list.iter().any(|diagnostic| diagnostic.unresolved)
     }
 
+    /// The errors of a file that the block names at `at`.
+    pub(crate) fn at_file(mut self, at: Span, path: &str) -> Diagnostics {
+        for label in self.list.iter_mut().flat_map(|diagnostic| &mut diagnostic.labels) {
+            label.at = at.into();
+            label.message = format!("`{path}`: {}", label.message);
+        }
+        self
+    }
+
+    /// Adds to each place in a fragment what stands there.
+    pub(crate) fn trace(&mut self, origins: &[Origin]) {
+        for diagnostic in &mut self.list {
+            let mut traced = Vec::new();
+            for label in std::mem::take(&mut diagnostic.labels) {
+                let at = label.at;
+                diagnostic.labels.push(label);
+                for (index, origin) in Origin::of(at, origins) {
+                    if !traced.contains(&index) {
+                        traced.push(index);
+                        let at = origin.at.unwrap_or(at);
+                        diagnostic.labels.push(Label { at, message: origin.to_string() });
+                    }
+                }
+            }
+        }
+    }
+
     /// The errors in order of position.
     pub fn sorted(&self) -> Vec<&Diagnostic> {
         let mut sorted: Vec<&Diagnostic> = self.list.iter().collect();
@@ -210,20 +238,20 @@ pub(crate) fn listed(words: &[String], last: &str) -> String {
 fn compile_error(at: TokenRange, text: &str) -> TokenStream {
     let punct = |character, spacing| {
         let mut punct = Punct::new(character, spacing);
-        punct.set_span(at.first);
+        punct.set_span(at.first.token);
         TokenTree::Punct(punct)
     };
     let mut literal = Literal::string(text);
-    literal.set_span(at.first);
+    literal.set_span(at.first.token);
     let mut group = Group::new(Delimiter::Brace, TokenTree::Literal(literal).into());
-    group.set_span(at.last);
+    group.set_span(at.last.token);
     [
         punct(':', Spacing::Joint),
         punct(':', Spacing::Alone),
-        TokenTree::Ident(Ident::new("core", at.first)),
+        TokenTree::Ident(Ident::new("core", at.first.token)),
         punct(':', Spacing::Joint),
         punct(':', Spacing::Alone),
-        TokenTree::Ident(Ident::new("compile_error", at.first)),
+        TokenTree::Ident(Ident::new("compile_error", at.first.token)),
         punct('!', Spacing::Alone),
         TokenTree::Group(group),
     ]
@@ -234,7 +262,7 @@ fn compile_error(at: TokenRange, text: &str) -> TokenStream {
 /// The use of a deprecated constant, which rustc warns about with the sentence at the first of the tokens: a macro
 /// cannot give warnings of its own. Both have the span of that token, and thus the lint levels around it.
 pub(crate) fn one_warp(at: TokenRange, sentence: &str) -> TokenStream {
-    let name = Ident::new("one_warp_of_the_grid", at.first);
+    let name = Ident::new("one_warp_of_the_grid", at.first.token);
     quote!(const _: () = {
         #[deprecated(note = #sentence)]
         #[allow(non_upper_case_globals, reason = "rustc names it in its warning")]

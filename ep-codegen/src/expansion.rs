@@ -1,4 +1,4 @@
-//! The whole compiler as the macro runs it: parse, check, lower, render, and the Rust that a
+//! The whole compiler as the macro runs it: parse, expand fragments, check, lower, render, and the Rust that a
 //! `pipeline!` block becomes.
 //!
 //! A pipeline `NvlDispatch` becomes a unit struct of that name, which implements
@@ -6,15 +6,16 @@
 //! struct and its `Handle` are still there, so that no other pipeline breaks; what is only refused as CUDA
 //! keeps all types.
 
-use proc_macro2::{Ident, TokenStream};
+use proc_macro2::TokenStream;
 use quote::{format_ident, quote};
 
-use crate::ast::{Excerpt, File, Item, Pipeline, Stmt, StmtKind, TokenRange, Uses};
+use crate::ast::{Excerpt, File, Ident, Item, Origin, Pipeline, Stmt, StmtKind, TokenRange, Uses};
 use crate::calls::{self, Calls};
 use crate::check::check;
 use crate::cuda_fn::{self, ReadFile};
 use crate::diagnostics::form::{no_cuda, no_cuda_form};
 use crate::diagnostics::{Diagnostic, Diagnostics, Label, one_warp};
+use crate::fragments;
 use crate::ir::{self, Embed};
 use crate::lower::lower;
 use crate::plan::{Body, kebab, snake};
@@ -22,10 +23,11 @@ use crate::render::{self, RenderError};
 use crate::schedule::{self, Constant, Refusal, RuleSet, Warning};
 use crate::syntax::parse;
 
-/// Expands a `pipeline!` block. `load` reads the files of `cuda fn .. from "file"`.
+/// Expands a `pipeline!` block. `load` reads the files of `cuda fn .. from "file"` and of fragments.
 pub fn expand(tokens: TokenStream, load: ReadFile) -> TokenStream {
     let (file, made, errors) = compile(tokens, load);
     let mut out = errors.to_tokens();
+    out.extend(included(file.files.iter().map(|named| named.path.as_str())));
     for (index, pipeline) in file.pipelines.iter().enumerate() {
         // What is only not emitted has types all the same: rustc finds no fault with who calls it.
         match made.get(index) {
@@ -65,7 +67,10 @@ pub fn compiled(tokens: TokenStream, load: ReadFile) -> Result<Vec<CompiledPipel
         let mut handles = Vec::new();
         handle_paths(&pipeline.items, &mut handles);
         let handles = handles.iter().map(|path| path.iter().map(Ident::to_string).collect());
-        let label = |it: &Warning| Label { at: place(pipeline, it), message: it.sentence.clone() };
+        let label = |it: &Warning| {
+            let (at, message) = warned(&file, pipeline, it);
+            Label { at, message }
+        };
         CompiledPipeline {
             handles: handles.collect(),
             slow: made.slow.iter().map(label).collect(),
@@ -103,7 +108,7 @@ impl Made {
     fn nothing(pipeline: &Pipeline) -> Made {
         let bare = Pipeline { items: Vec::new(), ..pipeline.clone() };
         Made {
-            ir: lower(&File { pipelines: Vec::new() }, &bare),
+            ir: lower(&File::default(), &bare),
             texts: Vec::new(),
             slow: Vec::new(),
             is_whole: false,
@@ -115,6 +120,9 @@ impl Made {
 fn compile(tokens: TokenStream, load: ReadFile) -> (File, Vec<Made>, Diagnostics) {
     let (mut file, mut errors) = parse(tokens);
     if errors.is_empty() {
+        fragments::expand(&mut file, load, &mut errors);
+    }
+    if errors.is_empty() {
         cuda_fn::load(&mut file, load, &mut errors);
         errors.extend(check(&file));
     }
@@ -123,6 +131,7 @@ fn compile(tokens: TokenStream, load: ReadFile) -> (File, Vec<Made>, Diagnostics
         let all = file.pipelines.iter();
         made.extend(all.map(|pipeline| make(&file, pipeline, &mut errors)));
     }
+    errors.trace(&file.origins);
     (file, made, errors)
 }
 
@@ -164,10 +173,17 @@ fn texts(ir: &ir::Pipeline) -> Result<(Vec<CompiledText>, Vec<Warning>), RenderE
     Ok((texts, slow))
 }
 
-/// The statement that a warning is about.
-fn place(pipeline: &Pipeline, warning: &Warning) -> TokenRange {
-    let place = Statements { pipeline }.find(&pipeline.items, &warning.at);
-    place.unwrap_or(TokenRange::from(&pipeline.name))
+/// The statement that a warning is about, and the warning, with the fragments that the statement comes from.
+fn warned(
+    file: &File,
+    pipeline: &Pipeline,
+    Warning { at, sentence }: &Warning,
+) -> (TokenRange, String) {
+    let place = Statements { pipeline }.find(&pipeline.items, at);
+    let place = place.unwrap_or(TokenRange::from(&pipeline.name));
+    let from = Origin::of(place, &file.origins).into_iter().map(|(_, origin)| origin.to_string());
+    let sentences: Vec<String> = [sentence.clone()].into_iter().chain(from).collect();
+    (place, sentences.join("; "))
 }
 
 fn refusal(pipeline: &Pipeline, refused: &Refusal) -> Diagnostic {
@@ -224,7 +240,7 @@ impl Statements<'_> {
 fn items(file: &File, pipeline: &Pipeline, made: &Made) -> TokenStream {
     let ir = &made.ir;
     let (vis, name) = (&pipeline.vis, &pipeline.name);
-    let module = format_ident!("{}", snake(&ir.name), span = name.span());
+    let module = format_ident!("{}", snake(&ir.name), span = name.span().token);
     let kebab = kebab(&ir.name);
     let digest = ir.digest();
     let build = ir.embed();
@@ -241,9 +257,13 @@ fn items(file: &File, pipeline: &Pipeline, made: &Made) -> TokenStream {
         let (body, plain) = (embedded(body), embedded(plain));
         quote!(::ep_runtime::__private::Text { arms: &[#(#arms),*], body: #body, plain: #plain })
     });
-    let slow = made.slow.iter().map(|it| one_warp(place(pipeline, it), &it.sentence));
+    let slow = made.slow.iter().map(|it| {
+        let (place, sentence) = warned(file, pipeline, it);
+        one_warp(place, &sentence)
+    });
     let mut files = Vec::new();
     cuda_fn::files(&pipeline.items, &mut files);
+    let included = included(files);
     quote! {
         #(#[doc = #doc])*
         #[derive(Debug, Clone, Copy, Default)]
@@ -278,11 +298,18 @@ fn items(file: &File, pipeline: &Pipeline, made: &Made) -> TokenStream {
         #functions
         #(#slow)*
 
-        // A change of these files must expand the macro again; rustc tracks what it includes.
+        #included
+        #uses
+    }
+}
+
+/// A change of these files must expand the macro again; rustc tracks what it includes.
+fn included<'a>(files: impl IntoIterator<Item = &'a str>) -> TokenStream {
+    let files = files.into_iter();
+    quote! {
         #(const _: &str = ::std::include_str!(::std::concat!(
             ::std::env!("CARGO_MANIFEST_DIR"), "/", #files
         ));)*
-        #uses
     }
 }
 

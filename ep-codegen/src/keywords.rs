@@ -1,12 +1,15 @@
 //! The words of the language. All of them are contextual: a pipeline may use any as a name.
 
-use crate::ast::{PeerSet, TensorKind, Transport};
+use crate::ast::{ParamKind, PeerSet, TensorKind, Transport};
 use crate::ir::ChannelKind;
+
+/// The words that begin what stands in a `pipeline!` block.
+pub const BLOCK: &[&str] = &["pipeline", "pub", "fragment", "items", "fragments"];
 
 /// The words that begin a declaration.
 pub const ITEMS: &[&str] = &[
     "shape", "variant", "tune", "arg", "size", "input", "output", "inout", "table", "message",
-    "channel", "role", "phase", "when", "uses", "cuda",
+    "channel", "role", "phase", "when", "uses", "use", "cuda",
 ];
 
 /// The words that begin a statement.
@@ -36,6 +39,17 @@ pub const PEER_SETS: &[(&str, PeerSet)] = &[
     ("others", PeerSet::Others),
     ("local", PeerSet::Local),
     ("rail", PeerSet::Rail),
+];
+
+/// What a parameter of a fragment stands for.
+pub const PARAM_KINDS: &[(&str, ParamKind)] = &[
+    ("value", ParamKind::Value),
+    ("tensor", ParamKind::Tensor),
+    ("channel", ParamKind::Channel),
+    ("message", ParamKind::Message),
+    ("name", ParamKind::Name),
+    ("variant", ParamKind::Variant),
+    ("block", ParamKind::Block),
 ];
 
 /// The scalar element types.

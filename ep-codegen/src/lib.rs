@@ -1,7 +1,7 @@
 //! The compiler of EPForge.
 //!
 //! ```text
-//! tokens --parse--> ast --check--> ast --lower--> ir --render--> CUDA body     (in the macro)
+//! tokens --parse--> ast --expand--> ast --check--> ast --lower--> ir --render--> CUDA body   (in the macro)
 //!                                                 ir + config --plan--> Plan   (at run time)
 //! ```
 //!
@@ -21,6 +21,8 @@ pub mod diagnostics;
 pub mod digest;
 #[cfg(feature = "syntax")]
 pub mod expansion;
+#[cfg(feature = "syntax")]
+pub mod fragments;
 pub mod ir;
 #[cfg(feature = "syntax")]
 pub mod keywords;

@@ -154,12 +154,13 @@ impl Lowering {
                 ast::Item::Variant(_)
                 | ast::Item::Message(_)
                 | ast::Item::Role(_)
-                | ast::Item::CudaFn(_) => {}
+                | ast::Item::CudaFn(_)
+                | ast::Item::Use(_) => {}
             }
         }
     }
 
-    fn note<'a>(&mut self, names: impl IntoIterator<Item = &'a proc_macro2::Ident>, what: Named) {
+    fn note<'a>(&mut self, names: impl IntoIterator<Item = &'a ast::Ident>, what: Named) {
         for name in names {
             self.names.insert(name.to_string(), what);
         }
@@ -218,7 +219,7 @@ impl Lowering {
             }
             ast::Item::When(when) => self.items(file, &when.body, &guard.with(when)),
             ast::Item::CudaFn(function) => self.out.cuda_fns.push(cuda_fn(function)),
-            ast::Item::Message(_) | ast::Item::Channel(_) => {}
+            ast::Item::Message(_) | ast::Item::Channel(_) | ast::Item::Use(_) => {}
         }
     }
 

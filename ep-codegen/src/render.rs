@@ -124,13 +124,13 @@ impl<'a> Renderer<'a> {
         for pair in &self.facts.pairs {
             let what = format!("{} of {}", pair.what.name(), pair.channel);
             let (publish, consume) = (&pair.publish, &pair.consume);
-            if publish.line == at.line {
+            if publish.is_at(at) {
                 lines.push(format!(
                     "// W{}: publishes {what}, for {} +{}",
                     pair.number, consume.role, consume.line
                 ));
             }
-            if consume.line == at.line {
+            if consume.is_at(at) {
                 lines.push(format!(
                     "// W{}: takes {what}, from {} +{}",
                     pair.number, publish.role, publish.line

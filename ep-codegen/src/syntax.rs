@@ -1,9 +1,11 @@
 //! From tokens to the syntax tree.
 
 mod expr;
+mod fragment;
 mod items;
 mod parse;
 pub mod print;
+pub mod reprint;
 mod role;
 mod rust_file;
 

@@ -1,5 +1,5 @@
 //! The `pipeline!` macro. `ep-codegen` does all of the work; only this crate touches the file system, to read
-//! the C++ of `cuda fn .. from "file"`.
+//! the C++ of `cuda fn .. from "file"` and files of fragments.
 
 use proc_macro::TokenStream;
 

@@ -116,3 +116,16 @@ ep_runtime::pipeline! {
         }
     }
 }
+
+//- fragments_of_no_file
+// The file of fragments is not there.
+ep_runtime::pipeline! {
+    fragments from "src/fragments.pipe";
+    pipeline Tell {
+        shape { ranks: 1..=64 }
+        output y: i32[ranks];
+        role All on all blocks, warps shared by rank {
+            store y[rank] = rank;
+        }
+    }
+}

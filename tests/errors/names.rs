@@ -447,3 +447,19 @@ ep_runtime::pipeline! {
         }
     }
 }
+
+//- declared_in_a_fragment_too
+// The standard `payload` declares a variant of this name.
+ep_runtime::pipeline! {
+    pipeline Copy {
+        shape { ranks: 1..=64, hidden: 16..=32768 step 16 }
+        variant payload { Narrow { x: e4m3, scale: f32 block 128 }, Wide { x: bf16 } }
+        use payload;
+        size tokens;
+        input x: payload[tokens, hidden];
+        output y: payload[tokens, hidden];
+        role All on all blocks, one block a token {
+            for token in tokens { store y[token] = x[token]; }
+        }
+    }
+}

@@ -294,3 +294,43 @@ ep_runtime::pipeline! {
         }
     }
 }
+
+//- fragment_misspelt
+// A call names no fragment.
+ep_runtime::pipeline! {
+    fragment fill(to: tensor) {
+        for rank in ranks { store to[rank] = rank; }
+    }
+    pipeline Tell {
+        shape { ranks: 1..=64 }
+        output y: i32[ranks];
+        role All on all blocks { fil(y); }
+    }
+}
+
+//- fragment_of_declarations_misspelt
+// A `use` names no fragment.
+ep_runtime::pipeline! {
+    pipeline Copy {
+        shape { ranks: 1..=64, rows: 1..=64 }
+        use paylod;
+        input x: i32[rows];
+        output y: i32[rows];
+        role All on all blocks, warps shared by row {
+            store y[row] = x[row];
+        }
+    }
+}
+
+//- argument_unknown
+// A tensor of a call stands for nothing.
+ep_runtime::pipeline! {
+    fragment fill(to: tensor) {
+        for rank in ranks { store to[rank] = rank; }
+    }
+    pipeline Tell {
+        shape { ranks: 1..=64 }
+        output totals: i32[ranks];
+        role All on all blocks { fill(total); }
+    }
+}

@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use ep_codegen::ast::FragmentBody;
 use ep_codegen::ir::helpers;
-use ep_codegen::keywords;
+use ep_codegen::{keywords, syntax};
 use ep_tests::cases;
 
 const DOCUMENTS: [&str; 9] = [
@@ -138,6 +139,7 @@ fn the_reference_has_every_word_of_the_language() {
     let text = read("docs/dsl.md");
     let found = words(&text);
     let tables = [
+        keywords::BLOCK.to_vec(),
         keywords::ITEMS.to_vec(),
         keywords::STATEMENTS.to_vec(),
         keywords::ELEMS.to_vec(),
@@ -145,9 +147,31 @@ fn the_reference_has_every_word_of_the_language() {
         keywords::CHANNEL_KINDS.iter().map(|(word, _)| *word).collect(),
         keywords::TRANSPORTS.iter().map(|(word, _)| *word).collect(),
         keywords::PEER_SETS.iter().map(|(word, _)| *word).collect(),
+        keywords::PARAM_KINDS.iter().map(|(word, _)| *word).collect(),
     ];
     for word in tables.concat() {
         assert!(found.contains(word), "docs/dsl.md does not know `{word}`");
+    }
+}
+
+#[test]
+fn the_reference_has_every_standard_fragment() {
+    let text = read("docs/dsl.md");
+    for file in ["payload", "dispatch"] {
+        let standard = read(&format!("ep-codegen/prelude/{file}.pipe"));
+        let (file, _) = syntax::parse(standard.parse().expect("it is made of tokens"));
+        assert!(!file.fragments.is_empty());
+        for fragment in file.fragments {
+            let name = &fragment.name;
+            let row = match fragment.body {
+                FragmentBody::Items(_) => format!("| `use {name};` |"),
+                FragmentBody::Statements { params, .. } => {
+                    let params: Vec<String> = params.iter().map(|it| it.name.to_string()).collect();
+                    format!("| `{name}({});` |", params.join(", "))
+                }
+            };
+            assert!(text.contains(&row), "docs/dsl.md has no row {row}");
+        }
     }
 }
 

@@ -11,6 +11,7 @@ mod dense;
 mod drop;
 mod exchange_scan;
 mod forwarder;
+mod fragments;
 mod gate;
 mod global_load;
 mod local_combine;
@@ -79,7 +80,7 @@ macro_rules! programs {
 }
 
 programs! {
-    all_gather, broadcast, capped_rows, computed_peer, computed_rows, dense, drop, exchange_scan, forwarder, gate, global_load,
+    all_gather, broadcast, capped_rows, computed_peer, computed_rows, dense, drop, exchange_scan, forwarder, fragments, gate, global_load,
     local_combine, max_over_ranks, nested, next_rank, prefetch, private_count, quantised_shift, reduce_scatter, remote_lookup,
     scaled_combine, two_channels, two_payloads, two_sources, ulysses, weight_histogram,
 }

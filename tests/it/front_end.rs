@@ -75,6 +75,17 @@ fn items_are_there_in_spite_of_a_mistake() {
     }
 }
 
+/// A change of the file of fragments must expand the macro again.
+#[test]
+fn an_expansion_includes_the_files_of_fragments() {
+    let block = "pipeline! { fragments from \"src/own.pipe\"; pipeline Mine { use own; } }";
+    let block = syntax::blocks(block).expect("the text is made of Rust tokens").remove(0);
+    let load = |_: &str| Ok("items own { table kept: i32[8]; }".to_string());
+    let text = expansion::expand(block, &load).to_string();
+    let file = text.split("include_str !").nth(1).expect("it includes a file");
+    assert!(file.contains("\"src/own.pipe\"") && text.contains("pub kept"), "{text}");
+}
+
 #[test]
 fn an_expansion_names_one_crate_only() {
     for source in SOURCES {

@@ -411,12 +411,12 @@ fn a_report_names_both_statements() {
         (
             "ring: rows and credits are told without a release",
             Via::Ring,
-            ["mover.cuh", "[+58  store recv_x", "[+46  push ring[peer]", "[bulk_wait]"],
+            ["mover.cuh", "[+54  store recv_x", "[+42  push ring[peer]", "[bulk_wait]"],
         ),
         (
             "mover: a flush waits for reads only",
             Via::Direct,
-            ["mover.cuh", "[+98  for message in rows", "or +89  push rows[me]", "[full_wait]"],
+            ["mover.cuh", "[+91  for message in rows", "or +82  push rows[me]", "[full_wait]"],
         ),
     ];
     for (name, via, parts) in expected {

@@ -90,8 +90,8 @@ fn a_recipe_says_who_carries_out_a_role_and_what_keeps_the_others_from_it() {
     let near = [
         (
             "+ 0 in the count",
-            "routed(topk_idx[token], peer) as i32",
-            "routed(topk_idx[token + 0], peer) as i32",
+            "(topk_idx[token, choice] == expert)",
+            "(topk_idx[token + 0, choice] == expert)",
         ),
         (
             "+ 0 in the sends",

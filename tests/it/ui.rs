@@ -147,7 +147,7 @@ fn messages(said: &str) -> String {
         "error: aborting due to",
         "For more information about",
         "Some errors have detailed",
-        "warning: 1 warning emitted",
+        "warning: 2 warnings emitted",
     ];
     let lines = said.lines().take_while(|line| !ends.iter().any(|end| line.starts_with(end)));
     // rustc indents empty lines of a message.

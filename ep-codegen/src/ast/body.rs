@@ -1,8 +1,6 @@
 //! Statements and expressions.
 
-use proc_macro2::{Ident, Span};
-
-use super::{Excerpt, TokenRange, When};
+use super::{Call, Excerpt, Ident, Span, TokenRange, When};
 
 /// A statement.
 #[derive(Debug, Clone)]
@@ -96,6 +94,8 @@ pub enum StmtKind {
     },
     /// `when axis is Arm { .. }`
     When(When<Stmt>),
+    /// `fragment(argument, ..);`; after the fragments are expanded there is none.
+    Call(Call),
 }
 
 /// `channel` or `channel[i, j]`

@@ -1,8 +1,6 @@
 //! Messages and channels.
 
-use proc_macro2::{Ident, Span};
-
-use super::{Elem, Excerpt, Expr, Word};
+use super::{Elem, Excerpt, Expr, Ident, Span, Word};
 use crate::ir::ChannelKind;
 
 /// `message Name { .. }`

@@ -1,8 +1,6 @@
 //! Roles: where they run, and how their warps share the work.
 
-use proc_macro2::Ident;
-
-use super::{Excerpt, Expr, PeerSet, Stmt, TokenRange, Word};
+use super::{Excerpt, Expr, Ident, PeerSet, Stmt, TokenRange, Word};
 
 /// Blocks a role runs on.
 #[derive(Debug, Clone)]

@@ -22,7 +22,7 @@ pub(super) fn apart(
     });
     // The condition of an `if` with an `else` is known by its place.
     let said = |filter: &Expr| {
-        let place = || format!("{:?}", filter.at.first.start());
+        let place = || format!("{:?} {:?}", filter.at.first.start(), filter.at.first.origin);
         with_names(filter, &|name| (name == CONDITION).then(place))
     };
     let filters = |site: &Site<'_>| -> Vec<String> {

@@ -1,14 +1,12 @@
 //! Calls: of the helpers of the one table, and of the user's own functions.
 
-use proc_macro2::Ident;
-
 use super::model::View;
 use super::names;
 use super::numbers::mentions;
 use super::types::{Extent, Scalar, Type, Value, scalar_of};
 use super::typing::Typing;
 use super::walk::{Meaning, Scope, Site, exprs};
-use crate::ast::{CudaFn, Expr, ExprKind, TokenRange as At};
+use crate::ast::{CudaFn, Expr, ExprKind, Ident, TokenRange as At};
 use crate::diagnostics::{Diagnostics, types as errors, variants};
 use crate::ir::Fold;
 use crate::ir::helpers::{self, FIRST, Helper, Kind, casts_to};

@@ -1,16 +1,14 @@
 //! Channels: their options fit their kind, their transport reaches their peers, and the roles they
 //! name are those that fill and empty them.
 
-use proc_macro2::Ident;
-
 use super::model::{Model, View};
 use super::names::is_number;
 use super::ranges::range;
 use super::typing::Typing;
 use super::walk::{Scope, Site, messages_of, root};
 use crate::ast::{
-    Channel, ChannelOption, ChannelRef, Expr, ExprKind, Item, OptionValue, PeerSet, ShapeEntry,
-    StmtKind, Transport,
+    Channel, ChannelOption, ChannelRef, Expr, ExprKind, Ident, Item, OptionValue, PeerSet,
+    ShapeEntry, StmtKind, Transport,
 };
 use crate::diagnostics::{Diagnostics, channels as errors};
 use crate::ir::POLICIES;

@@ -11,13 +11,11 @@
 //! The two ends of one ring wait for each other by design. A circle through an order is one that
 //! nobody can leave, and so is a circle in which everyone waits for data.
 
-use proc_macro2::Ident;
-
 use super::channels::{consumes, produces};
 use super::graph::circle;
 use super::model::View;
 use super::walk::{self, Site};
-use crate::ast::{Channel, Expr, ExprKind, StmtKind};
+use crate::ast::{Channel, Expr, ExprKind, Ident, StmtKind};
 use crate::diagnostics::Diagnostics;
 use crate::diagnostics::deadlock::{self as errors, Link, Waits};
 

@@ -2,15 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use proc_macro2::Ident;
-
 use super::graph::circle;
 use super::model::{Model, View};
 use super::names::{declared_tensors, is_number};
 use super::numbers::visit_names;
 use super::statements::reads;
 use super::text::text;
-use crate::ast::{Elem, File, Item, Pipeline, Tensor, TensorKind, Uses};
+use crate::ast::{Elem, File, Ident, Item, Pipeline, Tensor, TensorKind, Uses};
 use crate::diagnostics::{Diagnostics, handles as errors};
 
 /// Handles that need each other.

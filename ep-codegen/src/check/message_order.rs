@@ -1,8 +1,6 @@
 //! The order of messages: a ring is emptied as it was filled, a gather knows where its parts are,
 //! and nothing about a channel is read before it is there.
 
-use proc_macro2::Ident;
-
 use super::channels::{consumes, pushes_to};
 use super::messages::header;
 use super::model::{Tensor, View};
@@ -11,7 +9,7 @@ use super::numbers::mentions;
 use super::text::{domain_text, text};
 use super::types::SLOT_NUMBERS;
 use super::walk::{self, Site, messages_of};
-use crate::ast::{Channel, Domain, Expr, ExprKind, For, Gather, StmtKind, TensorKind};
+use crate::ast::{Channel, Domain, Expr, ExprKind, For, Gather, Ident, StmtKind, TensorKind};
 use crate::diagnostics::{Diagnostics, message_order as errors};
 use crate::ir::ChannelKind;
 

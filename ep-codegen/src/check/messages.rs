@@ -3,13 +3,11 @@
 
 use std::collections::BTreeMap;
 
-use proc_macro2::Ident;
-
 use super::model::{Model, View};
 use super::types::{MESSAGE_NUMBERS, SLOT_NUMBERS, Type, Value, declared};
 use super::typing::Typing;
 use super::walk::{Meaning, Scope, Site};
-use crate::ast::{Channel, Field, FieldValue, Item, Message, OptionValue, StmtKind};
+use crate::ast::{Channel, Field, FieldValue, Ident, Item, Message, OptionValue, Span, StmtKind};
 use crate::diagnostics::{Diagnostics, messages as errors};
 
 /// Rules that no choice of arms changes.
@@ -189,12 +187,7 @@ fn optional_value<'a>(
 }
 
 /// What one `announce` gives.
-fn announce(
-    channel: &Channel,
-    keyword: &proc_macro2::Span,
-    values: &[FieldValue],
-    out: &mut Diagnostics,
-) {
+fn announce(channel: &Channel, keyword: &Span, values: &[FieldValue], out: &mut Diagnostics) {
     let Some(header) = header(channel) else {
         let names: Vec<String> = values.iter().map(|value| value.name.to_string()).collect();
         return out.push(errors::announce_without_header(*keyword, &channel.name, &names));

@@ -4,12 +4,10 @@
 //! under. [`View`] keeps what one choice of arms leaves, so that in it every name means one thing;
 //! rules about behaviour run on each view, and an error found in several is reported once.
 
-use proc_macro2::Ident;
-
 use super::walk::{self, Site};
 use crate::ast;
 use crate::ast::{
-    Arg, Arm, Channel, CudaFn, File, Item, Message, Part, Phase, Pipeline, ShapeEntry, Size,
+    Arg, Arm, Channel, CudaFn, File, Ident, Item, Message, Part, Phase, Pipeline, ShapeEntry, Size,
     TensorKind, Tune, Uses, Variant, When,
 };
 
@@ -241,8 +239,8 @@ impl<'a> View<'a> {
             Item::Role(decl) => self.roles.push(Role { decl, phase: placed.phase }),
             Item::CudaFn(cuda_fn) => self.cuda_fns.push(cuda_fn),
             Item::Uses(uses) => self.uses.push(uses),
-            // Axes are in the choice; `when` and `phase` are already flattened.
-            Item::Variant(_) | Item::Phase(_) | Item::When(_) => {}
+            // Axes are in the choice; `when` and `phase` are already flattened, fragments expanded.
+            Item::Variant(_) | Item::Phase(_) | Item::When(_) | Item::Use(_) => {}
         }
     }
 

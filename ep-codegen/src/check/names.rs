@@ -1,13 +1,11 @@
 //! The names that an author uses: every word that is not a keyword stands for one declared thing,
 //! which exists in every arm that uses it.
 
-use proc_macro2::Ident;
-
 use super::model::{Guard, Model, Placed, Tensor, View};
 use super::naming;
 use super::walk::Scope;
 use crate::ast::{
-    self, Channel, Elem, Item, Role, ShapeEntry, Stmt, StmtKind, TensorKind, UNNAMED, When,
+    self, Channel, Elem, Ident, Item, Role, ShapeEntry, Stmt, StmtKind, TensorKind, UNNAMED, When,
 };
 use crate::diagnostics::{Diagnostic, Diagnostics, names as errors};
 use crate::ir::{CONDITION, Fold, helpers};
@@ -144,7 +142,7 @@ fn failing<'m, 'a>(view: &View<'a>, placed: &'m Placed<'a>) -> Option<&'m Guard<
 }
 
 /// The names that an item declares in the space of values, channels, messages and roles.
-pub(super) fn declared_names(item: &Item) -> Vec<&Ident> {
+pub(crate) fn declared_names(item: &Item) -> Vec<&Ident> {
     match item {
         Item::Shape(shape) => shape
             .entries
@@ -163,7 +161,7 @@ pub(super) fn declared_names(item: &Item) -> Vec<&Ident> {
         Item::Channel(channel) => vec![&channel.name],
         Item::Role(role) => vec![&role.name],
         Item::CudaFn(cuda_fn) => vec![&cuda_fn.name],
-        Item::Uses(_) | Item::Phase(_) | Item::When(_) => Vec::new(),
+        Item::Uses(_) | Item::Phase(_) | Item::When(_) | Item::Use(_) => Vec::new(),
     }
 }
 

@@ -3,11 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use proc_macro2::Ident;
-
 use super::model::{Model, Placed};
 use super::names::declared_names;
-use crate::ast::{Channel, File, Item};
+use crate::ast::{Channel, File, Ident, Item};
 use crate::diagnostics::{Diagnostics, names as errors};
 
 /// Pipelines of one block have different names.
@@ -120,7 +118,7 @@ fn kind(item: &Item) -> &'static str {
         Item::Size(_) => "size",
         Item::Tune(_) => "tune",
         Item::Arg(_) => "arg",
-        Item::Shape(_) | Item::Uses(_) | Item::Phase(_) | Item::When(_) => "number",
+        Item::Shape(_) | Item::Uses(_) | Item::Phase(_) | Item::When(_) | Item::Use(_) => "number",
     }
 }
 

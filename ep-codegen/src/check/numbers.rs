@@ -4,7 +4,7 @@ use super::model::{Model, Placed, View};
 use super::ranges::range;
 use super::text::text;
 use super::typing::Typing;
-use crate::ast::{Arg, Elem, Expr, ExprKind, Item, ShapeEntry, Size, Tune};
+use crate::ast::{Arg, Elem, Expr, ExprKind, Ident, Item, ShapeEntry, Size, Tune};
 use crate::diagnostics::{Diagnostics, numbers as errors};
 
 /// Rules that no choice of arms changes.
@@ -187,7 +187,7 @@ fn recursion(view: &View<'_>, out: &mut Diagnostics) -> bool {
 fn declared_before(
     view: &View<'_>,
     index: usize,
-    name: &proc_macro2::Ident,
+    name: &Ident,
     value: &Expr,
     out: &mut Diagnostics,
 ) {
@@ -245,7 +245,7 @@ pub(super) fn mentions(expr: &Expr, name: &str) -> bool {
 }
 
 /// Calls `visit` with every name in `expr`, binders of folds included.
-pub(super) fn visit_names<'a>(expr: &'a Expr, visit: &mut dyn FnMut(&'a proc_macro2::Ident)) {
+pub(super) fn visit_names<'a>(expr: &'a Expr, visit: &mut dyn FnMut(&'a Ident)) {
     match &expr.kind {
         ExprKind::Int(_) | ExprKind::Real(_) | ExprKind::Bool(_) => {}
         ExprKind::Name(name) => visit(name),
@@ -273,10 +273,7 @@ pub(super) fn visit_names<'a>(expr: &'a Expr, visit: &mut dyn FnMut(&'a proc_mac
 }
 
 /// Calls `visit` with every name in `domain`.
-pub(super) fn visit_domain<'a>(
-    domain: &'a crate::ast::Domain,
-    visit: &mut dyn FnMut(&'a proc_macro2::Ident),
-) {
+pub(super) fn visit_domain<'a>(domain: &'a crate::ast::Domain, visit: &mut dyn FnMut(&'a Ident)) {
     match domain {
         crate::ast::Domain::Expr(expr) => visit_names(expr, visit),
         crate::ast::Domain::Range { low, high } => {

@@ -1,7 +1,7 @@
 //! Phases: they hold roles, stand side by side, and hold every role once there are any.
 
 use super::model::Model;
-use crate::ast::{Item, Phase};
+use crate::ast::{Item, Phase, Span};
 use crate::diagnostics::{Diagnostics, phases as errors};
 
 /// Rules that no choice of arms changes.
@@ -57,7 +57,7 @@ fn inside(phase: &Phase, items: &[Item], out: &mut Diagnostics) {
 }
 
 /// The first word of a declaration, and what it declares.
-fn words(item: &Item) -> Option<(proc_macro2::Span, &'static str)> {
+fn words(item: &Item) -> Option<(Span, &'static str)> {
     Some(match item {
         Item::Shape(shape) => (shape.keyword, "a shape"),
         Item::Variant(variant) => (variant.name.span(), "a variant"),
@@ -69,6 +69,6 @@ fn words(item: &Item) -> Option<(proc_macro2::Span, &'static str)> {
         Item::Channel(channel) => (channel.name.span(), "a channel"),
         Item::Uses(uses) => (uses.name.span(), "a handle"),
         Item::CudaFn(cuda_fn) => (cuda_fn.name.span(), "a function"),
-        Item::Role(_) | Item::Phase(_) | Item::When(_) => return None,
+        Item::Role(_) | Item::Phase(_) | Item::When(_) | Item::Use(_) => return None,
     })
 }

@@ -1,7 +1,5 @@
 //! Roles: every block has work, every warp has one role, and what a role shares exists.
 
-use proc_macro2::Ident;
-
 use super::model::{Role, View};
 use super::names::is_number;
 use super::numbers::visit_names;
@@ -9,7 +7,7 @@ use super::ranges::{Range, range};
 use super::text::text;
 use super::typing::Typing;
 use super::walk;
-use crate::ast::{Blocks, Expr, ExprKind, OptionValue, ShapeEntry, Share};
+use crate::ast::{Blocks, Expr, ExprKind, Ident, OptionValue, ShapeEntry, Share};
 use crate::diagnostics::{Diagnostics, limits, roles as errors};
 
 /// Warps a block can have.

@@ -3,12 +3,10 @@
 //! The sender of a `direct` channel closes its end towards every peer by itself, and `close` does that for
 //! slots that count. Who takes from a ring waits for its header, and who takes a slot waits for its message.
 
-use proc_macro2::Ident;
-
 use super::channels::{consumes, peers_of, pushes_to};
 use super::model::View;
 use super::walk::Site;
-use crate::ast::{Channel, Domain, Expr, ExprKind, For, OptionValue, PeerSet, StmtKind};
+use crate::ast::{Channel, Domain, Expr, ExprKind, For, Ident, OptionValue, PeerSet, StmtKind};
 use crate::diagnostics::{Diagnostics, channels as errors};
 
 /// The ranks that a statement sends to.

@@ -5,7 +5,7 @@ use super::names;
 use super::types::{Scalar, Type, Value, declared};
 use super::typing::Typing;
 use super::walk::{Counted, Runs, Scope, Site, index_binder, loop_binders, messages_of, runs};
-use crate::ast::{ChannelRef, Domain, Expr, ExprKind, For, Gather, Place, StmtKind};
+use crate::ast::{ChannelRef, Domain, Expr, ExprKind, For, Gather, Ident, Place, StmtKind};
 use crate::diagnostics::{Diagnostics, types as errors};
 use crate::ir::CONDITION;
 
@@ -71,7 +71,7 @@ fn statement<'a>(view: &View<'a>, site: &Site<'a>, out: &mut Diagnostics) {
         StmtKind::Await { channel } | StmtKind::Close { channel } => {
             names::channel(view, channel, out);
         }
-        StmtKind::When(_) => {}
+        StmtKind::When(_) | StmtKind::Call(_) => {}
     }
 }
 
@@ -212,7 +212,7 @@ fn counted<'a>(
 }
 
 /// The tensor words that a domain or expression reads.
-pub(super) fn reads<'a>(view: &View<'a>, site: &Site<'a>) -> Vec<&'a proc_macro2::Ident> {
+pub(super) fn reads<'a>(view: &View<'a>, site: &Site<'a>) -> Vec<&'a Ident> {
     let mut read = Vec::new();
     super::walk::exprs(site.stmt, &mut |expr| {
         super::numbers::visit_names(expr, &mut |name| {
@@ -226,7 +226,7 @@ pub(super) fn reads<'a>(view: &View<'a>, site: &Site<'a>) -> Vec<&'a proc_macro2
 }
 
 /// The name at the root of what a loop runs over.
-pub(super) fn domain_root(domain: &Domain) -> Option<&proc_macro2::Ident> {
+pub(super) fn domain_root(domain: &Domain) -> Option<&Ident> {
     match domain {
         Domain::Expr(expr) => super::walk::root(expr),
         Domain::Range { .. } | Domain::Once { .. } => None,

@@ -1,8 +1,6 @@
 //! Tensors as targets and sources: each is written by the right word, once, before it is read, and
 //! lives where the channel that moves it can reach it.
 
-use proc_macro2::Ident;
-
 use super::apart::apart;
 use super::coverage::lacking;
 use super::model::{Model, Tensor, View};
@@ -13,7 +11,7 @@ use super::statements::reads;
 use super::text::text;
 use super::types::scalar_of;
 use super::walk::{Counted, Meaning, Site, root};
-use crate::ast::{self, Elem, Expr, ExprKind, Item, Place, StmtKind, TensorKind};
+use crate::ast::{self, Elem, Expr, ExprKind, Ident, Item, Place, StmtKind, TensorKind};
 use crate::diagnostics::{Diagnostics, tables as errors};
 
 /// Addresses that the parameters of a kernel hold, 4096 bytes: each copy of a tensor has one.

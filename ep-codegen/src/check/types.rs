@@ -4,11 +4,9 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use proc_macro2::Ident;
-
 use super::model::View;
 use super::text::{text, with_names};
-use crate::ast::{Channel, Elem, Expr, ExprKind, Part, ShapeEntry};
+use crate::ast::{Channel, Elem, Expr, ExprKind, Ident, Part, ShapeEntry};
 use crate::ir::parts::Code;
 
 /// The type of an expression.

@@ -3,8 +3,6 @@
 //!
 //! An error gives [`Type::Unknown`], which fits everywhere, so that one mistake is one error.
 
-use proc_macro2::Ident;
-
 use super::conversion::conversion;
 use super::model::{Tensor, View};
 use super::names::{self, Named};
@@ -15,7 +13,7 @@ use super::types::{
 };
 use super::walk::{Counted, Meaning, Scope, index_binder};
 use crate::ast::{
-    BinaryOp, Channel, Domain, Expr, ExprKind, OptionValue, PeerSet, TokenRange as At,
+    BinaryOp, Channel, Domain, Expr, ExprKind, Ident, OptionValue, PeerSet, TokenRange as At,
 };
 use crate::diagnostics::{Diagnostics, types as errors};
 

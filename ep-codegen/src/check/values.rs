@@ -1,7 +1,5 @@
 //! Ranges of values: they are of inputs, of whole numbers, and hold something.
 
-use proc_macro2::Ident;
-
 use super::model::{Tensor, View};
 use super::names::is_number;
 use super::numbers::visit_names;
@@ -9,7 +7,7 @@ use super::ranges::range;
 use super::types::scalar_of;
 use super::typing::Typing;
 use super::walk::Scope;
-use crate::ast::{Expr, TensorKind, Values};
+use crate::ast::{Expr, Ident, TensorKind, Values};
 use crate::diagnostics::{Diagnostics, values as errors};
 
 /// Checks the ranges of one choice of arms.

@@ -1,10 +1,8 @@
 //! Variants: every arm says something, arms used as element types have parts, and the texts that
 //! all choices make stay few.
 
-use proc_macro2::Ident;
-
 use super::model::{Model, TEXTS_MAX};
-use crate::ast::{Arm, Elem, Item, Variant};
+use crate::ast::{Arm, Elem, Ident, Item, Variant};
 use crate::diagnostics::{Diagnostics, variants as errors};
 use crate::keywords;
 

@@ -1,13 +1,11 @@
 //! `waited: tensor`: where the times are added up that a channel's receiver waits for each peer. How long
 //! that is nobody can declare, so nothing else in the call has to do with the tensor.
 
-use proc_macro2::Ident;
-
 use super::channels::peers_number;
 use super::model::{Tensor, View};
 use super::tables::written;
 use super::{statements, text::text};
-use crate::ast::{Channel, Elem, OptionValue, TensorKind};
+use crate::ast::{Channel, Elem, Ident, OptionValue, TensorKind};
 use crate::diagnostics::{Diagnostics, channels as errors};
 
 /// Rules about the tensors that the channels of one choice of arms name.

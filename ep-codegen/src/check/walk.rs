@@ -1,12 +1,10 @@
 //! Every statement of every role with what is in scope at it.
 
-use proc_macro2::Ident;
-
 use super::model::{Guard, View, holds};
 use super::names::{is_known, is_number};
 use super::types::{Scalar, Type};
 use super::typing;
-use crate::ast::{Channel, Domain, Expr, ExprKind, For, PeerSet, Share, Stmt, StmtKind};
+use crate::ast::{Channel, Domain, Expr, ExprKind, For, Ident, PeerSet, Share, Stmt, StmtKind};
 use crate::ir::CONDITION;
 
 /// What a binder stands for.
@@ -329,6 +327,7 @@ pub(super) fn exprs<'a>(stmt: &'a Stmt, visit: &mut dyn FnMut(&'a Expr)) {
             place.indices.iter().chain([least]).for_each(visit);
         }
         StmtKind::Let { value, .. } => visit(value),
-        StmtKind::Await { .. } | StmtKind::Close { .. } | StmtKind::When(_) => {}
+        StmtKind::Await { .. } | StmtKind::Close { .. } | StmtKind::When(_) | StmtKind::Call(_) => {
+        }
     }
 }

@@ -1,12 +1,10 @@
 //! `raise` and `await` of words: what this call tells another kernel of its rank while it runs, or hears of it.
 
-use proc_macro2::Ident;
-
 use super::model::{Tensor, View};
 use super::statements::reads;
 use super::tables::written;
 use super::walk::Site;
-use crate::ast::{Elem, Place, StmtKind, TensorKind};
+use crate::ast::{Elem, Ident, Place, StmtKind, TensorKind};
 use crate::diagnostics::{Diagnostics, words as errors};
 
 /// Rules about the words of one choice of arms.

@@ -1,10 +1,8 @@
 //! Channels: options, transports, and the roles at their ends.
 
-use proc_macro2::{Ident, Span};
-
 use super::names::suggest;
 use super::{Diagnostic, listed};
-use crate::ast::{Channel, TokenRange};
+use crate::ast::{Channel, Ident, Span, TokenRange};
 
 /// An option that this kind of channel does not have.
 pub(crate) fn unknown_option(name: &Ident, kind: &str, known: Vec<String>) -> Diagnostic {

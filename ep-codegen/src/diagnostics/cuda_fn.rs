@@ -1,8 +1,7 @@
 //! `cuda fn` declarations.
 
-use proc_macro2::{Ident, Span};
-
 use super::Diagnostic;
+use crate::ast::{Ident, Span};
 
 /// A parameter or result that is no single element.
 pub(crate) fn not_scalar(at: Span, elem: &str, what: &str) -> Diagnostic {

@@ -1,8 +1,7 @@
 //! Roles that wait for one another.
 
-use proc_macro2::{Ident, Span};
-
 use super::Diagnostic;
+use crate::ast::Ident;
 
 /// What keeps a role from going on.
 pub(crate) enum Waits {
@@ -53,7 +52,9 @@ pub(crate) fn circle(links: &[Link<'_>], own: Option<(&Ident, bool)>) -> Diagnos
     };
     let sentences: Vec<String> = waits.iter().enumerate().map(sentence).collect();
     let first = links.iter().position(|link| matches!(link.what, Waits::For(_))).unwrap_or(0);
-    let at = links.get(first).map_or_else(Span::call_site, |link| link.word.span());
+    let at = links
+        .get(first)
+        .map_or_else(|| proc_macro2::Span::call_site().into(), |link| link.word.span());
     let phases = links.iter().any(|link| matches!(link.what, Waits::Phase));
     let last = links.iter().any(|link| matches!(link.what, Waits::Others));
     let help = match (own, waits.len()) {

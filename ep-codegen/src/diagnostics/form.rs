@@ -1,9 +1,7 @@
 //! Declarations that do not have the form of one: what the parser says.
 
-use proc_macro2::{Ident, Span};
-
 use super::{Diagnostic, listed};
-use crate::ast::TokenRange;
+use crate::ast::{Ident, TokenRange};
 use crate::spelling::nearest;
 
 /// A value that is missing where a condition does not hold.
@@ -24,50 +22,64 @@ fn alternatives(words: &[&str]) -> String {
 }
 
 /// Something else than what must stand here; `found` brings its own quotes.
-pub(crate) fn expected(at: Span, what: &str, found: &str) -> Diagnostic {
+pub(crate) fn expected(at: impl Into<TokenRange>, what: &str, found: &str) -> Diagnostic {
     Diagnostic::new(at, format!("expected {what}, found {found}"))
 }
 
 /// Something else than one word.
-pub(crate) fn expected_word(at: Span, word: &str, found: &str) -> Diagnostic {
+pub(crate) fn expected_word(at: impl Into<TokenRange>, word: &str, found: &str) -> Diagnostic {
     let bare = found.trim_matches('`');
     Diagnostic::new(at, format!("expected `{word}`, found {found}")).help(suggestion(bare, &[word]))
 }
 
 /// Something else than one of a few words.
-pub(crate) fn expected_one_of(at: Span, what: &str, found: &str, words: &[&str]) -> Diagnostic {
+pub(crate) fn expected_one_of(
+    at: impl Into<TokenRange>,
+    what: &str,
+    found: &str,
+    words: &[&str],
+) -> Diagnostic {
     Diagnostic::new(at, format!("expected {what}, found {found}"))
         .help(format!("write {}", alternatives(words)))
 }
 
 /// A word that is none of a closed list.
-pub(crate) fn unknown_word(at: Span, what: &str, found: &str, words: &[&str]) -> Diagnostic {
+pub(crate) fn unknown_word(
+    at: impl Into<TokenRange>,
+    what: &str,
+    found: &str,
+    words: &[&str],
+) -> Diagnostic {
     Diagnostic::new(at, format!("unknown {what} `{found}`")).help(suggestion(found, words))
 }
 
 /// A sign or word too many.
-pub(crate) fn unexpected(at: Span, found: &str) -> Diagnostic {
+pub(crate) fn unexpected(at: impl Into<TokenRange>, found: &str) -> Diagnostic {
     Diagnostic::new(at, format!("unexpected {found}")).help("remove it")
 }
 
 /// A sign or word too many, before the `;` of `text`.
-pub(crate) fn unexpected_before_end(at: Span, found: &str, text: &str) -> Diagnostic {
+pub(crate) fn unexpected_before_end(
+    at: impl Into<TokenRange>,
+    found: &str,
+    text: &str,
+) -> Diagnostic {
     Diagnostic::new(at, format!("unexpected {found}")).help(format!("{text};"))
 }
 
 /// No `;` behind `text`.
-pub(crate) fn missing_semicolon(at: Span, text: &str) -> Diagnostic {
+pub(crate) fn missing_semicolon(at: impl Into<TokenRange>, text: &str) -> Diagnostic {
     Diagnostic::new(at, "missing `;`").help(format!("{text};"))
 }
 
 /// A statement where declarations stand.
-pub(crate) fn statement_outside_role(at: Span, word: &str) -> Diagnostic {
+pub(crate) fn statement_outside_role(at: impl Into<TokenRange>, word: &str) -> Diagnostic {
     Diagnostic::new(at, format!("`{word}` is a statement, and statements stand in a role"))
         .help(format!("role Work on all blocks {{ {word} .. }}"))
 }
 
 /// A declaration where statements stand.
-pub(crate) fn declaration_in_role(at: Span, word: &str) -> Diagnostic {
+pub(crate) fn declaration_in_role(at: impl Into<TokenRange>, word: &str) -> Diagnostic {
     Diagnostic::new(at, format!("`{word}` is a declaration and does not stand in a role"))
         .help("move it out of the role")
 }
@@ -79,35 +91,39 @@ pub(crate) fn raw_name(name: &Ident, bare: &str) -> Diagnostic {
 }
 
 /// A keyword of Rust as a name.
-pub(crate) fn rust_keyword(at: Span, what: &str, word: &str) -> Diagnostic {
+pub(crate) fn rust_keyword(at: impl Into<TokenRange>, what: &str, word: &str) -> Diagnostic {
     Diagnostic::new(at, format!("expected {what}, found `{word}`, which Rust keeps for itself"))
         .help(format!("choose another name, for example `{word}_`"))
 }
 
 /// A number such as `8u32`.
-pub(crate) fn number_with_suffix(at: Span, literal: &str, digits: &str) -> Diagnostic {
+pub(crate) fn number_with_suffix(
+    at: impl Into<TokenRange>,
+    literal: &str,
+    digits: &str,
+) -> Diagnostic {
     Diagnostic::new(at, format!("the number `{literal}` has a type suffix")).help(digits)
 }
 
 /// A number beyond `i64`.
-pub(crate) fn number_too_large(at: Span, literal: &str) -> Diagnostic {
+pub(crate) fn number_too_large(at: impl Into<TokenRange>, literal: &str) -> Diagnostic {
     Diagnostic::new(at, format!("the number `{literal}` needs more than 64 bits"))
         .help(i64::MAX.to_string())
 }
 
 /// A decimal number that an `f32` cannot hold.
-pub(crate) fn decimal_too_large(at: Span, number: &str) -> Diagnostic {
+pub(crate) fn decimal_too_large(at: impl Into<TokenRange>, number: &str) -> Diagnostic {
     Diagnostic::new(at, format!("`{number}` is beyond the greatest `f32`"))
         .help(format!("{:e}", f32::MAX))
 }
 
 /// Brackets with nothing between them.
-pub(crate) fn empty_brackets(at: Span, what: &str, example: &str) -> Diagnostic {
+pub(crate) fn empty_brackets(at: impl Into<TokenRange>, what: &str, example: &str) -> Diagnostic {
     Diagnostic::new(at, format!("expected {what} between the brackets")).help(example)
 }
 
 /// `bits[]` or `bits[a, b]`.
-pub(crate) fn one_bit_count(at: Span) -> Diagnostic {
+pub(crate) fn one_bit_count(at: impl Into<TokenRange>) -> Diagnostic {
     Diagnostic::new(at, "`bits` takes one number").help("bits[local_ranks]")
 }
 
@@ -133,24 +149,24 @@ pub(crate) fn rest_twice(rest: &Ident) -> Diagnostic {
 }
 
 /// `1..64` as a range of legal values.
-pub(crate) fn range_without_end(at: Span) -> Diagnostic {
+pub(crate) fn range_without_end(at: impl Into<TokenRange>) -> Diagnostic {
     Diagnostic::new(at, "a range of legal values includes its end").help("write `..=`")
 }
 
 /// `0..=8` as what a loop runs over.
-pub(crate) fn range_with_end(at: Span) -> Diagnostic {
+pub(crate) fn range_with_end(at: impl Into<TokenRange>) -> Diagnostic {
     Diagnostic::new(at, "a range of a loop ends before its last number")
         .help("write `..` and one more")
 }
 
 /// An expression too deep to be read, by the compiler or anyone.
-pub(crate) fn nested_too_deeply(at: Span) -> Diagnostic {
+pub(crate) fn nested_too_deeply(at: impl Into<TokenRange>) -> Diagnostic {
     Diagnostic::new(at, "the expression is nested too deeply")
         .help("give a part of it a name with `let`")
 }
 
 /// `a < b < c`.
-pub(crate) fn comparisons_chained(at: Span) -> Diagnostic {
+pub(crate) fn comparisons_chained(at: impl Into<TokenRange>) -> Diagnostic {
     Diagnostic::new(at, "comparisons cannot be chained").help("join two comparisons with `&&`")
 }
 
@@ -161,7 +177,7 @@ pub(crate) fn not_a_fold(helper: &Ident) -> Diagnostic {
 }
 
 /// Blocks inside blocks inside blocks.
-pub(crate) fn blocks_too_deep(at: Span, max: u32) -> Diagnostic {
+pub(crate) fn blocks_too_deep(at: impl Into<TokenRange>, max: u32) -> Diagnostic {
     Diagnostic::new(at, format!("blocks are nested more than {max} deep"))
         .help("join the conditions, or make a role of the inner blocks")
 }

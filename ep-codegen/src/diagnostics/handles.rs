@@ -1,9 +1,7 @@
 //! Handles of other pipelines.
 
-use proc_macro2::{Ident, Span};
-
 use super::Diagnostic;
-use crate::ast::{Tensor, Uses};
+use crate::ast::{Ident, Span, Tensor, Uses};
 use crate::spelling::nearest;
 
 /// A pipeline that this block does not declare.

@@ -1,9 +1,7 @@
 //! Limits of the hardware that no legal shape keeps.
 
-use proc_macro2::Ident;
-
 use super::{Diagnostic, listed};
-use crate::ast::TokenRange;
+use crate::ast::{Ident, TokenRange};
 
 /// More warps than a block has.
 pub(crate) fn too_many_warps(at: TokenRange, warps: i128) -> Diagnostic {

@@ -1,9 +1,7 @@
 //! The order in which messages are taken, and positions are found.
 
-use proc_macro2::{Ident, Span};
-
 use super::{Diagnostic, listed};
-use crate::ast::{Channel, TokenRange};
+use crate::ast::{Channel, Ident, Span, TokenRange};
 use crate::ir::kind::Traits;
 
 /// A loop over a ring inside another loop.

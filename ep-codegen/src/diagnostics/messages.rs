@@ -2,10 +2,8 @@
 
 use std::fmt::Display;
 
-use proc_macro2::{Ident, Span};
-
 use super::{Diagnostic, listed};
-use crate::ast::{Field, Message, TokenRange};
+use crate::ast::{Field, Ident, Message, Span, TokenRange};
 use crate::spelling::nearest;
 
 /// A message of nothing.

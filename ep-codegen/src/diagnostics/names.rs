@@ -1,9 +1,7 @@
 //! Names that stand for nothing, for two things, or for something Rust or C++ keeps.
 
-use proc_macro2::Ident;
-
 use super::{Diagnostic, listed};
-use crate::ast::Variant;
+use crate::ast::{Ident, Variant};
 use crate::spelling::nearest;
 
 /// The near miss, or what there is to choose from.

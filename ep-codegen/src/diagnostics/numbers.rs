@@ -2,10 +2,8 @@
 
 use std::fmt::Display;
 
-use proc_macro2::{Ident, Span};
-
 use super::Diagnostic;
-use crate::ast::{Arg, Int, Number, TokenRange, Tune};
+use crate::ast::{Arg, Ident, Int, Number, Span, TokenRange, Tune};
 
 /// A range whose end lies below its begin.
 pub(crate) fn empty_range<T: Display>(

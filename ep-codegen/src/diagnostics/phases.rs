@@ -1,8 +1,7 @@
 //! Phases in the wrong place, and what does not belong into one.
 
-use proc_macro2::{Ident, Span};
-
 use super::Diagnostic;
+use crate::ast::{Ident, Span};
 
 /// A phase inside a phase.
 pub(crate) fn phase_in_phase(keyword: Span, inner: &Ident, outer: &Ident) -> Diagnostic {

@@ -1,9 +1,7 @@
 //! Roles, their blocks and warps.
 
-use proc_macro2::Ident;
-
 use super::Diagnostic;
-use crate::ast::{Role, TokenRange};
+use crate::ast::{Ident, Role, TokenRange};
 
 /// A pipeline without work.
 pub(crate) fn no_roles(pipeline: &Ident, when: &str) -> Diagnostic {

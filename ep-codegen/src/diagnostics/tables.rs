@@ -1,9 +1,7 @@
 //! Tensors: who writes them, how often, and when they are read.
 
-use proc_macro2::{Ident, Span};
-
 use super::Diagnostic;
-use crate::ast::{Int, TokenRange};
+use crate::ast::{Ident, Int, Span, TokenRange};
 
 /// A word that only inputs have.
 pub(crate) fn only_inputs(at: Span, word: &str, name: &Ident) -> Diagnostic {

@@ -2,11 +2,9 @@
 
 use std::fmt::Display;
 
-use proc_macro2::Ident;
-
 use super::names::suggest;
 use super::{Diagnostic, listed};
-use crate::ast::{CudaFn, CudaParam, Elem, Int, TokenRange};
+use crate::ast::{CudaFn, CudaParam, Elem, Ident, Int, TokenRange};
 
 /// Something else than a `bool` as a condition.
 pub(crate) fn not_a_condition(at: TokenRange, found: &impl Display, expr: &str) -> Diagnostic {

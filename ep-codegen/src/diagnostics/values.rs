@@ -1,9 +1,7 @@
 //! Ranges of values: what an input may hold.
 
-use proc_macro2::Ident;
-
 use super::Diagnostic;
-use crate::ast::{Expr, TokenRange};
+use crate::ast::{Expr, Ident, TokenRange};
 
 /// A range of something that the caller does not give.
 pub(crate) fn of_no_input(at: TokenRange, name: &Ident) -> Diagnostic {

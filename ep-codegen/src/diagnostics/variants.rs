@@ -1,9 +1,7 @@
 //! Variants, their arms and the parts of arms.
 
-use proc_macro2::{Ident, Span};
-
 use super::{Diagnostic, listed};
-use crate::ast::{Arm, Int, Part, TokenRange, Variant};
+use crate::ast::{Arm, Ident, Int, Part, Span, TokenRange, Variant};
 
 /// A variant that offers nothing.
 pub(crate) fn no_arms(name: &Ident) -> Diagnostic {

@@ -1,8 +1,7 @@
 //! Words that are raised and awaited.
 
-use proc_macro2::Ident;
-
 use super::Diagnostic;
+use crate::ast::Ident;
 
 /// `raise` or `await` of what is no word between kernels.
 pub(crate) fn not_a_word(name: &Ident, word: &str, declared: &Ident) -> Diagnostic {

@@ -6,7 +6,7 @@
 
 use super::slots::travels_in_words;
 use super::walk;
-use super::{Action, Channel, Expr, Pipeline, Role, Stmt, TensorKind};
+use super::{Action, Channel, Expr, Pipeline, Role, Source, Stmt, TensorKind};
 
 /// Everything derived from a selected pipeline.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,6 +54,13 @@ pub struct End {
     pub line: u32,
     /// The statement.
     pub text: String,
+}
+
+impl End {
+    /// Whether it is the statement at `at`: a fragment stands in one line with all of its statements.
+    pub fn is_at(&self, at: &Source) -> bool {
+        self.line == at.line && self.text == at.text
+    }
 }
 
 /// A release and the acquire that sees it.

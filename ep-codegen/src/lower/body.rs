@@ -73,13 +73,13 @@ impl Lowering {
             }
             ast::StmtKind::Await { channel } => ir::Action::Await { channel: channel.to_string() },
             ast::StmtKind::Close { channel } => ir::Action::Close { channel: channel.to_string() },
-            // `stmts` has unfolded these; an empty loop keeps the function total.
-            ast::StmtKind::When(when) => ir::Action::For {
+            // `stmts` has unfolded the one, and no fragment is left; an empty loop keeps the function total.
+            ast::StmtKind::When(_) | ast::StmtKind::Call(_) => ir::Action::For {
                 binder: String::new(),
                 domain: ir::Domain::Tokens,
                 position: None,
                 filter: None,
-                body: self.body(&when.body),
+                body: Vec::new(),
             },
         }
     }

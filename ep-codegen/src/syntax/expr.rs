@@ -1,6 +1,5 @@
 //! Expressions: a closed form that looks like Rust, by precedence climbing.
 
-use proc_macro2::Span;
 use syn::parse::ParseStream;
 use syn::{LitBool, LitFloat, LitInt, Token};
 
@@ -8,7 +7,7 @@ use super::stream::{
     Result, at_word, braces, brackets, decimal, drain, expected, found, int, list, name, parens,
     sign,
 };
-use crate::ast::{BinaryOp, Domain, Expr, ExprKind, TokenRange};
+use crate::ast::{BinaryOp, Domain, Expr, ExprKind, Ident, Span, TokenRange};
 use crate::diagnostics::form;
 use crate::ir::Fold;
 
@@ -69,7 +68,7 @@ fn binary(input: ParseStream, least: u8, depth: u32) -> Result<Expr> {
             return Err(form::comparisons_chained(input.span()));
         }
         compared = power == COMPARISON;
-        let op_span = input.span();
+        let op_span = input.span().into();
         take_operator(input, op)?;
         let right = binary(input, power + 1, depth + 1)?;
         let at = left.at.to(&right);
@@ -202,10 +201,7 @@ fn atom(input: ParseStream, depth: u32) -> Result<Expr> {
         let (content, span) = parens(input, "an expression")?;
         let inner = binary(&content, 0, depth + 1);
         let inner = ended(&content, inner)?;
-        return Ok(Expr {
-            kind: inner.kind,
-            at: TokenRange { first: span.open(), last: span.close() },
-        });
+        return Ok(Expr { kind: inner.kind, at: TokenRange::from(span.open()).to(span.close()) });
     }
     if input.peek(Token![if]) {
         return choice(input, depth);
@@ -232,7 +228,7 @@ fn choice(input: ParseStream, depth: u32) -> Result<Expr> {
     if depth > DEPTH_MAX {
         return Err(form::nested_too_deeply(input.span()));
     }
-    let first = sign::<Token![if]>(input, "if")?.span;
+    let first = Span::from(sign::<Token![if]>(input, "if")?.span);
     let condition = Box::new(binary(input, 0, depth + 1)?);
     let (yes, close) = chosen(input, "the value where the condition holds", depth)?;
     if !input.peek(Token![else]) {
@@ -254,11 +250,11 @@ fn choice(input: ParseStream, depth: u32) -> Result<Expr> {
 fn chosen(input: ParseStream, what: &str, depth: u32) -> Result<(Box<Expr>, Span)> {
     let (content, span) = braces(input, what)?;
     let value = binary(&content, 0, depth + 1);
-    Ok((Box::new(ended(&content, value)?), span.close()))
+    Ok((Box::new(ended(&content, value)?), span.close().into()))
 }
 
 /// `binder in domain: body` of a fold named `helper`.
-fn fold(helper: syn::Ident, content: ParseStream, depth: u32) -> Result<ExprKind> {
+fn fold(helper: Ident, content: ParseStream, depth: u32) -> Result<ExprKind> {
     let parsed = (|| {
         if Fold::of_word(&helper.to_string()).is_none() {
             return Err(form::not_a_fold(&helper));

@@ -1,6 +1,5 @@
 //! The declarations that are not tensors, messages, channels or roles.
 
-use proc_macro2::{Ident, Span};
 use syn::Token;
 use syn::parse::ParseStream;
 
@@ -11,7 +10,8 @@ use super::stream::{
 };
 use super::tensor::{elem, tensor};
 use crate::ast::{
-    Arg, Arm, CudaBody, CudaFn, CudaParam, Part, Shape, ShapeEntry, Size, Tune, Uses, Variant,
+    Arg, Arm, CudaBody, CudaFn, CudaParam, Ident, Part, Shape, ShapeEntry, Size, Span, Tune, Uses,
+    Variant,
 };
 use crate::diagnostics::{Diagnostics, form};
 use crate::keywords::ITEMS;

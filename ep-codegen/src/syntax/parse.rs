@@ -8,10 +8,11 @@ use super::stream::{
     Result, any_word, braces, drain, expected, found, name, peek_word, recover, skip_docs,
     take_while, word,
 };
-use super::{items, role, tensor};
+use super::{fragment, items, role, tensor};
 use crate::ast::{File, Item, Phase, Pipeline, TensorKind, When};
 use crate::diagnostics::{Diagnostic, Diagnostics, form};
 use crate::keywords;
+use crate::spelling::nearest;
 
 /// `when` and `phase` blocks may nest this deep.
 pub(super) const NESTING_MAX: u32 = 16;
@@ -19,14 +20,14 @@ pub(super) const NESTING_MAX: u32 = 16;
 /// The pipelines of a block and every mistake of its form. What could be read is there even when
 /// there are mistakes.
 pub fn parse(tokens: TokenStream) -> (File, Diagnostics) {
-    let mut file = File { pipelines: Vec::new() };
+    let mut file = File::default();
     let mut errors = Diagnostics::new();
     let parsed = (|input: ParseStream| {
         while !input.is_empty() {
             let doc = skip_docs(input);
-            if let Err(error) = pipeline(input, doc, &mut errors, &mut file) {
+            if let Err(error) = entry(input, doc, &mut errors, &mut file) {
                 errors.push(error);
-                recover(input, &["pipeline", "pub"], false);
+                recover(input, keywords::BLOCK, false);
             }
         }
         Ok(())
@@ -36,6 +37,27 @@ pub fn parse(tokens: TokenStream) -> (File, Diagnostics) {
         errors.push(error.into());
     }
     (file, errors)
+}
+
+/// A pipeline, a fragment, or a file of fragments.
+fn entry(
+    input: ParseStream,
+    doc: Vec<String>,
+    errors: &mut Diagnostics,
+    file: &mut File,
+) -> Result<()> {
+    match peek_word(input).as_deref() {
+        Some("fragment") => file.fragments.push(fragment::statements(input, errors)?),
+        Some("items") => {
+            file.fragments.push(fragment::items(input, |content| items_of(content, errors, 0))?);
+        }
+        Some("fragments") => file.files.push(fragment::file(input)?),
+        Some(word) if nearest(word, ["fragment", "items", "fragments"]).is_some() => {
+            return Err(form::unknown_word(input.span(), "declaration", word, keywords::BLOCK));
+        }
+        _ => pipeline(input, doc, errors, file)?,
+    }
+    Ok(())
 }
 
 fn pipeline(
@@ -111,6 +133,7 @@ fn item(input: ParseStream, errors: &mut Diagnostics, depth: u32) -> Result<Item
         "phase" => Item::Phase(phase(input, errors, depth)?),
         "when" => Item::When(when(input, |content| items_of_nested(content, errors, depth))?),
         "uses" => Item::Uses(items::uses(input)?),
+        "use" => Item::Use(fragment::use_(input)?),
         "cuda" => Item::CudaFn(items::cuda_fn(input)?),
         word if keywords::STATEMENTS.contains(&word) => {
             return Err(form::statement_outside_role(input.span(), word));

@@ -97,7 +97,11 @@ impl Printer {
         let clings = match &self.last {
             Last::Start | Last::Tight => true,
             Last::Value => delimiter != Delimiter::Brace,
-            Last::Word(word) => delimiter != Delimiter::Brace && !OPENERS.contains(&word.as_str()),
+            // The first word of a line may name a fragment.
+            Last::Word(word) => {
+                let opens = OPENERS.contains(&word.as_str()) && self.out != *word;
+                delimiter != Delimiter::Brace && !opens
+            }
             Last::Sign => false,
         };
         if !clings {
@@ -199,6 +203,11 @@ mod tests {
             "record rank_prefix[source, dest] = prefix_sum(source in ranks: counts[source].per_rank[dest]);",
             "push back[source] at [expert, src_info[row]] { x: x[row] as bf16 };",
             "recv_topk_idx: optional i64[received, topk] fill -1 beyond received",
+            "fragment unpack(message: message, to: tensor, body: block) { store to_x[message.row] = message.x; body(); }",
+            "fill(message, local(message.experts, me), recv_x, { count seen[0]; });",
+            "items payload { variant payload { Bf16 { x: bf16 } } }",
+            "use payload;",
+            "fragments from \"src/moe.pipe\";",
         ] {
             assert_eq!(print(text), text);
             assert_eq!(print(&text.replace(' ', "  \n")), text);

@@ -1,19 +1,19 @@
 //! Statements.
 
-use proc_macro2::Span;
 use syn::Token;
 use syn::ext::IdentExt;
 use syn::parse::{ParseBuffer, ParseStream};
 
 use super::expr::{domain, expr};
+use super::fragment::call;
 use super::parse::{NESTING_MAX, too_deep, when};
 use super::stream::{
     Result, at_word, braces, brackets, drain, expected, found, list, name, peek_word, recover,
     semicolon, sign, skip_docs, source, take_word, word,
 };
 use crate::ast::{
-    ChannelRef, Domain, Excerpt, Expr, ExprKind, FieldValue, For, Gather, Place, Stmt, StmtKind,
-    UNNAMED, When,
+    ChannelRef, Domain, Excerpt, Expr, ExprKind, FieldValue, For, Gather, Ident, Place, Span, Stmt,
+    StmtKind, UNNAMED,
 };
 use crate::diagnostics::{Diagnostics, form};
 use crate::ir::CONDITION;
@@ -24,7 +24,7 @@ pub(super) fn body(content: &ParseBuffer, errors: &mut Diagnostics) -> Vec<Stmt>
     stmts(content, errors, 0)
 }
 
-fn stmts(content: &ParseBuffer, errors: &mut Diagnostics, depth: u32) -> Vec<Stmt> {
+pub(super) fn stmts(content: &ParseBuffer, errors: &mut Diagnostics, depth: u32) -> Vec<Stmt> {
     let mut out = Vec::new();
     if depth > NESTING_MAX {
         errors.push(too_deep(content));
@@ -54,7 +54,7 @@ fn stmts(content: &ParseBuffer, errors: &mut Diagnostics, depth: u32) -> Vec<Stm
 
 fn stmt(input: ParseStream, errors: &mut Diagnostics, depth: u32) -> Result<Stmt> {
     let start = input.cursor();
-    let keyword = input.span();
+    let keyword = Span::from(input.span());
     let Some(first) = peek_word(input) else {
         return Err(match found(input) {
             stray if stray == "`;`" => form::unexpected(keyword, &stray),
@@ -70,10 +70,14 @@ fn stmt(input: ParseStream, errors: &mut Diagnostics, depth: u32) -> Result<Stmt
     }
     if first == "when" {
         let inner = when(input, |content| stmts(content, errors, depth + 1))?;
-        let source = Excerpt { tokens: keyword.into(), text: head_of_when(&inner) };
+        let source = Excerpt { tokens: keyword.into(), text: super::reprint::when(&inner) };
         return Ok(Stmt { kind: StmtKind::When(inner), keyword, source });
     }
-    let kind = action(input, &first)?;
+    let is_call = !STATEMENTS.contains(&first.as_str()) && input.peek2(syn::token::Paren);
+    let kind = match is_call {
+        true => StmtKind::Call(call(input, errors, depth)?),
+        false => action(input, &first)?,
+    };
     semicolon(input, start, STATEMENTS)?;
     Ok(Stmt { kind, keyword, source: source(start, input) })
 }
@@ -85,7 +89,7 @@ fn choice(input: ParseStream, errors: &mut Diagnostics, depth: u32) -> Result<Ve
         return Err(too_deep(input));
     }
     let start = input.cursor();
-    let keyword = sign::<Token![if]>(input, "if")?.span;
+    let keyword = Span::from(sign::<Token![if]>(input, "if")?.span);
     let condition = expr(input)?;
     let head = source(start, input);
     let (content, _) = braces(input, "the statements of the `if`")?;
@@ -94,7 +98,7 @@ fn choice(input: ParseStream, errors: &mut Diagnostics, depth: u32) -> Result<Ve
         return Ok(vec![once(keyword, head, condition, body)]);
     }
     let start = input.cursor();
-    let otherwise = sign::<Token![else]>(input, "else")?.span;
+    let otherwise = Span::from(sign::<Token![else]>(input, "else")?.span);
     let behind = source(start, input);
     let rest = if input.peek(Token![if]) {
         choice(input, errors, depth + 1)?
@@ -103,7 +107,7 @@ fn choice(input: ParseStream, errors: &mut Diagnostics, depth: u32) -> Result<Ve
         stmts(&content, errors, depth + 1)
     };
     let at = condition.at;
-    let name = syn::Ident::new(CONDITION, keyword);
+    let name = Ident::new(CONDITION, keyword);
     let holds = Expr { kind: ExprKind::Name(name.clone()), at };
     let fails = Expr { kind: ExprKind::Not { value: Box::new(holds.clone()) }, at };
     let kind = StmtKind::Let { name, value: condition };
@@ -117,7 +121,7 @@ fn choice(input: ParseStream, errors: &mut Diagnostics, depth: u32) -> Result<Ve
 /// A block where `condition` holds.
 fn once(keyword: Span, source: Excerpt, condition: Expr, body: Vec<Stmt>) -> Stmt {
     let kind = StmtKind::For(For {
-        binder: syn::Ident::new(UNNAMED, keyword),
+        binder: Ident::new(UNNAMED, keyword),
         domain: Domain::Once { keyword },
         position: None,
         filter: Some(condition),
@@ -125,11 +129,6 @@ fn once(keyword: Span, source: Excerpt, condition: Expr, body: Vec<Stmt>) -> Stm
         body,
     });
     Stmt { kind, keyword, source }
-}
-
-fn head_of_when<T>(when: &When<T>) -> String {
-    let arms: Vec<String> = when.arms.iter().map(ToString::to_string).collect();
-    format!("when {} is {}", when.axis, arms.join(" | "))
 }
 
 /// A statement without a block, up to its `;`.
@@ -227,7 +226,7 @@ fn position(input: ParseStream) -> Result<Vec<Expr>> {
 }
 
 /// `{ field: value, .., ..message }`
-fn values(input: ParseStream) -> Result<(Vec<FieldValue>, Option<syn::Ident>)> {
+fn values(input: ParseStream) -> Result<(Vec<FieldValue>, Option<Ident>)> {
     let (content, _) = braces(input, "the fields")?;
     let mut values = Vec::new();
     let mut rest = None;

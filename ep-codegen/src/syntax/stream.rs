@@ -1,14 +1,14 @@
 //! Reading single tokens and lists from a syn stream, and going on after a mistake.
 
 use proc_macro2::extra::DelimSpan;
-use proc_macro2::{Ident, Span, TokenStream, TokenTree};
+use proc_macro2::{TokenStream, TokenTree};
 use syn::buffer::Cursor;
 use syn::ext::IdentExt;
 use syn::parse::{ParseBuffer, ParseStream};
 use syn::{LitFloat, LitInt, LitStr, Token};
 
 use super::print;
-use crate::ast::{Excerpt, Int, Number, TokenRange, Word};
+use crate::ast::{Excerpt, Ident, Int, Number, Span, TokenRange, Word};
 use crate::diagnostics::{Diagnostic, Diagnostics, form};
 use crate::ir;
 
@@ -51,12 +51,13 @@ pub(super) fn at_word(input: ParseStream, word: &str) -> bool {
 
 /// Takes any word, Rust's keywords included.
 pub(super) fn any_word(input: ParseStream, what: &str) -> Result<Ident> {
-    input.call(Ident::parse_any).map_err(|_| expected(input, what))
+    input.call(syn::Ident::parse_any).map(Ident::from).map_err(|_| expected(input, what))
 }
 
 /// Takes a name that the author chose.
 pub(super) fn name(input: ParseStream, what: &str) -> Result<Ident> {
-    if let Ok(ident) = input.parse::<Ident>() {
+    if let Ok(ident) = input.parse::<syn::Ident>() {
+        let ident = Ident::from(ident);
         return match ident.to_string().strip_prefix("r#") {
             None => Ok(ident),
             Some(bare) => Err(form::raw_name(&ident, bare)),
@@ -73,7 +74,7 @@ pub(super) fn take_word(input: ParseStream, word: &str) -> Option<Span> {
     if !at_word(input, word) {
         return None;
     }
-    input.call(Ident::parse_any).ok().map(|ident| ident.span())
+    input.call(syn::Ident::parse_any).ok().map(|ident| ident.span().into())
 }
 
 /// Takes `word`, which must come next.
@@ -120,7 +121,7 @@ pub(super) fn int(input: ParseStream) -> Result<Int> {
     let value = format!("{sign}{}", literal.base10_digits())
         .parse::<i64>()
         .map_err(|_| form::number_too_large(literal.span(), &literal.to_string()))?;
-    Ok(Int { value, span: literal.span() })
+    Ok(Int { value, span: literal.span().into() })
 }
 
 /// Takes a whole or decimal number, a minus sign allowed.
@@ -145,13 +146,13 @@ pub(super) fn decimal(input: ParseStream) -> Result<(f32, Span)> {
     let value = literal.base10_digits().parse().ok().filter(|value: &f32| value.is_finite());
     let value =
         value.ok_or_else(|| form::decimal_too_large(literal.span(), &literal.to_string()))?;
-    Ok((value, literal.span()))
+    Ok((value, literal.span().into()))
 }
 
 /// Takes a string literal.
 pub(super) fn string(input: ParseStream, what: &str) -> Result<(String, Span)> {
     let literal: LitStr = input.parse().map_err(|_| expected(input, what))?;
-    Ok((literal.value(), literal.span()))
+    Ok((literal.value(), literal.span().into()))
 }
 
 /// Opens `{ .. }`.
@@ -322,7 +323,7 @@ pub(super) fn source(start: Cursor, input: ParseStream) -> Excerpt {
     let trees = between(start, input.cursor());
     let first = trees.first().map_or_else(|| input.span(), first_span);
     let last = trees.last().map_or_else(|| input.span(), last_span);
-    Excerpt { tokens: TokenRange { first, last }, text: print::tokens(trees) }
+    Excerpt { tokens: TokenRange::from(first).to(last), text: print::tokens(trees) }
 }
 
 fn between(start: Cursor, end: Cursor) -> Vec<TokenTree> {
@@ -336,14 +337,14 @@ fn between(start: Cursor, end: Cursor) -> Vec<TokenTree> {
     trees
 }
 
-fn first_span(tree: &TokenTree) -> Span {
+fn first_span(tree: &TokenTree) -> proc_macro2::Span {
     match tree {
         TokenTree::Group(group) => group.span_open(),
         other => other.span(),
     }
 }
 
-fn last_span(tree: &TokenTree) -> Span {
+fn last_span(tree: &TokenTree) -> proc_macro2::Span {
     match tree {
         TokenTree::Group(group) => group.span_close(),
         other => other.span(),

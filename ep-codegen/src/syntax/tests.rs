@@ -139,6 +139,27 @@ fn a_stray_token_between_pipelines_costs_only_itself() {
 }
 
 #[test]
+fn mistakes_of_fragments_are_all_reported() {
+    let text = "fragmnt f() { }
+item g { }
+fragment h(n: valu) { count n[0] }
+fragments form \"h.pipe\";
+items i { tabel t: i32[8]; use j }
+pipeline P { role R on block 0 { h(1 2); g({ stor x[0] = 1; }); } }";
+    let expected = [
+        "1: unknown declaration `fragmnt` (did you mean `fragment`?)",
+        "2: unknown declaration `item` (did you mean `items`?)",
+        "3: unknown kind of parameter `valu` (did you mean `value`?)",
+        "4: expected `from`, found `form` (did you mean `from`?)",
+        "5: unknown declaration `tabel` (did you mean `table`?)",
+        "5: missing `;` (use j;)",
+        "6: expected `,`, found `2` (no help)",
+        "6: unknown statement `stor` (did you mean `store`?)",
+    ];
+    assert_eq!(listed(text), expected);
+}
+
+#[test]
 fn deep_nesting_is_an_error() {
     let deep = format!("pipeline P {{ size n = {}1{}; }}", "(".repeat(200), ")".repeat(200));
     assert!(errors(&deep).contains("nested too deeply"));

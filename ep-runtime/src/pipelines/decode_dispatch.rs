@@ -16,11 +16,7 @@ pipeline! {
             let local_experts = ceil(experts, ranks),
             let max_rows = ranks * max_tokens,
         }
-        variant payload {
-            Bf16 { x: bf16 },
-            Fp8 { x: e4m3, scale: f32 block 128 },
-            Fp8Packed { x: e4m3, scale: ue8m0 block 128 },
-        }
+        use payload;
         size tokens in 0..=max_tokens;
         arg { alignment: i32 = 1 in 1..=65536 }
         input
@@ -56,20 +52,10 @@ pipeline! {
         channel rows: direct<Token> over nvlink from Dispatch to Dispatch per all { few: words / ranks };
 
         role Dispatch on all blocks {
-            for peer in ranks {
-                record tokens_per_rank[peer] = sum(token in tokens: routed(topk_idx[token], peer) as i32);
-            }
-            for expert in experts {
-                record tokens_per_expert[expert] =
-                    sum(token in tokens: sum(choice in topk: (topk_idx[token, choice] == expert) as i32));
-            }
-            for peer in ranks {
-                push counts[peer] { per_rank: tokens_per_rank, per_expert: owned(tokens_per_expert, peer) };
-            }
-            await counts;
-            for dest in ranks {
-                record rank_prefix[source, dest] = prefix_sum(source in ranks: counts[source].per_rank[dest]);
-            }
+            count_and_exchange(
+                topk_idx, token, expert, sum(choice in topk: (topk_idx[token, choice] == expert) as i32),
+                counts, tokens_per_rank, tokens_per_expert, rank_prefix,
+            );
             for expert in local_experts {
                 record recv_per_expert[expert] = align(sum(source in ranks: counts[source].per_expert[expert]), alignment);
                 store received_per_expert[expert] = align(sum(source in ranks: counts[source].per_expert[expert]), alignment);
@@ -89,10 +75,7 @@ pipeline! {
                 }
             }
             for message in rows {
-                store recv_x[message.row] = message.x;
-                record recv_src[message.row] = message.src;
-                store recv_topk_idx[message.row] = local(message.experts, me);
-                store recv_topk_weights[message.row] = message.weights * (local(message.experts, me) >= 0) as f32;
+                unpack(message, local(message.experts, me), recv_x, recv_src, recv_topk_idx, recv_topk_weights);
             }
         }
     }

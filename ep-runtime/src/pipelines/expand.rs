@@ -68,11 +68,7 @@ pipeline! {
             stripes: 1..=1024,
             let local_experts = ceil(experts, ranks),
         }
-        variant payload {
-            Bf16 { x: bf16 },
-            Fp8 { x: e4m3, scale: f32 block 128 },
-            Fp8Packed { x: e4m3, scale: ue8m0 block 128 },
-        }
+        use payload;
         size received = rank_prefix[ranks, me];
         size expanded = expert_first[local_experts];
         uses handle super::Layout { rank_prefix: i32[ranks + 1, ranks] };

@@ -18,11 +18,7 @@ pipeline! {
             let tiles = ceil(ranks * max_tokens, 64),
             require nodes * local_ranks == ranks,
         }
-        variant payload {
-            Bf16 { x: bf16 },
-            Fp8 { x: e4m3, scale: f32 block 128 },
-            Fp8Packed { x: e4m3, scale: ue8m0 block 128 },
-        }
+        use payload;
         tune { stages: 3 in [2, 3, 4], shares: 4 in [1, 2, 4, 8] }
         size tokens in 0..=max_tokens;
         input

@@ -14,11 +14,7 @@ pipeline! {
             hidden: 16..=32768 step 16, topk: 1..=32, experts: 1..=4096,
             let ranks = nodes * local_ranks,
         }
-        variant payload {
-            Bf16 { x: bf16 },
-            Fp8 { x: e4m3, scale: f32 block 128 },
-            Fp8Packed { x: e4m3, scale: ue8m0 block 128 },
-        }
+        use payload;
         variant mode { Fresh, Cached }
         // A ring within the node holds four chunks: one that is read, one whose credit is on its way, one that
         // travels and one that is filled. More take a window of hundreds of megabytes.
@@ -113,10 +109,7 @@ pipeline! {
                 }
             }
             for message in inner[peer] at rank_prefix[rank_at(message.part, peer), me] + inner[peer, message.part].first {
-                store recv_x[message.row] = message.x;
-                record recv_src[message.row] = message.src;
-                store recv_topk_idx[message.row] = message.experts;
-                store recv_topk_weights[message.row] = message.weights * (message.experts >= 0) as f32;
+                unpack(message, message.experts, recv_x, recv_src, recv_topk_idx, recv_topk_weights);
             }
         }
     }

@@ -69,13 +69,7 @@ pipeline! {
         };
 
         role Exchange on block 0 {
-            for peer in ranks {
-                push counts[peer] { per_rank: tokens_per_rank, per_expert: owned(tokens_per_expert, peer) };
-            }
-            await counts;
-            for dest in ranks {
-                record rank_prefix[source, dest] = prefix_sum(source in ranks: counts[source].per_rank[dest]);
-            }
+            exchange(counts, tokens_per_rank, tokens_per_expert, rank_prefix);
             for expert in local_experts {
                 store received_per_expert[expert] = sum(source in ranks: counts[source].per_expert[expert]);
             }

@@ -10,11 +10,7 @@ pipeline! {
     /// output in the window. A cached call takes its positions from a fresh one.
     pub pipeline NvlDispatch {
         shape { ranks: 1..=64, hidden: 16..=32768 step 16, topk: 1..=32, experts: 1..=4096 }
-        variant payload {
-            Bf16 { x: bf16 },
-            Fp8 { x: e4m3, scale: f32 block 128 },
-            Fp8Packed { x: e4m3, scale: ue8m0 block 128 },
-        }
+        use payload;
         variant via { Direct, Ring }
         variant mode { Fresh, Cached }
         size tokens;
@@ -66,10 +62,7 @@ pipeline! {
                     record recv_count[peer, stripe] = ring[peer].count;
                 }
                 for message in ring[peer] at rank_prefix[peer, me] + ring[peer].first {
-                    store recv_x[message.row] = message.x;
-                    record recv_src[message.row] = message.src;
-                    store recv_topk_idx[message.row] = local(message.experts, me);
-                    store recv_topk_weights[message.row] = message.weights * (local(message.experts, me) >= 0) as f32;
+                    unpack(message, local(message.experts, me), recv_x, recv_src, recv_topk_idx, recv_topk_weights);
                 }
             }
         }
@@ -107,10 +100,7 @@ pipeline! {
             }
             role Unpack on all blocks, 4 warps, warps shared by (source, stripe) {
                 for message in rows[source] {
-                    store recv_x[message.row] = message.x;
-                    record recv_src[message.row] = message.src;
-                    store recv_topk_idx[message.row] = local(message.experts, me);
-                    store recv_topk_weights[message.row] = message.weights * (local(message.experts, me) >= 0) as f32;
+                    unpack(message, local(message.experts, me), recv_x, recv_src, recv_topk_idx, recv_topk_weights);
                 }
             }
         }

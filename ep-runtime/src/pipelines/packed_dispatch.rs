@@ -16,11 +16,7 @@ pipeline! {
             let local_experts = ceil(experts, ranks),
             let max_rows = ranks * max_tokens,
         }
-        variant payload {
-            Bf16 { x: bf16 },
-            Fp8 { x: e4m3, scale: f32 block 128 },
-            Fp8Packed { x: e4m3, scale: ue8m0 block 128 },
-        }
+        use payload;
         size tokens in 0..=max_tokens;
         input
             x: bf16[tokens, hidden],
@@ -58,19 +54,10 @@ pipeline! {
         channel rows: direct<Token> over nvlink from Dispatch to Dispatch per all { few: words / ranks };
 
         role Dispatch on all blocks, 12 warps {
-            for peer in ranks {
-                record tokens_per_rank[peer] = sum(token in tokens: routed(topk_idx[token], peer) as i32);
-            }
-            for expert in experts {
-                record tokens_per_expert[expert] = sum(token in tokens: listed(topk_idx[token], expert) as i32);
-            }
-            for peer in ranks {
-                push counts[peer] { per_rank: tokens_per_rank, per_expert: owned(tokens_per_expert, peer) };
-            }
-            await counts;
-            for dest in ranks {
-                record rank_prefix[source, dest] = prefix_sum(source in ranks: counts[source].per_rank[dest]);
-            }
+            count_and_exchange(
+                topk_idx, token, expert, listed(topk_idx[token], expert) as i32,
+                counts, tokens_per_rank, tokens_per_expert, rank_prefix,
+            );
             for expert in local_experts {
                 store packed_count[expert] = sum(source in ranks: counts[source].per_expert[expert]);
                 add statistics[expert] = sum(source in ranks: counts[source].per_expert[expert]);

@@ -38,8 +38,12 @@ pipeline! {
 }
 
 pub(super) fn by_hand() -> ByHand {
-    ByHand::of::<Gate>(&[("ranks", 2), ("hidden", 16), ("most", 2)])
-        .set("threshold", 0.1)
+    calls(ByHand::of::<Gate>(&[("ranks", 2), ("hidden", 16), ("most", 2)]))
+}
+
+/// What two ranks give a gate, and what it leaves.
+pub(super) fn calls(gate: ByHand) -> ByHand {
+    gate.set("threshold", 0.1)
         .rank(|rank| {
             rank.size("tokens", 2)
                 .give("x", [2, 16], [1.0, 2.0])
