@@ -301,6 +301,13 @@ class Engines:
             done.current_stream_wait()
 
 
+def payload_of(use_fp8: bool, is_packed: bool) -> str:
+    """The type of rows: bfloat16, or FP8 with a float32 or a power of two in a byte for each 128 values."""
+    if not use_fp8:
+        return "bf16"
+    return "fp8-packed" if is_packed else "fp8"
+
+
 def refuse_capture() -> None:
     """Fails where torch captures a graph: memory and kernels are made outside of it."""
     if has_gpu() and require().cuda.is_current_stream_capturing():
