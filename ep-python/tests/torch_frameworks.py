@@ -1,0 +1,120 @@
+"""The plug-ins on vLLM and SGLang themselves, and the calls of deep_ep in their sources. `--full` runs this."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import inspect
+import sys
+import unittest
+from collections.abc import Iterator
+from pathlib import Path
+
+from epforge import deep_ep
+from stand_ins import DISPATCHERS, LAYERS
+from test_plugins import compare
+
+#: Arguments that are passed for forms of rows that EPForge does not have, or to other libraries.
+ELSEWHERE = {"use_nvfp4", "use_mxfp4", "use_mxfp8", "x_global_scale", "topk_ids", "quant_mode"}
+
+
+def installed(framework: str) -> bool:
+    return importlib.util.find_spec(framework) is not None
+
+
+def source(module: str) -> str:
+    """The source of a module, which need not be importable here."""
+    root, _, rest = module.partition(".")
+    spec = importlib.util.find_spec(root)
+    assert spec is not None and spec.submodule_search_locations is not None
+    return Path(spec.submodule_search_locations[0], *rest.split(".")).with_suffix(".py").read_text()
+
+
+def calls_in(text: str, facade: type) -> Iterator[tuple[str, ast.Call]]:
+    """The calls of a source that make a facade, or are made on one."""
+    # The class of another library may have the same name.
+    makes = {f"deep_ep.{facade.__name__}"} | ({facade.__name__} if "from deep_ep import" in text else set())
+    for node in ast.walk(ast.parse(text)):
+        if not isinstance(node, ast.Call):
+            continue
+        called = ast.unparse(node.func)
+        owner, _, name = called.rpartition(".")
+        if called in makes:
+            yield "__init__", node
+        elif owner.split(".")[-1].lower() == "buffer" and hasattr(facade, name):
+            yield name, node
+
+
+def unknown(call: ast.Call, facade: type, name: str) -> set[str]:
+    """Arguments of a call that a facade does not have."""
+    known = inspect.signature(getattr(facade, name)).parameters
+    return {it.arg for it in call.keywords if it.arg} - set(known) - ELSEWHERE
+
+
+class Sources(unittest.TestCase):
+    """The facade has every argument that the frameworks pass by name."""
+
+    def check(self, least: int, module: str, facade: type) -> None:
+        found = list(calls_in(source(module), facade))
+        for name, call in found:
+            with self.subTest(module=module, call=name, line=call.lineno):
+                self.assertEqual(unknown(call, facade, name), set())
+        self.assertGreaterEqual(len(found), least, f"{module} makes {[name for name, _ in found]}")
+
+    @unittest.skipUnless(installed("vllm"), "vllm is not installed here")
+    def test_calls_of_vllm(self) -> None:
+        self.check(4, f"{LAYERS}.prepare_finalize.deepep_ht", deep_ep.Buffer)
+        self.check(2, f"{LAYERS}.prepare_finalize.deepep_ll", deep_ep.Buffer)
+        self.check(2, f"{LAYERS}.prepare_finalize.deepep_v2", deep_ep.ElasticBuffer)
+        managers = "vllm.distributed.device_communicators.all2all"
+        self.check(2, managers, deep_ep.Buffer)
+        # vLLM's managers make a buffer of the arguments in a dictionary.
+        classes = [it for it in ast.parse(source(managers)).body if isinstance(it, ast.ClassDef)]
+        for manager in [it for it in classes if it.name.startswith("DeepEP") and "Base" not in it.name]:
+            facade = deep_ep.ElasticBuffer if "V2" in manager.name else deep_ep.Buffer
+            calls = [it for it in ast.walk(manager) if isinstance(it, ast.Call)]
+            (made,) = [it for it in calls if ast.unparse(it.func) == "dict" and it.keywords]
+            with self.subTest(manager=manager.name):
+                self.assertEqual(unknown(made, facade, "__init__"), set())
+
+    @unittest.skipUnless(installed("sglang"), "sglang is not installed here")
+    def test_calls_of_sglang(self) -> None:
+        self.check(9, f"{DISPATCHERS}.deepep", deep_ep.Buffer)
+        self.check(3, f"{DISPATCHERS}.deepep_v2", deep_ep.ElasticBuffer)
+
+    @unittest.skipUnless(installed("megatron"), "megatron-core is not installed here")
+    def test_calls_of_megatron(self) -> None:
+        self.check(6, "megatron.core.transformer.moe.fused_a2a", deep_ep.Buffer)
+
+
+class Plugins(unittest.TestCase):
+    """What the plug-ins change is there, and is changed."""
+
+    @unittest.skipUnless(installed("sglang"), "sglang is not installed here")
+    def test_the_names_and_arguments_of_sglang(self) -> None:
+        compare(self, "sglang", source)
+
+    @unittest.skipUnless(installed("vllm"), "vllm is not installed here")
+    def test_the_names_and_arguments_of_vllm(self) -> None:
+        compare(self, "vllm", source)
+
+    @unittest.skipUnless(installed("vllm"), "vllm is not installed here")
+    def test_changes_of_vllm(self) -> None:
+        import epforge_vllm
+
+        epforge_vllm.register()
+        with self.assertNoLogs("vllm.epforge"):
+            (changes,) = (it for it in sys.meta_path if isinstance(it, epforge_vllm.Changes))
+            modules = {name.rpartition(".")[2]: importlib.import_module(name) for name in changes.changes}
+        self.assertTrue(modules["import_utils"].has_deep_ep() and modules["import_utils"].has_deep_ep_v2())
+        low = modules["deepep_ll"].DeepEPLLPrepareAndFinalize
+        self.assertEqual([low.maybe_roundup_layer_hidden_size(it) for it in (2880, 16384)], [2880, 16384])
+        for name, layer in (("deepep_ht", "DeepEPHTPrepareAndFinalize"), ("deepep_v2", "DeepEPV2PrepareAndFinalize")):
+            self.assertEqual(getattr(modules[name], layer).maybe_roundup_layer_hidden_size(2880, None), 2880)
+        made = modules["all2all_utils"].maybe_make_prepare_finalize
+        self.assertEqual(made.__wrapped__.__module__, f"{LAYERS}.all2all_utils")
+
+
+if __name__ == "__main__":
+    unittest.main()
