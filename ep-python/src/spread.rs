@@ -30,10 +30,10 @@ impl SpreadKernel {
         })
     }
 
-    /// Bytes of the window on each rank.
+    /// Bytes of device memory on each rank.
     #[getter]
-    fn window_bytes(&self) -> i64 {
-        self.kernel.core.plan().window_bytes
+    fn device_bytes(&self) -> u64 {
+        self.kernel.core.device_bytes()
     }
 
     /// Launches the call. `given` is where the rows, their experts and their weights are, `tables` where it is said how many

@@ -157,6 +157,8 @@ def prepared(rank: int, ranks: int, gather: Gather) -> None:
         buffer.combine(came, handle)
         rows, _, handle, *_ = buffer.low_latency_dispatch(x, way["topk_idx"], 8, own.experts, use_fp8=False)
         buffer.low_latency_combine(rows, way["topk_idx"], weights, handle)
+    (low,) = buffer._engines()._low.values()
+    assert low.memory == buffer.low_latency_bytes(ranks, 8, own.hidden, own.topk, own.experts, use_fp8=False)
     # What a buffer holds follows from its bytes, or from the tokens that are named.
     (first,) = buffer._engines()._made.values()
     assert first.tokens == buffer._room(own.hidden) == (1 << 20) // (2 * own.hidden * ranks), first.tokens

@@ -325,6 +325,13 @@ def options_of(shape: Shape, tokens: int, live: int) -> dict[str, Any]:
     return {**asdict(shape), **more}
 
 
+def bytes_of(ranks: int, tokens: int, hidden: int, topk: int, experts: int, use_fp8: bool, live: int) -> int:
+    """Bytes of GPU memory of the buffer for a shape, on each of so many ranks."""
+    shape = Shape(hidden, topk, experts, payload_of(use_fp8, False), weights=True)
+    usage = calls.Buffer.bytes(ranks, **options_of(shape, tokens, live))
+    return sum(usage.values()) - usage["host"]
+
+
 def sent_by(buffer: calls.Buffer, arrays: tuple[Any, ...], sms: int | None) -> tuple[Received, Handle]:
     """A dispatch of rows, experts, weights and scales."""
     x, ids, weights, scale = arrays

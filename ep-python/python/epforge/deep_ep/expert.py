@@ -12,7 +12,7 @@ from ..group import brought_by_all
 from ..results import Handle, Received
 from ._torch import own_experts, require, whole_words
 from .absent import OTHER_KIND, NotThereYet, absent
-from .engines import Beside, Engines, FacadeHandle, Shape, Way, as_sent, biases_of, payload_of, require_handle
+from .engines import Beside, Engines, FacadeHandle, Shape, Way, as_sent, biases_of, bytes_of, payload_of, require_handle
 from .utils.event import EventHandle
 
 if TYPE_CHECKING:
@@ -100,6 +100,22 @@ class ExpertBuffer:
         self.scaleout_rank_idx, self.scaleup_rank_idx = 0, self.rank_idx
         self.num_rdma_ranks, self.num_nvlink_ranks = 1, self.num_ranks
         self.num_allocated_qps = 0
+
+    @classmethod
+    def bytes(
+        cls,
+        num_ranks: int,
+        num_max_tokens_per_rank: int,
+        hidden: int,
+        num_topk: int,
+        num_experts: int,
+        use_fp8: bool = False,
+    ) -> int:
+        """Bytes of GPU memory that dispatch and combine take for so many tokens a rank, before a buffer is made.
+
+        This is for rows of one type; those of another type take memory of their own when they are first sent.
+        """
+        return bytes_of(num_ranks, num_max_tokens_per_rank, hidden, num_topk, num_experts, use_fp8, cls.live)
 
     def prepare(
         self,

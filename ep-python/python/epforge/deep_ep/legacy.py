@@ -8,11 +8,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from .. import buffer as calls
 from .._core import Mismatch
 from ..results import Handle
 from ._torch import own_experts, require
-from .engines import Engines, FacadeHandle, Shape, Way, as_sent, biases_of, options_of, payload_of, require_handle
+from .engines import Engines, FacadeHandle, Shape, Way, as_sent, biases_of, bytes_of, payload_of, require_handle
 from .knobs import CHUNKS, NODES, QUEUES, tell_of_ignored
 from .low_latency import LowLatencyCalls
 from .utils.event import EventHandle, EventOverlap
@@ -121,9 +120,7 @@ class Buffer(LowLatencyCalls):
 
         This is for rows of one type; those of another type take memory of their own when they are first sent.
         """
-        shape = Shape(hidden, num_topk, num_experts, "fp8" if use_fp8 else "bf16", weights=True)
-        usage = calls.Buffer.bytes(num_ranks, **options_of(shape, num_tokens, live=1))
-        return sum(usage.values()) - usage["host"]
+        return bytes_of(num_ranks, num_tokens, hidden, num_topk, num_experts, use_fp8, live=1)
 
     def prepare(
         self,

@@ -81,6 +81,31 @@ class LowLatencyCalls:
         slot = 2 * hidden + 128
         return BETWEEN * 2 * num_max_dispatch_tokens_per_rank * (per_rank + num_experts) * slot
 
+    @staticmethod
+    def low_latency_bytes(
+        num_ranks: int,
+        num_max_dispatch_tokens_per_rank: int,
+        hidden: int,
+        num_topk: int,
+        num_experts: int,
+        use_fp8: bool = True,
+        way: str = "per-rank",
+    ) -> int:
+        """Bytes of GPU memory that low-latency calls take within a node, before a buffer is made.
+
+        This is for rows of one type and one way; those of another take memory of their own when they are first sent.
+        """
+        return LowLatency.bytes(
+            num_ranks,
+            tokens=checked_most(num_max_dispatch_tokens_per_rank),
+            hidden=hidden,
+            topk=num_topk,
+            experts=num_experts,
+            payload=payload_of(use_fp8, False),
+            between=BETWEEN,
+            way=way,
+        )
+
     def clean_low_latency_buffer(self, num_max_dispatch_tokens_per_rank: int, hidden: int, num_experts: int) -> None:
         """Nothing: no call here leaves anything that another one has to find cleared."""
 
