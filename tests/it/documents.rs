@@ -8,15 +8,17 @@ use ep_codegen::ir::helpers;
 use ep_codegen::keywords;
 use ep_tests::cases;
 
-const DOCUMENTS: [&str; 10] = [
+const DOCUMENTS: [&str; 12] = [
     "README.md",
     "ARCHITECTURE.md",
     "CONTRIBUTING.md",
     "docs/calls.md",
+    "docs/ci.md",
     "docs/dsl.md",
     "docs/host.md",
     "docs/known-bugs.md",
     "docs/measuring.md",
+    "docs/python.md",
     "docs/style.md",
     "benches/results/README.md",
 ];
