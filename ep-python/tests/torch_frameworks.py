@@ -6,6 +6,8 @@ import ast
 import importlib
 import importlib.util
 import inspect
+import os
+import subprocess
 import sys
 import unittest
 from collections.abc import Iterator
@@ -114,6 +116,19 @@ class Plugins(unittest.TestCase):
             self.assertEqual(getattr(modules[name], layer).maybe_roundup_layer_hidden_size(2880, None), 2880)
         made = modules["all2all_utils"].maybe_make_prepare_finalize
         self.assertEqual(made.__wrapped__.__module__, f"{LAYERS}.all2all_utils")
+
+
+@unittest.skipUnless(installed("megatron"), "megatron-core is not installed here")
+class Megatron(unittest.TestCase):
+    """Megatron's own layers over the facade, without a GPU."""
+
+    def test_layers_agree_with_those_of_its_own_dispatcher(self) -> None:
+        script = Path(__file__).parents[1] / "integrations" / "megatron" / "compare.py"
+        command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", str(script)]
+        on_cpu = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+        ran = subprocess.run(command, env=on_cpu, capture_output=True, text=True, timeout=900)
+        self.assertEqual(ran.returncode, 0, ran.stdout + ran.stderr[-3000:])
+        self.assertEqual(ran.stdout.count("| agrees |"), 6, ran.stdout)
 
 
 if __name__ == "__main__":
