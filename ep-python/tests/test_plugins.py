@@ -79,12 +79,13 @@ def lines(test: unittest.TestCase, name: str) -> list[str]:
     return said
 
 
-def moe(kind: str, buffer: Any) -> SimpleNamespace:
+def moe(
+    kind: str, buffer: Any, tokens: int = 64, hidden: int = 2880, topk: int = 4, experts: int = 128
+) -> SimpleNamespace:
     """What vLLM knows of a layer."""
     uses = {f"use_deepep_{it}_kernels": it == kind for it in ("ht", "ll", "v2")}
-    return SimpleNamespace(
-        buffer=buffer, max_num_tokens=64, hidden_dim=2880, experts_per_token=4, num_experts=128, **uses
-    )
+    shape = {"hidden_dim": hidden, "experts_per_token": topk, "num_experts": experts}
+    return SimpleNamespace(buffer=buffer, max_num_tokens=tokens, **shape, **uses)
 
 
 class Vllm(unittest.TestCase):

@@ -13,9 +13,13 @@ import unittest
 from collections.abc import Iterator
 from pathlib import Path
 
+import torch
+import torch.distributed as dist
+
 from epforge import deep_ep
 from stand_ins import DISPATCHERS, LAYERS
-from test_plugins import compare
+from test_plugins import compare, moe
+from torch_calls import ranks_in_processes
 
 #: Arguments that are passed for forms of rows that EPForge does not have, or to other libraries.
 ELSEWHERE = {"use_nvfp4", "use_mxfp4", "use_mxfp8", "x_global_scale", "topk_ids", "quant_mode"}
@@ -23,6 +27,13 @@ ELSEWHERE = {"use_nvfp4", "use_mxfp4", "use_mxfp8", "x_global_scale", "topk_ids"
 
 def installed(framework: str) -> bool:
     return importlib.util.find_spec(framework) is not None
+
+
+def setUpModule() -> None:
+    """Says which frameworks are missing: their tests are skipped."""
+    for framework in ("megatron", "sglang", "vllm"):
+        if not installed(framework):
+            print(f"skipped: {framework} is not installed here", file=sys.stderr)
 
 
 def source(module: str) -> str:
@@ -90,6 +101,43 @@ class Sources(unittest.TestCase):
         self.check(6, "megatron.core.transformer.moe.fused_a2a", deep_ep.Buffer)
 
 
+def in_vllm(rank: int, ranks: int) -> None:
+    """vLLM's own classes for prefill, decode and the second API: to the experts and back."""
+    import epforge_vllm
+
+    epforge_vllm.register()
+    found = {name: importlib.import_module(f"{LAYERS}.prepare_finalize.deepep_{name}") for name in ("ht", "ll", "v2")}
+    reduce = importlib.import_module(f"{LAYERS}.topk_weight_and_reduce")
+    config = importlib.import_module(f"{LAYERS}.config").FUSED_MOE_UNQUANTIZED_CONFIG
+    # DeepEP's kernels take no such rows.
+    hidden, topk, experts, most = 272, 3, 8, 8
+    tokens, local = (5, 8)[rank], experts // ranks
+    x = torch.randint(-8, 8, (tokens, hidden)).to(torch.bfloat16)
+    ids = torch.rand(tokens, experts).topk(topk).indices
+    weights = torch.randint(1, 9, (tokens, topk)).float() / 8
+    wanted = x.float() * (weights * 2.0 ** (ids % 3)).sum(1, keepdim=True)
+    group, numbers = dist.group.WORLD, (ranks, ranks, rank * local)
+    buffer, elastic = deep_ep.Buffer(group, 1 << 20), deep_ep.ElasticBuffer(group, num_max_tokens_per_rank=most)
+    for kind, layer in (
+        ("ht", found["ht"].DeepEPHTPrepareAndFinalize(buffer, *numbers)),
+        ("ll", found["ll"].DeepEPLLPrepareAndFinalize(buffer, most, ranks)),
+        ("v2", found["v2"].DeepEPV2PrepareAndFinalize(elastic, *numbers, experts, topk)),
+    ):
+        epforge_vllm.prepare(moe(kind, None, most, hidden, topk, experts), config, layer)
+        rows, _, _, its_ids, its_weights = layer.prepare(x, weights, ids, experts, None, False, config)
+        own = torch.arange(rank * local, (rank + 1) * local)
+        if kind == "ll":
+            made, weigh = rows.float() * (2.0 ** (own % 3))[:, None, None], reduce.TopKWeightAndReduceDelegate()
+        else:
+            here = (its_ids >= own[0]) & (its_ids <= own[-1])
+            factor = torch.where(here, its_weights * 2.0 ** (its_ids % 3), 0.0).sum(1, keepdim=True)
+            made, weigh = rows.float() * factor, reduce.TopKWeightAndReduceNoOP()
+        sums = torch.empty_like(x)
+        layer.finalize(sums, made.to(torch.bfloat16), weights, ids, False, weigh)
+        error = (sums.float() - wanted).norm() / wanted.norm()
+        assert error < 0.01, f"{kind}: {error}"
+
+
 class Plugins(unittest.TestCase):
     """What the plug-ins change is there, and is changed."""
 
@@ -116,6 +164,10 @@ class Plugins(unittest.TestCase):
             self.assertEqual(getattr(modules[name], layer).maybe_roundup_layer_hidden_size(2880, None), 2880)
         made = modules["all2all_utils"].maybe_make_prepare_finalize
         self.assertEqual(made.__wrapped__.__module__, f"{LAYERS}.all2all_utils")
+
+    @unittest.skipUnless(installed("vllm"), "vllm is not installed here")
+    def test_layers_of_vllm_in_the_emulator(self) -> None:
+        ranks_in_processes(2, "cpu", in_vllm)
 
 
 @unittest.skipUnless(installed("megatron"), "megatron-core is not installed here")
