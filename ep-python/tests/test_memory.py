@@ -7,6 +7,8 @@ from pathlib import Path
 
 import epforge
 import memory_table
+from epforge import deep_ep
+from epforge.deep_ep import spread
 
 PAGE = Path(__file__).parents[2] / "docs" / "python.md"
 SHAPE = {"tokens": 10, "hidden": 256, "topk": 3, "experts": 6}
@@ -24,6 +26,14 @@ class Bytes(unittest.TestCase):
             with self.subTest(**more):
                 made = epforge.LowLatency(epforge.Group.on_host(2), **SHAPE, **more)
                 self.assertEqual(epforge.LowLatency.bytes(2, **SHAPE, **more), made.memory)
+
+    def test_sums_that_are_rounded_once(self) -> None:
+        group = epforge.Group.on_host(2)
+        own = spread.SpreadBack(epforge.Buffer(group, **SHAPE))
+        one, two = (
+            deep_ep.ElasticBuffer.bytes(2, *SHAPE.values(), allow_multiple_reduction=it) for it in (True, False)
+        )
+        self.assertEqual(two - one, own._core.device_bytes)
 
     def test_numbers_out_of_range_are_refused_without_a_group(self) -> None:
         for way in ("per-expert", "per-rank"):

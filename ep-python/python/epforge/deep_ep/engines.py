@@ -213,7 +213,7 @@ class Engines:
         """
         if buffer not in self._spread:
             refuse_capture()
-            need = SpreadBack.bytes(buffer)
+            need = SpreadBack.bytes(self.ranks, buffer.tokens, buffer.hidden, buffer.topk, buffer.experts)
             left = self._least_left(need) if buffer.tokens <= MOST_TOKENS else (0, 0)
             fits = left is None or left[0] >= need
             self._spread[buffer] = SpreadBack(buffer) if fits else None

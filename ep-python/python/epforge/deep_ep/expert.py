@@ -13,6 +13,7 @@ from ..results import Handle, Received
 from ._torch import own_experts, require, whole_words
 from .absent import OTHER_KIND, NotThereYet, absent
 from .engines import Beside, Engines, FacadeHandle, Shape, Way, as_sent, biases_of, bytes_of, payload_of, require_handle
+from .spread import SpreadBack
 from .utils.event import EventHandle
 
 if TYPE_CHECKING:
@@ -110,12 +111,16 @@ class ExpertBuffer:
         num_topk: int,
         num_experts: int,
         use_fp8: bool = False,
+        allow_multiple_reduction: bool = True,
     ) -> int:
         """Bytes of GPU memory that dispatch and combine take for so many tokens a rank, before a buffer is made.
 
-        This is for rows of one type; those of another type take memory of their own when they are first sent.
+        This is for rows of one type; those of another type take memory of their own when they are first sent. Without
+        ``allow_multiple_reduction``, combines of expanded rows have memory of their own.
         """
-        return bytes_of(num_ranks, num_max_tokens_per_rank, hidden, num_topk, num_experts, use_fp8, cls.live)
+        shape = (num_ranks, num_max_tokens_per_rank, hidden, num_topk, num_experts)
+        own = bytes_of(*shape, use_fp8, cls.live)
+        return own if allow_multiple_reduction else own + SpreadBack.bytes(*shape)
 
     def prepare(
         self,
