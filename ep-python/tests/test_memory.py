@@ -15,7 +15,7 @@ SHAPE = {"tokens": 10, "hidden": 256, "topk": 3, "experts": 6}
 
 
 class Bytes(unittest.TestCase):
-    """They are those that are taken; tests of the run time compare these with what the emulator allocates."""
+    """The numbers equal what is taken; tests of the run time compare the latter with what the emulator allocates."""
 
     def test_low_latency_kernels(self) -> None:
         for more in (

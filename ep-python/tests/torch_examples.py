@@ -12,7 +12,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
 class Examples(unittest.TestCase):
-    """They print what docs/ci.md shows."""
+    """The examples print what docs/ci.md shows."""
 
     def test_a_layer_without_a_gpu(self) -> None:
         page = (EXAMPLES.parents[1] / "docs" / "ci.md").read_text()

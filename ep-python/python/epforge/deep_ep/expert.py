@@ -134,8 +134,8 @@ class ExpertBuffer:
     ) -> None:
         """Makes the kernels and the memory for dispatch and combine of a shape, so that the first call does not.
 
-        They are those of calls with weights. All ranks make this call with the same numbers, before they capture a
-        graph or measure free memory.
+        Only dispatches with weights use what is prepared. All ranks make this call with the same numbers, before they
+        capture a graph or measure free memory.
         """
         if not self.num_max_tokens_per_rank:
             raise Mismatch("`prepare` wants a buffer that was made with `num_max_tokens_per_rank`")

@@ -134,9 +134,9 @@ class Buffer(LowLatencyCalls):
     ) -> None:
         """Makes the kernels and the memory for dispatch and combine of a shape, so that the first call does not.
 
-        They are those of calls with weights. There is room for ``num_tokens`` tokens of each rank, and for more if
-        `num_nvl_bytes` suffice. All ranks make this call with the same numbers, before they capture a graph or measure
-        free memory.
+        Only dispatches with weights use what is prepared. There is room for ``num_tokens`` tokens of each rank, and for
+        more if `num_nvl_bytes` suffice. All ranks make this call with the same numbers, before they capture a graph or
+        measure free memory.
         """
         payload = payload_of(use_fp8, use_ue8m0)
         shape = Shape(hidden, num_topk, num_experts, payload, weights=True, alignment=expert_alignment)
