@@ -145,6 +145,21 @@ class Plugins(unittest.TestCase):
     def test_the_names_and_arguments_of_sglang(self) -> None:
         compare(self, "sglang", source)
 
+    @unittest.skipUnless(installed("sglang"), "sglang is not installed here")
+    def test_hooks_of_sglang(self) -> None:
+        import epforge_sglang
+
+        try:
+            importlib.import_module(f"{DISPATCHERS}.deepep")
+        except (ImportError, RuntimeError) as error:
+            self.skipTest(f"sglang cannot be imported here: {error}")
+        registry = importlib.import_module("sglang.srt.plugins.hook_registry").HookRegistry
+        epforge_sglang.register()
+        with self.assertNoLogs("sglang.srt.plugins.hook_registry", "ERROR"):
+            registry.apply_hooks()
+        names = ("deepep._DeepEPDispatcherImplBase", "deepep.DeepEPDispatcher", "deepep_v2.DeepEPv2Dispatcher")
+        self.assertEqual(registry._patched, {f"{DISPATCHERS}.{name}.__init__" for name in names})
+
     @unittest.skipUnless(installed("vllm"), "vllm is not installed here")
     def test_the_names_and_arguments_of_vllm(self) -> None:
         compare(self, "vllm", source)
