@@ -6,6 +6,7 @@ mod fault;
 mod mode;
 mod mutants;
 mod mutate;
+mod plant;
 mod pool;
 mod random;
 mod shape;
@@ -30,7 +31,7 @@ use crate::declared::Subject;
 use crate::failure::Failure;
 use crate::json::{Object, Value};
 use crate::machine::warn;
-use crate::problem::{Asked, PROBLEM_HELP, Problem, Reach, checked, fits_here, no_machine};
+use crate::problem::{Asked, PROBLEM_HELP, Problem, Reach, checked, fits_here};
 use crate::progress::Progress;
 use crate::wire::Net;
 use coverage::Marked;
@@ -86,6 +87,10 @@ pub(crate) struct Options {
     /// Skip the bugs in this file, which has the format of the list of equivalent mutations
     #[arg(long, value_name = "FILE", requires = "bugs", conflicts_with = "mutants")]
     known: Option<PathBuf>,
+    /// Plant the bug in this file into every text that it is about, and check the result. The file has the format of
+    /// `ep-runtime/examples/known_bugs`
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["mutants", "mutate", "random", "courses", "coverage"])]
+    plant: Option<PathBuf>,
     /// Number of schedules for each variant
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..=MOST_SCHEDULES))]
     schedules: u64,
@@ -240,7 +245,8 @@ pub(crate) fn run(
     options.has_seeds(options.schedules)?;
     // Wrong use is said before a compiler is looked for.
     asked_of_standard(options, &options.asked(entries)?)?;
-    let programs = Programs::find().map_err(no_machine)?;
+    let bug = options.plant.as_deref().map(plant::read).transpose()?;
+    let programs = plant::programs(bug.as_ref())?;
     let marked = options.coverage.then(|| Marked::new(&programs)).transpose()?;
     let programs = marked.as_ref().map_or(programs, |marked| Arc::clone(&marked.programs));
     let variants = variants(options, entries, &programs)?;
@@ -254,7 +260,8 @@ pub(crate) fn run(
     }
     options.check_net(&variants)?;
     let Some(marked) = marked else {
-        return check_all(options, &variants, &programs, json, (out, err));
+        let outcome = check_all(options, &variants, &programs, json, (out, err));
+        return plant::is_somewhere(bug.as_ref(), &programs, options.name()).and(outcome);
     };
     let is_all = options.name() == "all";
     if is_all {
@@ -426,9 +433,11 @@ fn replay(options: &Options, variant: &Variant, seed: u64) -> String {
             }
         }
     }
+    let plant = options.plant.as_ref().map(|file| format!(" --plant {}", file.display()));
+    let plant = plant.unwrap_or_default();
     let (pipeline, mode) = (&variant.pipeline, options.mode.name());
     format!(
-        "epforge check {pipeline} {words} --mode {mode} --seed {seed} --schedules 1{fuzz}{fault}"
+        "epforge check {pipeline} {words} --mode {mode} --seed {seed} --schedules 1{fuzz}{fault}{plant}"
     )
 }
 

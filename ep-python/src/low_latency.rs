@@ -1,9 +1,13 @@
 //! Low latency: calls of few tokens whose two phases are launched apart. All memory is the caller's.
 
+use ep_runtime::AnyPipeline;
 use ep_runtime::args::Rows;
 use ep_runtime::buffer::Placement;
+use ep_runtime::calls::{CallKernel, Machine};
+use ep_runtime::ir::Transport;
 use ep_runtime::pipelines::{LowLatencyCombine, LowLatencyDispatch};
 use ep_runtime::pipelines::{low_latency_combine as combine, low_latency_dispatch as dispatch};
+use ep_runtime::plan::Arch;
 use ep_runtime::tensor::DeviceTensor;
 use pyo3::prelude::*;
 
@@ -297,6 +301,19 @@ fn payload_tensor(
     }
 }
 
+/// How rows come back.
+fn wire_named(wire: &str) -> Result<combine::Wire, Failure> {
+    let all = [("bf16", combine::Wire::Bf16), ("logfmt", combine::Wire::Logfmt)];
+    let found = all.iter().find(|(name, _)| *name == wire).map(|(_, arm)| *arm);
+    named("wire", wire, found, &all.map(|(name, _)| name))
+}
+
+/// A machine that need not be there.
+pub(crate) fn machine(ranks: usize, nodes: usize) -> Machine {
+    let carrier = (nodes > 1).then_some(Transport::Rdma);
+    Machine { ranks, carrier, arch: Arch::Sm90a, leaves_out_absent: false }
+}
+
 /// Sends a row for each expert of a token, and packs what arrives by expert.
 #[pyclass(frozen, module = "epforge._core")]
 pub(crate) struct LowLatencyDispatcher {
@@ -334,10 +351,32 @@ impl LowLatencyDispatcher {
         self.shape.local_experts
     }
 
-    /// Bytes of the window on each rank.
+    /// Bytes of device memory on each rank.
     #[getter]
-    fn window_bytes(&self) -> i64 {
-        self.kernel.core.plan().window_bytes
+    fn device_bytes(&self) -> u64 {
+        self.kernel.core.device_bytes()
+    }
+
+    /// The bytes of kernels that are not made: on each of `ranks` ranks of `nodes` nodes.
+    #[staticmethod]
+    fn bytes_of(
+        py: Python<'_>,
+        ranks: usize,
+        nodes: usize,
+        numbers: [usize; 4],
+        payload: &str,
+    ) -> PyResult<u64> {
+        released(py, || {
+            let [tokens, hidden, topk, experts] = numbers;
+            let own = dispatch::Shape { nodes, hidden, topk, experts, max_tokens: tokens, tokens };
+            let options =
+                dispatch::Options { payload: payload_named(payload)?, ..Default::default() };
+            let entry = AnyPipeline::of::<LowLatencyDispatch>();
+            let bytes = dispatch::Kernel::chosen(&own, &options, |chosen| {
+                CallKernel::bytes(&machine(ranks, nodes), &entry, chosen)
+            })?;
+            Ok(bytes)
+        })
     }
 
     /// What a call leaves beside its rows.
@@ -438,11 +477,8 @@ impl LowLatencyCombiner {
         wire: &str,
         placement: Option<Vec<i32>>,
     ) -> PyResult<LowLatencyCombiner> {
-        use combine::Wire::{Bf16, Logfmt};
         released(py, || {
-            let all = [("bf16", Bf16), ("logfmt", Logfmt)];
-            let found = all.iter().find(|(name, _)| *name == wire).map(|(_, arm)| *arm);
-            let wire = named("wire", wire, found, &all.map(|(name, _)| name))?;
+            let wire = wire_named(wire)?;
             let [tokens, hidden, topk, experts] = numbers;
             let (nodes, max_tokens) = (group.inner.nodes(), tokens);
             let own = combine::Shape { nodes, hidden, topk, experts, max_tokens, tokens };
@@ -453,10 +489,31 @@ impl LowLatencyCombiner {
         })
     }
 
-    /// Bytes of the window on each rank.
+    /// Bytes of device memory on each rank.
     #[getter]
-    fn window_bytes(&self) -> i64 {
-        self.kernel.core.plan().window_bytes
+    fn device_bytes(&self) -> u64 {
+        self.kernel.core.device_bytes()
+    }
+
+    /// The bytes of kernels that are not made: on each of `ranks` ranks of `nodes` nodes.
+    #[staticmethod]
+    fn bytes_of(
+        py: Python<'_>,
+        ranks: usize,
+        nodes: usize,
+        numbers: [usize; 4],
+        wire: &str,
+    ) -> PyResult<u64> {
+        released(py, || {
+            let [tokens, hidden, topk, experts] = numbers;
+            let own = combine::Shape { nodes, hidden, topk, experts, max_tokens: tokens, tokens };
+            let options = combine::Options { wire: wire_named(wire)?, ..Default::default() };
+            let entry = AnyPipeline::of::<LowLatencyCombine>();
+            let bytes = combine::Kernel::chosen(&own, &options, |chosen| {
+                CallKernel::bytes(&machine(ranks, nodes), &entry, chosen)
+            })?;
+            Ok(bytes)
+        })
     }
 
     /// Launches the call; of one that goes on later, the first phase. The second one leaves the sums.

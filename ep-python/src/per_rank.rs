@@ -8,7 +8,9 @@ use crate::arguments::{CallTuple, RowsTuple, call};
 use crate::dlpack::Looks;
 use crate::errors::{Failure, released};
 use crate::group::Group;
-use crate::low_latency::{InputTuple, LINE, NamedTable, SentTuple, Shape, dense, payload_named};
+use crate::low_latency::{
+    InputTuple, LINE, NamedTable, SentTuple, Shape, dense, machine, payload_named,
+};
 use crate::tensor::Element;
 
 /// Sends a row for each rank of a token, and brings back a sum of each.
@@ -19,6 +21,11 @@ pub(crate) struct PerRankKernels {
     shape: Shape,
     experts: u64,
     weights_ahead: bool,
+}
+
+/// Which call passes the weights.
+fn weights_of(ahead: bool) -> Weights {
+    if ahead { Weights::AtDispatch } else { Weights::AtCombine }
 }
 
 /// A dispatch that has been launched.
@@ -42,8 +49,7 @@ impl PerRankKernels {
             let [max_tokens, hidden, topk, experts] = numbers;
             let shape = Shape::new(group, numbers, placement)?;
             let own = per_rank::Shape { hidden, topk, experts, max_tokens };
-            let weights = if weights_ahead { Weights::AtDispatch } else { Weights::AtCombine };
-            let kernels = PerRank::prepare(&group.inner, own, payload, weights)?;
+            let kernels = PerRank::prepare(&group.inner, own, payload, weights_of(weights_ahead))?;
             let experts = experts as u64;
             Ok(PerRankKernels { kernels, payload, shape, experts, weights_ahead })
         })
@@ -55,10 +61,27 @@ impl PerRankKernels {
         self.shape.local_experts
     }
 
-    /// Bytes of the windows on each rank.
+    /// Bytes of device memory on each rank.
     #[getter]
-    fn window_bytes(&self) -> i64 {
-        self.kernels.window_bytes()
+    fn device_bytes(&self) -> u64 {
+        self.kernels.device_bytes()
+    }
+
+    /// The bytes of kernels that are not made, on each of `ranks` ranks.
+    #[staticmethod]
+    fn bytes_of(
+        py: Python<'_>,
+        ranks: usize,
+        numbers: [usize; 4],
+        payload: &str,
+        weights_ahead: bool,
+    ) -> PyResult<u64> {
+        released(py, || {
+            let [max_tokens, hidden, topk, experts] = numbers;
+            let own = per_rank::Shape { hidden, topk, experts, max_tokens };
+            let payload = payload_named(payload)?;
+            Ok(PerRank::bytes(&machine(ranks, 1), own, payload, weights_of(weights_ahead))?)
+        })
     }
 
     /// What a dispatch leaves beside its rows, as that of `LowLatencyDispatcher`, and behind it what its combine alone

@@ -1,12 +1,14 @@
 //! Rows that experts made of the rows of a `Buffer`'s dispatch, back to their tokens: each by itself, and added up there.
 
+use ep_runtime::AnyPipeline;
+use ep_runtime::calls::CallKernel;
 use ep_runtime::pipelines::{SpreadCombine, packed_dispatch, spread_combine};
 use pyo3::prelude::*;
 
 use crate::arguments::{CallTuple, call};
 use crate::errors::released;
 use crate::group::Group;
-use crate::low_latency::{Shape, dense};
+use crate::low_latency::{Shape, dense, machine};
 
 /// Sends the row of each entry back, and adds the rows of a token up in order of its top-k.
 #[pyclass(frozen, module = "epforge._core")]
@@ -30,10 +32,25 @@ impl SpreadKernel {
         })
     }
 
-    /// Bytes of the window on each rank.
+    /// Bytes of device memory on each rank.
     #[getter]
-    fn window_bytes(&self) -> i64 {
-        self.kernel.core.plan().window_bytes
+    fn device_bytes(&self) -> u64 {
+        self.kernel.core.device_bytes()
+    }
+
+    /// The bytes of a kernel that is not made, on each of `ranks` ranks.
+    #[staticmethod]
+    fn bytes_of(py: Python<'_>, ranks: usize, numbers: [usize; 4]) -> PyResult<u64> {
+        released(py, || {
+            let [max_tokens, hidden, topk, experts] = numbers;
+            let tokens = max_tokens;
+            let own = spread_combine::Shape { hidden, topk, experts, max_tokens, tokens };
+            let entry = AnyPipeline::of::<SpreadCombine>();
+            let bytes = spread_combine::Kernel::chosen(&own, &Default::default(), |chosen| {
+                CallKernel::bytes(&machine(ranks, 1), &entry, chosen)
+            })?;
+            Ok(bytes)
+        })
     }
 
     /// Launches the call. `given` is where the rows, their experts and their weights are, `tables` where it is said how many

@@ -140,6 +140,33 @@ def larger(rank: int, ranks: int, gather: Gather, shares_memory: bool) -> None:
     assert all(it in line for it, line in zip(wanted, heard.lines, strict=True)), heard.lines
 
 
+def prepared(rank: int, ranks: int, gather: Gather) -> None:
+    """What was prepared is there: the first calls make no buffers and no kernels."""
+    own, buffer = problem(ranks, tokens=[5, 4]), facade(rank, ranks, gather)
+    buffer.prepare(5, own.hidden, own.topk, own.experts)
+    buffer.low_latency_prepare(8, own.hidden, own.topk, own.experts, use_fp8=False)
+    x, way = numpy_torch.as_tensor(own.x[rank]), given(own, rank, buffer)
+    weights = numpy_torch.as_tensor(own.topk_weights[rank])
+    made_now = AssertionError("the first call makes what was prepared")
+    with (
+        mock.patch.object(engines.calls, "Buffer", side_effect=made_now),
+        mock.patch.object(epforge.LowLatency, "_make", side_effect=made_now),
+    ):
+        came, *_, handle, _ = buffer.dispatch(x, topk_weights=weights, **way)
+        same_bits(came, own.received(rank)[0])
+        buffer.combine(came, handle)
+        rows, _, handle, *_ = buffer.low_latency_dispatch(x, way["topk_idx"], 8, own.experts, use_fp8=False)
+        buffer.low_latency_combine(rows, way["topk_idx"], weights, handle)
+    (low,) = buffer._engines()._low.values()
+    assert low.memory == buffer.low_latency_bytes(ranks, 8, own.hidden, own.topk, own.experts, use_fp8=False)
+    # What a buffer holds follows from its bytes, or from the tokens that are named.
+    (first,) = buffer._engines()._made.values()
+    assert first.tokens == buffer._room(own.hidden) == (1 << 20) // (2 * own.hidden * ranks), first.tokens
+    buffer.prepare(first.tokens + 1, own.hidden, own.topk, own.experts)
+    (larger,) = buffer._engines()._made.values()
+    assert larger.tokens > first.tokens, larger.tokens
+
+
 def with_knobs(rank: int, ranks: int, gather: Gather) -> None:
     """Arguments that change nothing are named, once each; the memory of a buffer is there for who asks for it."""
     numpy_torch.import_as_torch()
@@ -177,6 +204,9 @@ class Facade(unittest.TestCase):
 
     def test_calls_that_do_not_fit(self) -> None:
         self.assertEqual(run_ranks(2, unfit), [])
+
+    def test_what_is_prepared_is_not_made_by_a_call(self) -> None:
+        self.assertEqual(run_ranks(2, prepared), [])
 
     def test_arguments_that_change_nothing(self) -> None:
         self.assertEqual(run_ranks(2, with_knobs), [])

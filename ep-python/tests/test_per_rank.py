@@ -213,11 +213,11 @@ class PerRankAtLength(unittest.TestCase):
     def test_the_payload_of_a_call_may_differ(self) -> None:
         own = drawn(2, [5, 6])
         low = made(own, 2, way="per-rank")
-        before = low.window_bytes
+        before = low.memory
         for payload in PAYLOADS:
             for rank, packed in enumerate(dispatched(own, low, payload=payload)):
                 others.PacksAtLength().hold(own, packed, rank, payload)
-        self.assertGreater(low.window_bytes, before)
+        self.assertGreater(low.memory, before)
 
     def test_statistics_count_on(self) -> None:
         own = drawn(2, [5, 6])

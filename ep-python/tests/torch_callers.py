@@ -6,12 +6,14 @@ import re
 import unittest
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
 
 import epforge
 from epforge import deep_ep
+from epforge.deep_ep import engines
 from epforge.deep_ep.utils import EventHandle, EventOverlap
 from epforge.deep_ep.utils.math import calc_diff, per_token_cast_back, per_token_cast_to_fp8
 from torch_calls import EXPERTS, HIDDEN, PLACE, TOPK, arrivals, gathered, ranks_in_processes, routed, times, whole
@@ -136,6 +138,21 @@ def warmed_up(rank: int, ranks: int) -> None:
             assert torch.equal(rows, arrivals(x, ids, rank, ranks))
 
 
+def prepared(rank: int, ranks: int) -> None:
+    """The first calls of a buffer that was prepared make nothing, also where each expanded row comes back by itself."""
+    buffer = deep_ep.ElasticBuffer(dist.group.WORLD, num_max_tokens_per_rank=16, allow_multiple_reduction=False)
+    buffer.prepare(HIDDEN, TOPK, EXPERTS, do_expand=True)
+    x, (ids, weights) = whole(5 + rank), routed(5 + rank)
+    made_now = AssertionError("the first call makes what was prepared")
+    with (
+        mock.patch.object(engines.calls, "Buffer", side_effect=made_now),
+        mock.patch.object(engines, "SpreadBack", side_effect=made_now),
+    ):
+        rows, _, _, handle, _ = buffer.dispatch(x, ids, weights, num_experts=EXPERTS, do_expand=True)
+        sums, _, _ = buffer.combine(rows, handle)
+    assert torch.equal(sums.float(), x.float() * (ids >= 0).sum(1, keepdim=True))
+
+
 def documented(rank: int, ranks: int) -> None:
     """The programs of the page, with smaller numbers."""
     page = (Path(__file__).parents[2] / "docs" / "python.md").read_text()
@@ -180,6 +197,9 @@ class Callers(unittest.TestCase):
 
     def test_a_short_first_call(self) -> None:
         ranks_in_processes(2, PLACE, warmed_up)
+
+    def test_a_buffer_that_was_prepared(self) -> None:
+        ranks_in_processes(2, PLACE, prepared)
 
     def test_the_programs_of_the_page(self) -> None:
         ranks_in_processes(2, PLACE, documented)

@@ -38,7 +38,7 @@ class Kernels:
     """Kernels of any class, which note their calls."""
 
     local_experts = LOCAL
-    window_bytes = 0
+    device_bytes = 0
     #: Scales of a row.
     blocks = HIDDEN // 128
 

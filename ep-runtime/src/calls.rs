@@ -21,6 +21,7 @@ pub(crate) use held::Held;
 pub use phases::PhasedCall;
 pub use places::{LeftTables, OutputMemory};
 pub use prepare::{PrepareOptions, TensorName};
+pub use program::Machine;
 pub(crate) use program::{CallProgram, Loader, Room, control_bytes};
 
 use crate::backend::Kept;
@@ -28,6 +29,7 @@ use crate::error::CallError;
 use crate::group::{Group, Net};
 use crate::launch::Prepared;
 use crate::memory::Window;
+use crate::pipeline::AnyPipeline;
 use crate::tensor::{Given, TensorMemory};
 use spec::CallSpec;
 
@@ -81,6 +83,23 @@ fn free(
 }
 
 impl CallKernel {
+    /// Bytes of device memory that `prepare` would take on each rank. Allocates nothing.
+    pub fn bytes(
+        machine: &Machine,
+        entry: &AnyPipeline,
+        options: &PrepareOptions<'_>,
+    ) -> Result<u64, CallError> {
+        let room = Room { tables: options.live, window: options.live };
+        Ok(CallProgram::emit_for(machine, entry, options, room)?.device_bytes())
+    }
+
+    /// Bytes of device memory that it takes on each rank, if it was prepared alone.
+    pub fn device_bytes(&self) -> u64 {
+        let Inner { ranks, spec, window, .. } = self.inner.as_ref();
+        let tables = ranks.first().map_or(0, |own| own.tables.len() as u64);
+        window.bytes() + tables * spec.table_bytes
+    }
+
     /// The group whose ranks call the kernel.
     pub fn group(&self) -> &Group {
         &self.inner.group

@@ -162,6 +162,11 @@ impl HostBackend {
         &self.options
     }
 
+    /// Bytes of device memory that a rank holds now, windows included.
+    pub fn device_bytes(&self, rank: usize) -> u64 {
+        self.machine().blocks.device_bytes(rank)
+    }
+
     /// Totals over all runs so far; the schedule is that of the last run.
     pub fn stats(&self) -> RunStats {
         self.machine().stats.clone()

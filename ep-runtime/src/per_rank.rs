@@ -37,9 +37,10 @@
 //! ```
 
 use crate::buffer::CallOptions;
-use crate::calls::BoundCall;
+use crate::calls::{BoundCall, CallKernel, Machine};
 use crate::error::CallError;
 use crate::group::Group;
+use crate::pipeline::AnyPipeline;
 use crate::pipelines::low_latency_dispatch::{Inputs, Outputs, Payload, PayloadTensor};
 use crate::pipelines::{
     MergeCombine, PackedDispatch, SpreadCombine, merge_combine, packed_dispatch, spread_combine,
@@ -102,7 +103,48 @@ pub struct Dispatched {
     expert_begin: DeviceTensor<i32, 1>,
 }
 
+/// Bytes of the scales of rows that arrive, which lie outside of the window.
+fn scale_bytes(ranks: usize, shape: Shape, payload: Payload) -> u64 {
+    let scales = ranks * shape.max_tokens * shape.hidden.div_ceil(128);
+    match payload {
+        Payload::Bf16 => 0,
+        Payload::Fp8 => 4 * scales as u64,
+        Payload::Fp8Packed => scales as u64,
+    }
+}
+
+/// The choices of a dispatch.
+fn choices(
+    shape: Shape,
+    payload: Payload,
+    weights: Weights,
+) -> (packed_dispatch::Shape, packed_dispatch::Options) {
+    let Shape { hidden, topk, experts, max_tokens } = shape;
+    let shape = packed_dispatch::Shape { hidden, topk, experts, max_tokens, tokens: max_tokens };
+    let options = packed_dispatch::Options {
+        payload: of_dispatch(payload),
+        topk_weights: weights == Weights::AtDispatch,
+        ..Default::default()
+    };
+    (shape, options)
+}
+
 impl PerRank {
+    /// Bytes of device memory that the kernels take on each rank of a machine. Allocates nothing.
+    pub fn bytes(
+        machine: &Machine,
+        shape: Shape,
+        payload: Payload,
+        weights: Weights,
+    ) -> Result<u64, CallError> {
+        let (own, options) = choices(shape, payload, weights);
+        let dispatch = packed_dispatch::Kernel::chosen(&own, &options, |chosen| {
+            CallKernel::bytes(machine, &AnyPipeline::of::<PackedDispatch>(), chosen)
+        })?;
+        let scales = scale_bytes(machine.ranks, shape, payload);
+        Ok(dispatch + scales + Back::bytes(machine, shape, weights)?)
+    }
+
     /// Emits, compiles and loads the kernels, on all ranks of the group together.
     pub fn prepare(
         group: &Group,
@@ -110,14 +152,7 @@ impl PerRank {
         payload: Payload,
         weights: Weights,
     ) -> Result<PerRank, CallError> {
-        let Shape { hidden, topk, experts, max_tokens } = shape;
-        let at_dispatch = weights == Weights::AtDispatch;
-        let own = packed_dispatch::Shape { hidden, topk, experts, max_tokens, tokens: max_tokens };
-        let options = packed_dispatch::Options {
-            payload: of_dispatch(payload),
-            topk_weights: at_dispatch,
-            ..Default::default()
-        };
+        let (own, options) = choices(shape, payload, weights);
         let dispatch = PackedDispatch::prepare(group, own, options)?;
         let back = Back::prepare(group, shape, weights)?;
         let passing = |rank| {
@@ -162,13 +197,14 @@ impl PerRank {
         self.dispatch.tables(rank)
     }
 
-    /// Bytes of the windows on a rank.
-    pub fn window_bytes(&self) -> i64 {
+    /// Bytes of device memory that the kernels take on each rank.
+    pub fn device_bytes(&self) -> u64 {
         let back = match &self.back {
-            Back::Merge(kernel) => kernel.core.plan(),
-            Back::Spread(kernel) => kernel.core.plan(),
+            Back::Merge(kernel) => kernel.core.device_bytes(),
+            Back::Spread(kernel) => kernel.core.device_bytes(),
         };
-        self.dispatch.core.plan().window_bytes + back.window_bytes
+        let scales = scale_bytes(self.group.ranks(), self.shape, self.payload);
+        self.dispatch.core.device_bytes() + scales + back
     }
 
     /// Sends the row of each token to the ranks of its experts, which pack it for each expert. If the
@@ -247,6 +283,25 @@ impl PerRank {
 }
 
 impl Back {
+    fn bytes(machine: &Machine, shape: Shape, weights: Weights) -> Result<u64, CallError> {
+        let Shape { hidden, topk, experts, max_tokens } = shape;
+        let tokens = max_tokens;
+        match weights {
+            Weights::AtDispatch => {
+                let shape = merge_combine::Shape { hidden, topk, experts, max_tokens, tokens };
+                merge_combine::Kernel::chosen(&shape, &Default::default(), |chosen| {
+                    CallKernel::bytes(machine, &AnyPipeline::of::<MergeCombine>(), chosen)
+                })
+            }
+            Weights::AtCombine => {
+                let shape = spread_combine::Shape { hidden, topk, experts, max_tokens, tokens };
+                spread_combine::Kernel::chosen(&shape, &Default::default(), |chosen| {
+                    CallKernel::bytes(machine, &AnyPipeline::of::<SpreadCombine>(), chosen)
+                })
+            }
+        }
+    }
+
     fn prepare(group: &Group, shape: Shape, weights: Weights) -> Result<Back, CallError> {
         let Shape { hidden, topk, experts, max_tokens } = shape;
         let tokens = max_tokens;

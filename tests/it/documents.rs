@@ -9,14 +9,17 @@ use ep_codegen::ir::helpers;
 use ep_codegen::{keywords, syntax};
 use ep_tests::cases;
 
-const DOCUMENTS: [&str; 9] = [
+const DOCUMENTS: [&str; 12] = [
     "README.md",
     "ARCHITECTURE.md",
     "CONTRIBUTING.md",
     "docs/calls.md",
+    "docs/ci.md",
     "docs/dsl.md",
     "docs/host.md",
+    "docs/known-bugs.md",
     "docs/measuring.md",
+    "docs/python.md",
     "docs/style.md",
     "benches/results/README.md",
 ];
@@ -206,6 +209,73 @@ fn refused_examples_are_refused_with_these_words() {
         shown += 1;
     }
     assert!(shown >= 5, "{shown} refused examples");
+}
+
+/// The blocks of a document in one language.
+fn blocks<'a>(text: &'a str, language: &str) -> Vec<&'a str> {
+    let begin = format!("```{language}\n");
+    let blocks = text.match_indices(&begin).map(|(at, _)| &text[at + begin.len()..]);
+    blocks.filter_map(|rest| Some(rest.split_once("\n```")?.0)).collect()
+}
+
+/// A text in which every number is the same: lines and addresses change with the device library.
+fn without_numbers(text: &str) -> String {
+    let mut out = String::new();
+    for letter in text.chars() {
+        match letter.is_ascii_digit() {
+            true if out.ends_with('0') => {}
+            true => out.push('0'),
+            false => out.push(letter),
+        }
+    }
+    out
+}
+
+/// Whether a line has these parts in order; a document writes `..` for what it leaves out.
+fn has_parts(line: &str, shown: &str) -> bool {
+    let mut rest = Some(line);
+    for part in shown.split("..").map(str::trim) {
+        rest = rest.and_then(|rest| Some(rest.split_once(part)?.1));
+    }
+    rest.is_some()
+}
+
+/// Every bug of the page is the one in its file, and its command prints what the page shows.
+#[test]
+fn known_bugs_are_found_with_these_words() {
+    if crate::host::programs().is_none() {
+        return;
+    }
+    let page = read("docs/known-bugs.md");
+    let (diffs, commands) = (blocks(&page, "diff"), blocks(&page, "sh"));
+    let reports = blocks(&page, "text");
+    assert_eq!((diffs.len(), commands.len(), reports.len()), (5, 5, 5));
+    let check = |line: &str| {
+        let (mut out, mut err) = (Vec::new(), Vec::new());
+        let line = line.replace("ep-runtime/", &root().join("ep-runtime/").display().to_string());
+        let words = line.split_whitespace();
+        let code = ep_cli::run(words, &ep_runtime::pipelines::ALL, &mut out, &mut err);
+        (code, [out, err].map(|text| String::from_utf8(text).expect("the output is text")))
+    };
+    for ((diff, command), report) in diffs.into_iter().zip(commands).zip(reports) {
+        let (_, file) = command.split_once("--plant ").expect("the command plants a bug");
+        let is_edit = |line: &&str| line.starts_with(['-', '+']) || *line == "and";
+        let edits: Vec<&str> = diff.lines().collect();
+        assert_eq!(read(file).lines().filter(is_edit).collect::<Vec<_>>(), edits, "{file}");
+        let (code, [out, err]) = check(command);
+        assert_eq!(code, 1, "{command}\n{out}{err}");
+        let out = without_numbers(&out);
+        let mut lines = out.lines();
+        for shown in report.lines().map(without_numbers) {
+            assert!(lines.any(|line| has_parts(line, &shown)), "{shown}\nis not in\n{out}");
+        }
+    }
+    let elsewhere = "epforge check expand --schedules 1 --plant ep-runtime/examples/known_bugs/";
+    let (code, [_, err]) = check(&format!("{elsewhere}wrong_routing.txt"));
+    assert!(
+        code == 2 && err.contains("nvl_combine.cu, which no kernel of `expand` includes"),
+        "{err}"
+    );
 }
 
 /// The README's commands are tasks of xtask and commands of the program. Its length leaves room for the

@@ -74,8 +74,8 @@ fn assemble() -> Result<PathBuf, Failure> {
     if package.exists() {
         fs::remove_dir_all(&package).map_err(failed)?;
     }
-    // The second distribution is one module beside it.
-    for part in ["python", "deep-ep/src"] {
+    // The other distributions are modules beside it.
+    for part in ["python", "deep-ep/src", "epforge-vllm/src", "epforge-sglang/src"] {
         copy(&root().join(SOURCE).join(part), &package).map_err(failed)?;
     }
     fs::copy(built.join("libepforge_core.so"), package.join("epforge/_core.abi3.so"))

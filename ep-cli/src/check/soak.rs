@@ -130,6 +130,7 @@ fn check(options: &Options, seed: u64, plain: bool) -> super::Options {
         mutants: None,
         random: None,
         mutate: None,
+        plant: None,
         courses: None,
         sample: None,
         known: None,

@@ -160,11 +160,32 @@ class LowLatency(Caller):
         return self._dispatcher(self.payload)[0].parts
 
     @property
-    def window_bytes(self) -> int:
-        """Bytes that the kernels made so far take on each rank; outputs are arrays of the caller's library."""
-        packing = sum(kernel.window_bytes for own in self._dispatchers.values() for kernel in own)
-        whole = sum(kernels.window_bytes for kernels in self._whole.values())
-        return whole + packing + sum(kernel.window_bytes for own in self._combiners.values() for kernel in own)
+    def memory(self) -> int:
+        """Bytes of GPU memory that the kernels made so far take on each rank; outputs are arrays of the caller's."""
+        packing = sum(kernel.device_bytes for own in self._dispatchers.values() for kernel in own)
+        whole = sum(kernels.device_bytes for kernels in self._whole.values())
+        return whole + packing + sum(kernel.device_bytes for own in self._combiners.values() for kernel in own)
+
+    @staticmethod
+    def bytes(
+        ranks: int,
+        *,
+        nodes: int = 1,
+        tokens: int,
+        hidden: int,
+        topk: int,
+        experts: int,
+        payload: str = "bf16",
+        between: int = 1,
+        way: str = "per-expert",
+        weights_ahead: bool = False,
+    ) -> int:
+        """What `memory` would say of new kernels with these options on each of so many ranks. Allocates nothing."""
+        numbers = [tokens, hidden, topk, experts]
+        if way == "per-rank":
+            return _core.PerRankKernels.bytes_of(ranks, numbers, payload, weights_ahead)
+        send = _core.LowLatencyDispatcher.bytes_of(ranks, nodes, numbers, payload)
+        return between * (send + _core.LowLatencyCombiner.bytes_of(ranks, nodes, numbers, "bf16"))
 
     def dispatch(
         self,

@@ -5,7 +5,8 @@
 use std::sync::{Arc, Mutex};
 
 use ep_codegen::ir;
-use ep_codegen::plan::{Config, Param, Plan};
+use ep_codegen::ir::Transport;
+use ep_codegen::plan::{Arch, Config, Param, Plan};
 
 use super::fit::Kind;
 use super::prepare::PrepareOptions;
@@ -38,6 +39,31 @@ pub(crate) struct Room {
     pub(crate) window: usize,
 }
 
+/// What a text is emitted for besides a caller's choices.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Machine {
+    /// Ranks of the group.
+    pub ranks: usize,
+    /// What carries rows between nodes; none within one.
+    pub carrier: Option<Transport>,
+    /// The GPU.
+    pub arch: Arch,
+    /// Whether calls go on without ranks that do not answer.
+    pub leaves_out_absent: bool,
+}
+
+impl Machine {
+    /// That of a group.
+    fn of(group: &Group) -> Machine {
+        Machine {
+            ranks: group.ranks(),
+            carrier: group.carrier(),
+            arch: group.backend().arch(),
+            leaves_out_absent: group.leaves_out_absent(),
+        }
+    }
+}
+
 impl CallProgram {
     /// Emits a pipeline for a caller's choices.
     pub(crate) fn emit(
@@ -46,9 +72,19 @@ impl CallProgram {
         options: &PrepareOptions<'_>,
         room: Room,
     ) -> Result<CallProgram, CallError> {
+        CallProgram::emit_for(&Machine::of(group), entry, options, room)
+    }
+
+    /// Emits a pipeline for a machine that need not be there.
+    pub(crate) fn emit_for(
+        machine: &Machine,
+        entry: &AnyPipeline,
+        options: &PrepareOptions<'_>,
+        room: Room,
+    ) -> Result<CallProgram, CallError> {
+        let Machine { ranks, carrier, arch, leaves_out_absent } = machine.clone();
         let ir = entry.ir();
-        let config = options.config(&ir, group.ranks(), group.backend().arch())?;
-        let (carrier, leaves_out_absent) = (group.carrier(), group.leaves_out_absent());
+        let config = options.config(&ir, ranks, arch)?;
         let config = Config { carrier, leaves_out_absent, ..config };
         options.refuse_idle_tunes(&ir, &config)?;
         let emitted = entry.emit(&config)?;
@@ -69,6 +105,11 @@ impl CallProgram {
     /// What was emitted.
     pub(crate) fn emitted(&self) -> &Emitted {
         &self.emitted
+    }
+
+    /// Bytes that a kernel of its own takes on each rank: its window, and tables.
+    pub(crate) fn device_bytes(&self) -> u64 {
+        place(&[self]).1 + self.room.tables as u64 * self.spec.table_bytes
     }
 
     /// Bytes of the tables of a call.

@@ -68,6 +68,12 @@ impl Blocks {
         Ok(address)
     }
 
+    /// Bytes that a rank has on its device and in windows.
+    pub(super) fn device_bytes(&self, rank: usize) -> u64 {
+        let own = self.used.values().filter(|kind| kind.rank == rank && kind.reach != Reach::Host);
+        own.map(|kind| kind.bytes).sum()
+    }
+
     /// Frees a block; it is used again once `give_back` has it.
     pub(super) fn free(&mut self, rank: usize, address: u64) -> Result<(), BackendError> {
         if self.used.get(&address).is_none_or(|kind| kind.rank != rank) {

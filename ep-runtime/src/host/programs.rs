@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::{fmt, io};
 
@@ -19,6 +20,8 @@ pub struct Programs {
     kept: Arc<Kept>,
     /// What is done to every text.
     change: Change,
+    /// Whether a text has had the bug planted in it.
+    has_planted: AtomicBool,
     made: Mutex<BTreeMap<(Key, u8), Arc<Program>>>,
 }
 
@@ -107,7 +110,8 @@ impl Programs {
         let kept = Arc::new(Kept { cache, warnings });
         let found = Compiler::find(Arc::clone(&kept) as Arc<dyn Shelf>);
         let compiler = found.map_err(|error| BackendError::Missing { what: error.to_string() })?;
-        Ok(Arc::new(Programs { compiler, kept, change: Change::None, made: Mutex::default() }))
+        let (change, has_planted) = (Change::None, AtomicBool::new(false));
+        Ok(Arc::new(Programs { compiler, kept, change, has_planted, made: Mutex::default() }))
     }
 
     /// Failures of the cache since the last call of this function. The programs themselves are good.
@@ -118,6 +122,11 @@ impl Programs {
     /// The same compiler, with a bug planted in every program whose text the bug applies to.
     pub fn planted(&self, mutant: &Mutant) -> Arc<Programs> {
         self.with(Change::Mutant(mutant.clone()))
+    }
+
+    /// Whether a program has been read whose text the planted bug applies to.
+    pub fn has_planted(&self) -> bool {
+        self.has_planted.load(Ordering::Relaxed)
     }
 
     /// The same compiler, with mutations in every program.
@@ -143,7 +152,8 @@ impl Programs {
 
     fn made_by(&self, compiler: Compiler, change: Change) -> Arc<Programs> {
         let kept = Arc::clone(&self.kept);
-        Arc::new(Programs { compiler, kept, change, made: Mutex::default() })
+        let has_planted = AtomicBool::new(false);
+        Arc::new(Programs { compiler, kept, change, has_planted, made: Mutex::default() })
     }
 
     /// Reads an emitted text as it would be compiled, and returns whether it has mutations.
@@ -205,6 +215,7 @@ impl Programs {
         let wrong = |error: &dyn fmt::Display| BackendError::Wrong { what: error.to_string() };
         match &self.change {
             Change::Mutant(mutant) if source.includes(&mutant.file) => {
+                self.has_planted.store(true, Ordering::Relaxed);
                 mutant.plant(&source).map_err(|error| wrong(&error))
             }
             Change::Woven(weaver) => weaver.weave(&source).map_err(|error| wrong(&error)),

@@ -23,6 +23,7 @@ mod two_payloads;
 mod compiled;
 #[cfg(unix)]
 mod kept;
+mod taken;
 
 use std::io::Write;
 use std::path::Path;

@@ -40,7 +40,18 @@ const DECODES: [(&str, &[(&str, &str)]); 5] = [
         "a gate",
         &[
             ("x: payload[tokens, hidden],\n", "x: payload[tokens, hidden], keep: i32[tokens] in 0..=1,\n"),
-            ("routed(topk_idx[token], peer) as i32", "(routed(topk_idx[token], peer) && keep[token] > 0) as i32"),
+            (
+                "count_and_exchange(
+                topk_idx, token, expert, sum(choice in topk: (topk_idx[token, choice] == expert) as i32),
+                counts, tokens_per_rank, tokens_per_expert, rank_prefix,
+            );",
+                "for peer in ranks {
+                record tokens_per_rank[peer] =
+                    sum(token in tokens: (routed(topk_idx[token], peer) && keep[token] > 0) as i32);
+            }
+            for expert in experts { record tokens_per_expert[expert] = expert; }
+            exchange(counts, tokens_per_rank, tokens_per_expert, rank_prefix);",
+            ),
             ("where routed(topk_idx[token], peer)", "where routed(topk_idx[token], peer) && keep[token] > 0"),
         ],
     ),
@@ -62,7 +73,8 @@ const DECODES: [(&str, &[(&str, &str)]); 5] = [
         &[
             ("src: i32,", "src: i32, twice: i32,"),
             ("src: token,", "src: token, twice: 2 * token,"),
-            ("recv_src[message.row] = message.src", "recv_src[message.row] = message.twice - message.src"),
+            ("recv_src: i32[max_rows],", "recv_src: i32[max_rows], recv_twice: i32[max_rows],"),
+            ("unpack(", "record recv_twice[message.row] = message.twice;\n unpack("),
         ],
     ),
     (

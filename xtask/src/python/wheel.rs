@@ -98,9 +98,10 @@ fn installed(wheel: &Path) -> Outcome {
     list.arg("list").stdout(std::process::Stdio::null());
     succeed(list, "epforge list, as installed")?;
     succeed(pip(&python, "install", &PACKAGES), "pip install of what the tests need")?;
-    let mut name = pip(&python, "install", &["--no-deps"]);
-    name.arg(root().join(SOURCE).join("deep-ep"));
-    succeed(name, "pip install of ep-python/deep-ep")?;
+    let others = ["deep-ep", "epforge-vllm", "epforge-sglang"];
+    let mut more = pip(&python, "install", &["--no-deps"]);
+    more.args(others.map(|name| root().join(SOURCE).join(name)));
+    succeed(more, "pip install of the other packages of ep-python")?;
     let found = unittests(&python, None, &["discover", "--pattern", "test_*.py"])?;
     if found.failed > 0 {
         return Err(task(format!("{} tests of the wheel failed, see above", found.failed)));

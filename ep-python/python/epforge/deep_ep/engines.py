@@ -213,7 +213,7 @@ class Engines:
         """
         if buffer not in self._spread:
             refuse_capture()
-            need = SpreadBack.bytes(buffer)
+            need = SpreadBack.bytes(self.ranks, buffer.tokens, buffer.hidden, buffer.topk, buffer.experts)
             left = self._least_left(need) if buffer.tokens <= MOST_TOKENS else (0, 0)
             fits = left is None or left[0] >= need
             self._spread[buffer] = SpreadBack(buffer) if fits else None
@@ -301,6 +301,13 @@ class Engines:
             done.current_stream_wait()
 
 
+def payload_of(use_fp8: bool, is_packed: bool) -> str:
+    """The type of rows: bfloat16, or FP8 with a float32 or a power of two in a byte for each 128 values."""
+    if not use_fp8:
+        return "bf16"
+    return "fp8-packed" if is_packed else "fp8"
+
+
 def refuse_capture() -> None:
     """Fails where torch captures a graph: memory and kernels are made outside of it."""
     if has_gpu() and require().cuda.is_current_stream_capturing():
@@ -316,6 +323,13 @@ def options_of(shape: Shape, tokens: int, live: int) -> dict[str, Any]:
     """
     more = {"tokens": tokens, "live": live, "handles": HANDLES, "shared_rows": True, "graphs_keep": False}
     return {**asdict(shape), **more}
+
+
+def bytes_of(ranks: int, tokens: int, hidden: int, topk: int, experts: int, use_fp8: bool, live: int) -> int:
+    """Bytes of GPU memory of the buffer for a shape, on each of so many ranks."""
+    shape = Shape(hidden, topk, experts, payload_of(use_fp8, False), weights=True)
+    usage = calls.Buffer.bytes(ranks, **options_of(shape, tokens, live))
+    return sum(usage.values()) - usage["host"]
 
 
 def sent_by(buffer: calls.Buffer, arrays: tuple[Any, ...], sms: int | None) -> tuple[Received, Handle]:

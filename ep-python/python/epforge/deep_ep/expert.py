@@ -12,7 +12,8 @@ from ..group import brought_by_all
 from ..results import Handle, Received
 from ._torch import own_experts, require, whole_words
 from .absent import OTHER_KIND, NotThereYet, absent
-from .engines import Beside, Engines, FacadeHandle, Way, as_sent, biases_of, require_handle
+from .engines import Beside, Engines, FacadeHandle, Shape, Way, as_sent, biases_of, bytes_of, payload_of, require_handle
+from .spread import SpreadBack
 from .utils.event import EventHandle
 
 if TYPE_CHECKING:
@@ -100,6 +101,49 @@ class ExpertBuffer:
         self.scaleout_rank_idx, self.scaleup_rank_idx = 0, self.rank_idx
         self.num_rdma_ranks, self.num_nvlink_ranks = 1, self.num_ranks
         self.num_allocated_qps = 0
+
+    @classmethod
+    def bytes(
+        cls,
+        num_ranks: int,
+        num_max_tokens_per_rank: int,
+        hidden: int,
+        num_topk: int,
+        num_experts: int,
+        use_fp8: bool = False,
+        allow_multiple_reduction: bool = True,
+    ) -> int:
+        """Bytes of GPU memory that dispatch and combine take for so many tokens a rank, before a buffer is made.
+
+        This is for rows of one type; those of another type take memory of their own when they are first sent. Without
+        ``allow_multiple_reduction``, combines of expanded rows have memory of their own.
+        """
+        shape = (num_ranks, num_max_tokens_per_rank, hidden, num_topk, num_experts)
+        own = bytes_of(*shape, use_fp8, cls.live)
+        return own if allow_multiple_reduction else own + SpreadBack.bytes(*shape)
+
+    def prepare(
+        self,
+        hidden: int,
+        num_topk: int,
+        num_experts: int,
+        use_fp8: bool = False,
+        use_ue8m0: bool = False,
+        expert_alignment: int = 1,
+        do_expand: bool = False,
+    ) -> None:
+        """Makes the kernels and the memory for dispatch and combine of a shape, so that the first call does not.
+
+        Only dispatches with weights use what is prepared. All ranks make this call with the same numbers, before they
+        capture a graph or measure free memory.
+        """
+        if not self.num_max_tokens_per_rank:
+            raise Mismatch("`prepare` wants a buffer that was made with `num_max_tokens_per_rank`")
+        engines, payload = self._engines(), payload_of(use_fp8, use_ue8m0)
+        shape = Shape(hidden, num_topk, num_experts, payload, weights=True, alignment=expert_alignment)
+        buffer = engines.engine(shape, 0, self.num_max_tokens_per_rank)
+        if do_expand and not self.allow_multiple_reduction:
+            engines.spread_back(buffer)
 
     def destroy(self) -> None:
         """Gives the memory back, whether or not the buffer was made to be destroyed."""

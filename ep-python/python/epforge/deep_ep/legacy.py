@@ -8,11 +8,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from .. import buffer as calls
 from .._core import Mismatch
 from ..results import Handle
 from ._torch import own_experts, require
-from .engines import Engines, FacadeHandle, Shape, Way, as_sent, biases_of, options_of, require_handle
+from .engines import Engines, FacadeHandle, Shape, Way, as_sent, biases_of, bytes_of, payload_of, require_handle
 from .knobs import CHUNKS, NODES, QUEUES, tell_of_ignored
 from .low_latency import LowLatencyCalls
 from .utils.event import EventHandle, EventOverlap
@@ -121,9 +120,27 @@ class Buffer(LowLatencyCalls):
 
         This is for rows of one type; those of another type take memory of their own when they are first sent.
         """
-        shape = Shape(hidden, num_topk, num_experts, "fp8" if use_fp8 else "bf16", weights=True)
-        usage = calls.Buffer.bytes(num_ranks, **options_of(shape, num_tokens, live=1))
-        return sum(usage.values()) - usage["host"]
+        return bytes_of(num_ranks, num_tokens, hidden, num_topk, num_experts, use_fp8, live=1)
+
+    def prepare(
+        self,
+        num_tokens: int,
+        hidden: int,
+        num_topk: int,
+        num_experts: int,
+        use_fp8: bool = False,
+        use_ue8m0: bool = False,
+        expert_alignment: int = 1,
+    ) -> None:
+        """Makes the kernels and the memory for dispatch and combine of a shape, so that the first call does not.
+
+        Only dispatches with weights use what is prepared. There is room for ``num_tokens`` tokens of each rank, and for
+        more if `num_nvl_bytes` suffice. All ranks make this call with the same numbers, before they capture a graph or
+        measure free memory.
+        """
+        payload = payload_of(use_fp8, use_ue8m0)
+        shape = Shape(hidden, num_topk, num_experts, payload, weights=True, alignment=expert_alignment)
+        self._engines().engine(shape, num_tokens, max(num_tokens, self._room(hidden)))
 
     def destroy(self) -> None:
         """Gives the memory back, whether or not the buffer was made to be destroyed."""
@@ -327,12 +344,13 @@ class Buffer(LowLatencyCalls):
 
     def _most_tokens(self, rows: Any, worst: int) -> int:
         """Tokens of a rank for which the bytes suffice, or those of a call that says how many rows may come."""
-        ranks: int = self.group_size
-        if worst:
-            return -(-worst // ranks)
+        return -(-worst // self.group_size) if worst else self._room(int(rows.shape[1]))
+
+    def _room(self, hidden: int) -> int:
+        """Tokens of a rank for which the bytes suffice."""
         # Rows go back as bfloat16, whatever they were when they came; between nodes, from places of their own.
         places = 1 if self._engines().nodes == 1 else 2
-        return min(self.num_nvl_bytes // (2 * int(rows.shape[1]) * ranks * places), MOST_AT_FIRST)
+        return min(self.num_nvl_bytes // (2 * hidden * self.group_size * places), MOST_AT_FIRST)
 
     def _counts(self, per_expert: torch.Tensor, alignment: int) -> list[int]:
         """How many entries of all ranks name each expert here, where a dispatch does not know the experts."""

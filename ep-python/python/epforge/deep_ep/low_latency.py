@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from .._core import Mismatch
 from ..low_latency import MOST_TOKENS, TILE, WAYS, LowLatency, Packed, Sums
 from ._torch import require, whole_words
-from .engines import BETWEEN, Engines, require_handle
+from .engines import BETWEEN, Engines, payload_of, require_handle
 from .utils.event import EventOverlap
 
 if TYPE_CHECKING:
@@ -81,8 +81,50 @@ class LowLatencyCalls:
         slot = 2 * hidden + 128
         return BETWEEN * 2 * num_max_dispatch_tokens_per_rank * (per_rank + num_experts) * slot
 
+    @staticmethod
+    def low_latency_bytes(
+        num_ranks: int,
+        num_max_dispatch_tokens_per_rank: int,
+        hidden: int,
+        num_topk: int,
+        num_experts: int,
+        use_fp8: bool = True,
+        way: str = "per-rank",
+    ) -> int:
+        """Bytes of GPU memory that low-latency calls take within a node, before a buffer is made.
+
+        This is for rows of one type and one way; those of another take memory of their own when they are first sent.
+        """
+        return LowLatency.bytes(
+            num_ranks,
+            tokens=checked_most(num_max_dispatch_tokens_per_rank),
+            hidden=hidden,
+            topk=num_topk,
+            experts=num_experts,
+            payload=payload_of(use_fp8, False),
+            between=BETWEEN,
+            way=way,
+        )
+
     def clean_low_latency_buffer(self, num_max_dispatch_tokens_per_rank: int, hidden: int, num_experts: int) -> None:
         """Nothing: no call here leaves anything that another one has to find cleared."""
+
+    def low_latency_prepare(
+        self,
+        num_max_dispatch_tokens_per_rank: int,
+        hidden: int,
+        num_topk: int,
+        num_experts: int,
+        use_fp8: bool = True,
+        round_scale: bool = False,
+    ) -> None:
+        """Makes the kernels and the memory of calls with these numbers, so that the first call does not.
+
+        All ranks make this call with the same numbers, before they capture a graph or measure free memory.
+        """
+        engines, most = self._engines(), checked_most(num_max_dispatch_tokens_per_rank)
+        payload, way = payload_of(use_fp8, round_scale), self._way_of_rows(engines, False)
+        engines.low_latency(most, hidden, num_topk, num_experts, payload, way)._prepare(payload)
 
     def low_latency_dispatch(
         self,
@@ -103,15 +145,10 @@ class LowLatencyCalls:
             raise Mismatch("`use_ue8m0` packs powers of two: it needs `round_scale`")
         if use_ue8m0 and x.shape[1] % 512:
             raise Mismatch(f"`use_ue8m0` packs four scales of 128 values into a word, and rows have {x.shape[1]}")
-        payload = "bf16" if not use_fp8 else "fp8-packed" if round_scale else "fp8"
+        payload = payload_of(use_fp8, round_scale)
         engines, ids = self._engines(), whole_words(topk_idx)
         way = self._way_of_rows(engines, dispatch_wait_recv_cost_stats is not None)
-        most = num_max_dispatch_tokens_per_rank
-        if not 1 <= most <= MOST_TOKENS:
-            raise Mismatch(
-                f"`num_max_dispatch_tokens_per_rank` is {most}, and low-latency calls take 1 to {MOST_TOKENS} tokens a "
-                "rank: serve smaller batches, or call `dispatch` for more"
-            )
+        most = checked_most(num_max_dispatch_tokens_per_rank)
         if x.shape[0] > most:
             raise Mismatch(f"`x` has {x.shape[0]} tokens, and `num_max_dispatch_tokens_per_rank` is {most}")
         low = engines.low_latency(most, x.shape[1], topk_idx.shape[1], num_experts, payload, way)
@@ -230,6 +267,16 @@ class LowLatencyCalls:
         # Whoever comes back, those that were found absent do as well.
         for rank in sorted(engines.group.left_out) or [0] * engines.shrinks:
             engines.group.leave_out(rank, False)
+
+
+def checked_most(most: int) -> int:
+    """The most tokens of a rank in calls with these kernels, unless it is out of range."""
+    if not 1 <= most <= MOST_TOKENS:
+        raise Mismatch(
+            f"`num_max_dispatch_tokens_per_rank` is {most}, and low-latency calls take 1 to {MOST_TOKENS} tokens a "
+            "rank: serve smaller batches, or call `dispatch` for more"
+        )
+    return most
 
 
 def signals(

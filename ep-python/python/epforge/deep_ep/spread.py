@@ -8,6 +8,7 @@ from .. import _core
 from ..arrays import TORCH, Found, Layout
 from ..buffer import Buffer
 from ..caller import Caller
+from ..low_latency import MOST_TOKENS
 from ..results import Handle
 from ._torch import require
 
@@ -35,9 +36,9 @@ class SpreadBack(Caller):
         self._ones: torch.Tensor | None = None
 
     @staticmethod
-    def bytes(buffer: Buffer) -> int:
-        """About what it takes on each rank: two rows for each entry of the top-k."""
-        return 2 * buffer.tokens * buffer.topk * (2 * buffer.hidden + 128)
+    def bytes(ranks: int, tokens: int, hidden: int, topk: int, experts: int) -> int:
+        """What it takes on each rank, for as many of the tokens as it may have."""
+        return _core.SpreadKernel.bytes_of(ranks, [min(tokens, MOST_TOKENS), hidden, topk, experts])
 
     def combine(
         self, rows: torch.Tensor, places: torch.Tensor, handle: Handle, topk_idx: torch.Tensor, sms: int | None
