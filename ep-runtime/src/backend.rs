@@ -10,6 +10,8 @@ use std::time::Duration;
 
 use ep_codegen::plan::{Arch, Plan};
 
+use crate::memory::HostMemory;
+
 /// A queue of work of one rank; the backend gives every rank one of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Stream(u64);
@@ -164,6 +166,23 @@ pub struct KernelLaunch<'a> {
     pub phases: u32,
     /// The kernel's one argument, `struct Args`.
     pub args: &'a [u8],
+}
+
+/// A kernel that runs beside all others of its device, as long as any of them is in flight. It keeps its state in memory,
+/// and may be stopped and started again.
+pub struct Companion {
+    /// The rank whose device it runs on.
+    pub rank: usize,
+    /// What [`Backend::load`] returned for this rank.
+    pub code: Code,
+    /// Blocks of the grid, all of which are resident at once.
+    pub blocks: u32,
+    /// The kernel's one argument.
+    pub args: Vec<u8>,
+    /// Memory that is zero when the kernel starts: address and bytes.
+    pub control: (u64, u64),
+    /// The kernel ends soon after the first word is not 0 any more.
+    pub stop: Arc<HostMemory>,
 }
 
 /// Rows that are copied within the memory of one rank.
@@ -414,6 +433,14 @@ pub trait Backend: Send + Sync {
         stream: Stream,
         launch: &KernelLaunch,
     ) -> Result<(), BackendError>;
+
+    /// Runs these kernels beside all others until what is returned is dropped. Nothing that needs them may be in flight
+    /// then.
+    fn accompany(&self, companions: Vec<Companion>) -> Result<Box<dyn Send>, BackendError> {
+        drop(companions);
+        let what = format!("{} runs no kernel beside others", self.name());
+        Err(BackendError::Missing { what })
+    }
 
     /// The capture that records work put into `stream`, no matter who began it; `None`: work runs.
     fn capture(&self, rank: usize, stream: Stream) -> Result<Option<Capture>, BackendError>;
