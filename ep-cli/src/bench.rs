@@ -3,6 +3,7 @@
 
 mod chart;
 mod few;
+mod nodes;
 mod request;
 mod result;
 mod routing;
@@ -51,6 +52,9 @@ pub(crate) fn run(
         return draw(&text, chart);
     }
     let mut talk = Talk { json, speaks: true, progress: None, out, err };
+    if options.nodes()?.is_some() {
+        return run_between(options, talk);
+    }
     let (request, ranks) = match options.backend {
         Machine::Host => {
             let request = options.request(0)?;
@@ -60,18 +64,7 @@ pub(crate) fn run(
             (request, ranks)
         }
         Machine::Gpu => {
-            let required = required_gpus()?;
-            let found = gpus().and_then(|found| match found >= required.max(1) {
-                true => Ok(found),
-                false => {
-                    let needed = required.max(1);
-                    Err(Failure::Failed(format!("{needed} GPUs needed, {found} found")))
-                }
-            });
-            let found = match found {
-                Err(failure) if required == 0 => return talk.skipped(&failure),
-                found => found?,
-            };
+            let Some(found) = found(&mut talk)? else { return Ok(()) };
             let request = options.request(found)?;
             if options.processes && !processes::is_member() {
                 return processes::spawn(request.gpus.ranks, options.kill);
@@ -91,6 +84,45 @@ pub(crate) fn run(
         Some(chart) if bench.ranks.is_first() => draw(&lines, chart),
         _ => Ok(()),
     }
+}
+
+/// How many GPUs there are; none, which is said: there are none, and none are required.
+fn found(talk: &mut Talk<'_>) -> Result<Option<usize>, Failure> {
+    let required = required_gpus()?;
+    let found = gpus().and_then(|found| match found >= required.max(1) {
+        true => Ok(found),
+        false => {
+            let needed = required.max(1);
+            Err(Failure::Failed(format!("{needed} GPUs needed, {found} found")))
+        }
+    });
+    match found {
+        Err(failure) if required == 0 => talk.skipped(&failure).map(|()| None),
+        found => found.map(Some),
+    }
+}
+
+/// Calls between nodes.
+fn run_between(options: &Options, mut talk: Talk<'_>) -> Result<(), Failure> {
+    let Some((nodes, cards)) = options.nodes()? else { return Ok(()) };
+    let (request, ranks, cards) = match options.backend {
+        Machine::Host => {
+            let request = options.request(0)?;
+            let programs = Programs::find().map_err(no_machine)?;
+            warn(&programs, talk.err);
+            let ranks = request.gpus.ranks;
+            let ranks = Ranks::on_host_over_cards(&programs, ranks, nodes, options.seed)?;
+            (request, ranks, None)
+        }
+        Machine::Gpu => {
+            let Some(found) = found(&mut talk)? else { return Ok(()) };
+            let request = options.request(found)?;
+            let each = request.gpus.ranks / nodes;
+            let (ranks, opened) = Ranks::over_cards(&request.gpus, each, &cards)?;
+            (request, ranks, Some((opened, cards)))
+        }
+    };
+    nodes::Between { request, ranks, cards, talk }.all()
 }
 
 fn draw(results: &str, chart: &Path) -> Result<(), Failure> {

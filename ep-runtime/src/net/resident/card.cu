@@ -485,6 +485,7 @@ __device__ __forceinline__ void run_front(const Card& card, u32 own) {
                 }
                 if (failed) read = heard.known;
                 store_relaxed_gpu(&state->known, heard.known);
+                store_relaxed_gpu(&state->doorbells, doorbells);
             }
         }
         __syncwarp();
@@ -508,7 +509,6 @@ __device__ __forceinline__ void run_front(const Card& card, u32 own) {
         state->rung = heard.rung;
         state->recorded = heard.recorded;
         state->read = read;
-        state->doorbells = doorbells;
         state->has_failed = failed ? 1 : 0;
     }
     __syncwarp();
