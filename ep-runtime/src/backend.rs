@@ -177,11 +177,11 @@ pub struct Companion {
     pub code: Code,
     /// Blocks of the grid, all of which are resident at once.
     pub blocks: u32,
-    /// The kernel's one argument.
+    /// The kernel's one argument. Its last 4 bytes are for the number of the start.
     pub args: Vec<u8>,
     /// Memory that is zero when the kernel starts: address and bytes.
     pub control: (u64, u64),
-    /// The kernel ends soon after the first word is not 0 any more.
+    /// The kernel ends soon after the first word has become the number of its start.
     pub stop: Arc<HostMemory>,
 }
 

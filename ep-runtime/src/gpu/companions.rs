@@ -34,6 +34,8 @@ struct State {
     all: Vec<Beside>,
     next: u64,
     is_running: bool,
+    /// How often companions were started: not 0 while they run.
+    starts: u32,
     has_thread: bool,
     /// The end of the last launch in each stream, by rank and handle.
     marks: BTreeMap<(usize, usize), Mark>,
@@ -70,10 +72,13 @@ fn enter(rank: usize, context: sys::CUcontext) -> Result<(), BackendError> {
 }
 
 impl Beside {
-    fn start(&self) -> Result<(), BackendError> {
+    fn start(&self, number: u32) -> Result<(), BackendError> {
         let Companion { rank, blocks, control: (at, bytes), .. } = self.companion;
         enter(rank, self.context)?;
-        self.companion.stop.write(0, &[0])?;
+        let mut args = self.companion.args.clone();
+        if let Some(last) = args.last_chunk_mut() {
+            *last = number.to_le_bytes();
+        }
         // SAFETY: the companion owns the memory; a wrong address fails the context, not the host.
         let result = unsafe { sys::cuMemsetD8Async(at, 0, bytes as usize, self.stream) };
         check("cuMemsetD8Async", Some(rank), result)?;
@@ -83,13 +88,13 @@ impl Beside {
             waits: true,
             enters: false,
             phases: 1,
-            args: &self.companion.args,
+            args: &args,
         };
         self.function.launch(self.stream, &launch, [false, false])
     }
 
-    fn stop(&self) {
-        let _ = self.companion.stop.write(0, &[1]);
+    fn stop(&self, number: u32) {
+        let _ = self.companion.stop.write(0, &[number]);
         if enter(self.companion.rank, self.context).is_ok() {
             // SAFETY: the stream lives as long as `self`. A failure means that the device is lost.
             let _ = unsafe { sys::cuStreamSynchronize(self.stream) };
@@ -110,7 +115,8 @@ impl State {
     fn start(&mut self) -> Result<(), BackendError> {
         self.idle_since = None;
         if !self.is_running {
-            self.all.iter().try_for_each(Beside::start)?;
+            self.starts = self.starts.wrapping_add(1).max(1);
+            self.all.iter().try_for_each(|beside| beside.start(self.starts))?;
             self.is_running = true;
         }
         Ok(())
@@ -118,7 +124,7 @@ impl State {
 
     fn stop(&mut self) {
         if std::mem::replace(&mut self.is_running, false) {
-            self.all.iter().for_each(Beside::stop);
+            self.all.iter().for_each(|beside| beside.stop(self.starts));
         }
     }
 
@@ -202,7 +208,7 @@ impl Companions {
             added.push(Beside { set: number, context, stream, function, companion });
         }
         if state.is_running {
-            added.iter().try_for_each(Beside::start)?;
+            added.iter().try_for_each(|beside| beside.start(state.starts))?;
         }
         state.all.extend(added);
         self.has_any.store(true, Ordering::Release);
@@ -257,7 +263,7 @@ impl Drop for Set {
         let (ended, rest): (Vec<Beside>, Vec<Beside>) =
             all.into_iter().partition(|beside| beside.set == self.number);
         if state.is_running {
-            ended.iter().for_each(Beside::stop);
+            ended.iter().for_each(|beside| beside.stop(state.starts));
         }
         state.all = rest;
         if state.all.is_empty() {
