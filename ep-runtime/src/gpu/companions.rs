@@ -94,7 +94,7 @@ impl Beside {
     }
 
     fn stop(&self, number: u32) {
-        let _ = self.companion.stop.write(0, &[number]);
+        let _ = (self.companion.stop)(number);
         if enter(self.companion.rank, self.context).is_ok() {
             // SAFETY: the stream lives as long as `self`. A failure means that the device is lost.
             let _ = unsafe { sys::cuStreamSynchronize(self.stream) };

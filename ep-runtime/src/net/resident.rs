@@ -76,7 +76,7 @@ impl Default for ResidentOptions {
 
 /// What the card of one rank has carried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Traffic {
+pub struct CardTraffic {
     /// Entries of its queue pairs.
     pub entries: u64,
     /// Doorbells that it has heard. Two that ring at once may be heard as one.
@@ -193,7 +193,7 @@ impl ResidentNetwork {
     }
 
     /// What the card of each rank has carried, between two calls.
-    pub fn traffic(&self) -> Result<Vec<Traffic>, NetError> {
+    pub fn traffic(&self) -> Result<Vec<CardTraffic>, NetError> {
         traffic(&self.players, self.backend.ranks())
     }
 
@@ -225,8 +225,8 @@ fn pending(players: &[Player]) -> Result<Vec<String>, NetError> {
     Ok(all.concat())
 }
 
-fn traffic(players: &[Player], ranks: usize) -> Result<Vec<Traffic>, NetError> {
-    let mut all = vec![Traffic::default(); ranks];
+fn traffic(players: &[Player], ranks: usize) -> Result<Vec<CardTraffic>, NetError> {
+    let mut all = vec![CardTraffic::default(); ranks];
     for player in players {
         let mut states = vec![0; player.states.bytes() as usize];
         player.states.read(0, &mut states)?;
@@ -328,13 +328,14 @@ impl Player {
     }
 
     fn companion(&self, options: &ResidentOptions) -> Companion {
+        let stop = Arc::clone(&self.stop);
         Companion {
             rank: self.rank,
             code: self.code,
             blocks: RESIDENT_SMS,
             args: self.args(options, false),
             control: (self.control.address(), self.control.bytes()),
-            stop: Arc::clone(&self.stop),
+            stop: Box::new(move |number| stop.write(0, &[number])),
         }
     }
 
@@ -434,8 +435,8 @@ impl Opened {
     }
 
     /// What the card of each of `ranks` ranks has carried, between two calls.
-    pub fn traffic(&self, ranks: usize) -> Result<Vec<Traffic>, NetError> {
-        let mut all = vec![Traffic::default(); ranks];
+    pub fn traffic(&self, ranks: usize) -> Result<Vec<CardTraffic>, NetError> {
+        let mut all = vec![CardTraffic::default(); ranks];
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
         for players in known.iter().filter_map(Weak::upgrade) {
             for (sum, own) in all.iter_mut().zip(traffic(&players, ranks)?) {
