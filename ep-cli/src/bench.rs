@@ -4,6 +4,7 @@
 mod chart;
 mod few;
 mod kernels;
+mod nodes;
 mod pipeline;
 mod request;
 mod result;
@@ -59,6 +60,9 @@ pub(crate) fn run(
     if let Some(name) = &options.pipeline {
         return pipeline::run(options, find(entries, name)?, &mut talk);
     }
+    if options.nodes()?.is_some() {
+        return run_between(options, talk);
+    }
     let (request, ranks) = match options.backend {
         Machine::Host => {
             let request = options.request(0)?;
@@ -104,6 +108,29 @@ fn found_gpus(talk: &mut Talk<'_>) -> Result<Option<usize>, Failure> {
         Err(failure) if required == 0 => talk.skipped(&failure).map(|()| None),
         found => found.map(Some),
     }
+}
+
+/// Calls between nodes.
+fn run_between(options: &Options, mut talk: Talk<'_>) -> Result<(), Failure> {
+    let Some((nodes, cards)) = options.nodes()? else { return Ok(()) };
+    let (request, ranks, cards) = match options.backend {
+        Machine::Host => {
+            let request = options.request(0)?;
+            let programs = Programs::find().map_err(no_machine)?;
+            warn(&programs, talk.err);
+            let ranks = request.gpus.ranks;
+            let ranks = Ranks::on_host_over_cards(&programs, ranks, nodes, options.seed)?;
+            (request, ranks, None)
+        }
+        Machine::Gpu => {
+            let Some(found) = found_gpus(&mut talk)? else { return Ok(()) };
+            let request = options.request(found)?;
+            let each = request.gpus.ranks / nodes;
+            let (ranks, opened) = Ranks::over_cards(&request.gpus, each, &cards)?;
+            (request, ranks, Some((opened, cards)))
+        }
+    };
+    nodes::Between { request, ranks, cards, talk }.run()
 }
 
 fn draw(results: &str, chart: &Path) -> Result<(), Failure> {

@@ -15,7 +15,7 @@ use ep_runtime::group::{Group, GroupOptions};
 use ep_runtime::host::{self, Build, HostBackend, HostOptions, Programs};
 use ep_runtime::jit::{Cache, Jit, Nvrtc};
 use ep_runtime::join::{Member, Store};
-use ep_runtime::net::NetOptions;
+use ep_runtime::net::{ModelOptions, NetOptions, Opened, RESIDENT_SMS, ResidentOptions};
 use ep_runtime::perturb::perturbing;
 
 use crate::failure::Failure;
@@ -56,6 +56,8 @@ pub(crate) struct GpuRequest {
     pub(crate) is_member: bool,
     pub(crate) sharing: Sharing,
     pub(crate) cooperative: Option<bool>,
+    /// SMs of each GPU that ranks do not fill.
+    pub(crate) kept_sms: u32,
     pub(crate) timeout: Duration,
     /// Whether calls that can go on without a rank which does not answer.
     pub(crate) leaves_out_absent: bool,
@@ -72,6 +74,7 @@ impl GpuRequest {
             is_member: false,
             sharing: Sharing::Mapped,
             cooperative: None,
+            kept_sms: 0,
             timeout,
             leaves_out_absent: false,
             perturb: None,
@@ -81,6 +84,12 @@ impl GpuRequest {
     /// The same with delays in its kernels.
     pub(crate) fn perturbed(self, perturb: Perturb) -> GpuRequest {
         GpuRequest { perturb: perturb.seed, ..self }
+    }
+
+    /// For ranks of this process on these GPUs.
+    fn options(&self, devices: Vec<i32>) -> GpuOptions {
+        let GpuRequest { sharing, cooperative, kept_sms, .. } = *self;
+        GpuOptions { devices, sharing, cooperative, kept_sms, ..GpuOptions::default() }
     }
 
     /// The GPU of a rank on a machine with `count` of them.
@@ -161,6 +170,21 @@ impl Ranks {
         Ok(Ranks { group, compiled: None })
     }
 
+    /// Nodes in the emulator, with models of cards between them.
+    pub(crate) fn on_host_over_cards(
+        programs: &Arc<Programs>,
+        ranks: usize,
+        nodes: usize,
+        seed: u64,
+    ) -> Result<Ranks, Failure> {
+        // Not apart: what models of cards know would not come back from another process.
+        let mut options = HostOptions { build: Build::Plain, ..HostOptions::new(ranks) };
+        options.spec.seed = seed;
+        let backend = HostBackend::new(programs, options).map_err(no_machine)?;
+        let group = Group::over_cards(&backend, nodes, &ModelOptions::default()).map_err(failed)?;
+        Ok(Ranks { group, compiled: None })
+    }
+
     /// Ranks on GPUs; a member of several processes joins the group of the environment.
     pub(crate) fn on_gpus(request: &GpuRequest) -> Result<Ranks, Failure> {
         Ranks::with(request, |compile, count| {
@@ -168,10 +192,33 @@ impl Ranks {
                 return processes::join(|rank| request.device(rank, count), compile);
             }
             let devices = (0..request.ranks).map(|rank| request.device(rank, count)).collect();
-            let (sharing, cooperative) = (request.sharing, request.cooperative);
-            let options = GpuOptions { devices, sharing, cooperative, ..GpuOptions::default() };
-            GpuBackend::new(&options, compile).map_err(no_machine)
+            GpuBackend::new(&request.options(devices), compile).map_err(no_machine)
         })
+    }
+
+    /// Ranks on GPUs of this process, each node of `each` ranks on one of them, with network cards that are kernels.
+    pub(crate) fn over_cards(
+        request: &GpuRequest,
+        each: usize,
+        cards: &ResidentOptions,
+    ) -> Result<(Ranks, Arc<Opened>), Failure> {
+        // The driver may run cooperative grids one after another, and so not beside the cards.
+        let request =
+            GpuRequest { cooperative: Some(false), kept_sms: RESIDENT_SMS, ..request.clone() };
+        let mut found = None;
+        let open = |compile, count: usize| {
+            let device = |rank: usize| i32::try_from(rank / each % count.max(1)).unwrap_or(0);
+            let devices = (0..request.ranks).map(device).collect();
+            GpuBackend::new(&request.options(devices), compile).map_err(no_machine)
+        };
+        let join = |backend, options| {
+            let nodes = request.ranks / each;
+            let (group, opened) = Group::over_resident_cards(backend, nodes, options, cards)?;
+            found = Some(opened);
+            Ok(group)
+        };
+        let ranks = Ranks::joined(&request, open, join)?;
+        Ok((ranks, found.unwrap_or_default()))
     }
 
     /// Those of one node on GPUs, of `ranks` ranks that a network joins.

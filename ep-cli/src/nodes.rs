@@ -79,6 +79,16 @@ impl NodeOptions {
         refuse_given(&given, "without processes that a network joins: `--net libfabric:tcp`")
     }
 
+    /// Refuses all of these options but `calls` where cards that are kernels join the nodes.
+    pub(crate) fn check_cards(&self) -> Result<(), Failure> {
+        NodeOptions { calls: None, ..self.clone() }.check_absent()
+    }
+
+    /// How many random calls of each kernel there are.
+    pub(crate) fn calls(&self) -> u64 {
+        self.calls.map_or(CALLS, u64::from)
+    }
+
     /// How long a process waits for the others to join.
     fn deadline(&self) -> Duration {
         self.deadline.map_or(DEADLINE, Duration::from_secs)
@@ -294,7 +304,7 @@ impl Process<'_> {
         let mut cases = Vec::new();
         for (entry, problem) in &self.between.cases {
             let subject = Subject::new(entry, &programs)?;
-            let count = self.between.options.calls.map_or(CALLS, u64::from);
+            let count = self.between.options.calls();
             let calls = subject.some_calls(count, problem, arch, (seed, seed))?;
             // What takes long comes before the others wait.
             for kernel in &calls.emitted.plan.kernels {

@@ -1,6 +1,8 @@
 //! `epforge run`: one random problem, on the host or on GPUs, held against the oracle of the standard
 //! pipelines, or against the declaration of any other.
 
+mod cards;
+
 use std::io::Write;
 use std::time::{Duration, Instant};
 
@@ -68,6 +70,10 @@ pub(crate) fn run(
         options.node.check(joint)?;
         return run_between(options, joint, entries, &mut Talk { json, out });
     }
+    if let Some(cards) = options.net.cards() {
+        options.node.check_cards()?;
+        return cards::run(options, cards, entries, &mut Talk { json, out });
+    }
     options.node.check_absent()?;
     match Asked::of(entries, &options.pipeline)? {
         Asked::Standard(reach) => {
@@ -87,38 +93,12 @@ fn run_between(
     entries: &[AnyPipeline],
     talk: &mut Talk<'_>,
 ) -> Result<(), Failure> {
-    let problem = options.problem.settled()?;
-    let Some(nodes) = problem.nodes else {
-        let what = format!("`{joint}` joins nodes: say how many, --nodes 2");
-        return Err(Failure::WrongUse(what));
-    };
-    if matches!(joint, Joint::Cards(_)) && options.backend == Machine::Host {
+    let is_card = matches!(joint, Joint::Cards(_));
+    if is_card && options.backend == Machine::Host {
         let what = format!("`{joint}` is for GPUs, which write to network cards: --backend gpu");
         return Err(Failure::WrongUse(what));
     }
-    let (_, local_ranks) = problem.shared(nodes)?;
-    if nodes < 2 {
-        let what = format!("`{joint}` joins nodes, and `--nodes` says that there is one");
-        return Err(Failure::WrongUse(what));
-    }
-    let mut cases = Vec::new();
-    for name in options.pipeline.split('+') {
-        let entry = find(entries, name)?;
-        let known = problem.set.iter().filter(|(name, _)| knows(entry, name)).cloned();
-        let mut set: Vec<(String, String)> = known.collect();
-        let is_open = knows(entry, "network") && set.iter().all(|(name, _)| name != "network");
-        if is_open && matches!(joint, Joint::Cards(_)) {
-            set.push(("network".to_string(), "ibgda".to_string()));
-        }
-        let own = Problem { set, ..problem.clone() };
-        cases.push((*entry, Subject::with(entry)?.asked(&own)?));
-    }
-    if let Some((name, _)) =
-        problem.set.iter().find(|(name, _)| !cases.iter().any(|(entry, _)| knows(entry, name)))
-    {
-        let what = format!("{} knows of no `{name}`", options.pipeline);
-        return Err(Failure::WrongUse(what));
-    }
+    let (nodes, local_ranks) = options.nodes(&joint.to_string())?;
     let between = Between {
         options: &options.node,
         joint: joint.clone(),
@@ -128,9 +108,56 @@ fn run_between(
         sms: options.sms,
         perturb: options.perturb,
         seed: options.seed,
-        cases,
+        cases: options.cases(entries, is_card)?,
     };
     between.run("run", talk)
+}
+
+impl Options {
+    /// How many nodes of how many ranks the network `name` joins.
+    fn nodes(&self, name: &str) -> Result<(u32, u32), Failure> {
+        let problem = self.problem.settled()?;
+        let Some(nodes) = problem.nodes else {
+            let what = format!("`{name}` joins nodes: say how many, --nodes 2");
+            return Err(Failure::WrongUse(what));
+        };
+        let (_, local_ranks) = problem.shared(nodes)?;
+        if nodes < 2 {
+            let what = format!("`{name}` joins nodes, and `--nodes` says that there is one");
+            return Err(Failure::WrongUse(what));
+        }
+        Ok((nodes, local_ranks))
+    }
+
+    /// The pipelines that are named, with `+` between them, and what is asked of each; whether their kernels write to
+    /// network cards.
+    fn cases(
+        &self,
+        entries: &[AnyPipeline],
+        is_card: bool,
+    ) -> Result<Vec<(AnyPipeline, Problem)>, Failure> {
+        let problem = self.problem.settled()?;
+        let mut cases = Vec::new();
+        for name in self.pipeline.split('+') {
+            let entry = find(entries, name)?;
+            let known = problem.set.iter().filter(|(name, _)| knows(entry, name)).cloned();
+            let mut set: Vec<(String, String)> = known.collect();
+            let is_open = knows(entry, "network") && set.iter().all(|(name, _)| name != "network");
+            if is_open && is_card {
+                set.push(("network".to_string(), "ibgda".to_string()));
+            }
+            let own = Problem { set, ..problem.clone() };
+            cases.push((*entry, Subject::with(entry)?.asked(&own)?));
+        }
+        let knows_it = |name: &str| cases.iter().any(|(entry, _)| knows(entry, name));
+        match problem.set.iter().find(|(name, _)| !knows_it(name)) {
+            None => Ok(cases),
+            Some((name, _)) => {
+                let what = format!("{} knows of no `{name}`", self.pipeline);
+                Err(Failure::WrongUse(what))
+            }
+        }
+    }
 }
 
 fn run_standard(

@@ -8,7 +8,7 @@ use std::time::Duration;
 use ep_runtime::error::CallError;
 use ep_runtime::host::HostBackend;
 use ep_runtime::ir::Transport;
-use ep_runtime::net::{ModelNetwork, ModelOptions, Provider};
+use ep_runtime::net::{ModelNetwork, ModelOptions, Provider, ResidentOptions};
 use ep_runtime::plan::Plan;
 
 use crate::failure::Failure;
@@ -19,7 +19,10 @@ pub(crate) struct Net {
     /// The network between nodes, if the pipeline has several nodes. By default a model of a network, with these
     /// settings after a colon: latency=2us, ordered, bytes-per-us=100, dead=0-2 (nothing arrives at rank 2 from
     /// rank 0). For `run` with one process per node: libfabric:tcp or another provider, or ibgda:mlx5_0,mlx5_1
-    /// (GPUs write to the cards of their ranks in turn; not yet run on hardware)
+    /// (GPUs write to the cards of their ranks in turn; not yet run on hardware). For `run` and `bench` on GPUs of this
+    /// process: card, network cards that are kernels, with these settings after a colon: 50GB/s and 3us (the rate and
+    /// the latency of a link, here those by default), late=7 (puts land in random order, from this seed), fail=0-2@100
+    /// (entry 100 from rank 0 to rank 2 fails)
     #[arg(long = "net", value_name = "NETWORK")]
     kind: Option<Kind>,
 }
@@ -29,18 +32,35 @@ impl Net {
     pub(crate) fn joint(&self) -> Option<&Joint> {
         match &self.kind {
             Some(Kind::Joint(joint)) => Some(joint),
-            Some(Kind::Model(_)) | None => None,
+            Some(Kind::Model(_) | Kind::Card(_)) | None => None,
         }
+    }
+
+    /// Network cards that are kernels, if these are asked for.
+    pub(crate) fn cards(&self) -> Option<&ResidentOptions> {
+        match &self.kind {
+            Some(Kind::Card(options)) => Some(options),
+            Some(Kind::Model(_) | Kind::Joint(_)) | None => None,
+        }
+    }
+
+    /// Whether any network is named.
+    pub(crate) fn is_given(&self) -> bool {
+        self.kind.is_some()
     }
 
     /// Fails where ranks of one process are wanted.
     pub(crate) fn check_model(&self) -> Result<(), Failure> {
-        match self.joint() {
-            None => Ok(()),
-            Some(joint) => Err(Failure::WrongUse(format!(
-                "`{joint}` joins processes: ranks of one have `model`"
-            ))),
-        }
+        let what = match &self.kind {
+            None | Some(Kind::Model(_)) => return Ok(()),
+            Some(Kind::Joint(joint)) => {
+                format!("`{joint}` joins processes: ranks of one have `model`")
+            }
+            Some(Kind::Card(_)) => {
+                "`card` is for GPUs: ranks in the emulator have `model`".to_owned()
+            }
+        };
+        Err(Failure::WrongUse(what))
     }
 
     /// Refuses options of the model that have no effect. `nodes` is the number of nodes and of ranks per node
@@ -74,7 +94,7 @@ impl Net {
         let options = match &self.kind {
             None => &usual,
             Some(Kind::Model(options)) => options,
-            Some(Kind::Joint(_)) => return Ok(None),
+            Some(Kind::Joint(_) | Kind::Card(_)) => return Ok(None),
         };
         ModelNetwork::of_plan(backend, plan, options).map_err(CallError::Network)
     }
@@ -87,6 +107,8 @@ enum Kind {
     Model(ModelOptions),
     /// One between processes.
     Joint(Joint),
+    /// Kernels that play network cards.
+    Card(ResidentOptions),
 }
 
 /// What joins processes.
@@ -139,9 +161,12 @@ impl FromStr for Kind {
             let devices = settings.split(',').filter(|device| !device.is_empty());
             return Ok(Kind::Joint(Joint::Cards(devices.map(str::to_string).collect())));
         }
+        if name == "card" {
+            return cards(settings).map(Kind::Card);
+        }
         if name != "model" {
             return Err(format!(
-                "`{name}` is no network: `model`, `libfabric:tcp` and `ibgda` are"
+                "`{name}` is no network: `model`, `card`, `libfabric:tcp` and `ibgda` are"
             ));
         }
         let mut given = Vec::new();
@@ -171,6 +196,29 @@ impl FromStr for Kind {
         }
         Ok(Kind::Model(options))
     }
+}
+
+/// The settings of cards that are kernels.
+fn cards(settings: &str) -> Result<ResidentOptions, String> {
+    let mut options = ResidentOptions::default();
+    for setting in settings.split(',').filter(|setting| !setting.is_empty()) {
+        let wrong = || format!("`{setting}` is no setting of a card");
+        let number = |text: &str| text.parse::<u32>().ok().filter(|number| *number > 0);
+        if let Some(rate) = setting.strip_suffix("GB/s") {
+            options.bytes_per_us = 1000 * u64::from(number(rate).ok_or_else(wrong)?);
+        } else if let Some(seed) = setting.strip_prefix("late=") {
+            options.seed = number(seed).ok_or_else(wrong)?;
+        } else if let Some(link) = setting.strip_prefix("fail=") {
+            let (link, entry) = link.split_once('@').ok_or_else(wrong)?;
+            let (from, to) = link.split_once('-').ok_or_else(wrong)?;
+            let rank = |text: &str| text.parse::<usize>().map_err(|_| wrong());
+            let entry = entry.parse().map_err(|_| wrong())?;
+            options.failing.push((rank(from)?, rank(to)?, entry));
+        } else {
+            options.latency = duration(setting).ok_or_else(wrong)?;
+        }
+    }
+    Ok(options)
 }
 
 /// `2us`: a whole number of a unit.
@@ -209,8 +257,24 @@ mod tests {
         assert_eq!(said("model:bytes-per-us=0"), no_bytes);
         let both = "`ordered` contradicts another setting of the network";
         assert_eq!(said("model:reorder,ordered"), both);
-        assert_eq!(said("tcp"), "`tcp` is no network: `model`, `libfabric:tcp` and `ibgda` are");
+        let networks = "`model`, `card`, `libfabric:tcp` and `ibgda`";
+        assert_eq!(said("tcp"), format!("`tcp` is no network: {networks} are"));
         assert!(said("libfabric:tpc").contains("tpc"));
+    }
+
+    #[test]
+    fn settings_of_cards_are_read_or_named() {
+        let read = |text: &str| match text.parse::<Kind>() {
+            Ok(Kind::Card(options)) => options,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(read("card"), ResidentOptions::default());
+        let (latency, failing) = (Duration::from_micros(1), vec![(0, 2, 100)]);
+        let expected = ResidentOptions { bytes_per_us: 400_000, latency, seed: 7, failing };
+        assert_eq!(read("card:400GB/s,1us,late=7,fail=0-2@100"), expected);
+        let said = |text: &str| text.parse::<Kind>().map(drop).unwrap_err();
+        assert_eq!(said("card:0GB/s"), "`0GB/s` is no setting of a card");
+        assert_eq!(said("card:fail=0-2"), "`fail=0-2` is no setting of a card");
     }
 
     #[test]

@@ -166,6 +166,26 @@ pub struct KernelLaunch<'a> {
     pub args: &'a [u8],
 }
 
+/// Writes a word that a kernel reads.
+pub type Stop = Box<dyn Fn(u32) -> Result<(), BackendError> + Send + Sync>;
+
+/// A kernel that runs beside all others of its device, as long as any of them is in flight. It keeps its state in memory,
+/// and may be stopped and started again.
+pub struct Companion {
+    /// The rank whose device it runs on.
+    pub rank: usize,
+    /// What [`Backend::load`] returned for this rank.
+    pub code: Code,
+    /// Blocks of the grid, all of which are resident at once.
+    pub blocks: u32,
+    /// The kernel's one argument. Its last 4 bytes are for the number of the start.
+    pub args: Vec<u8>,
+    /// Memory that is zero when the kernel starts: address and bytes.
+    pub control: (u64, u64),
+    /// Writes a word for the kernel, which ends soon after that has become the number of its start.
+    pub stop: Stop,
+}
+
 /// Rows that are copied within the memory of one rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RowCopy {
@@ -414,6 +434,14 @@ pub trait Backend: Send + Sync {
         stream: Stream,
         launch: &KernelLaunch,
     ) -> Result<(), BackendError>;
+
+    /// Runs these kernels beside all others until what is returned is dropped. Nothing that needs them may be in flight
+    /// then.
+    fn accompany(&self, companions: Vec<Companion>) -> Result<Box<dyn Send>, BackendError> {
+        drop(companions);
+        let what = format!("{} runs no kernel beside others", self.name());
+        Err(BackendError::Missing { what })
+    }
 
     /// The capture that records work put into `stream`, no matter who began it; `None`: work runs.
     fn capture(&self, rank: usize, stream: Stream) -> Result<Option<Capture>, BackendError>;

@@ -13,6 +13,7 @@ mod calls;
 mod capture;
 #[cfg(target_os = "linux")]
 mod cards;
+mod companions;
 mod driver;
 mod kernel;
 #[cfg(target_os = "linux")]
@@ -37,6 +38,7 @@ use crate::backend::{Backend, BackendError, Image, Stream};
 use crate::device::HEADERS;
 use crate::jit::{CudaSource, Jit, JitError};
 use capture::Relaxed;
+use companions::Companions;
 use driver::check;
 use kernel::Kernel;
 use window::{RankWindow, Reach};
@@ -80,6 +82,8 @@ pub struct GpuOptions {
     pub sharing: Sharing,
     /// Whether launches get the cooperative attribute; `None`: only if no device is shared.
     pub cooperative: Option<bool>,
+    /// SMs of each device that ranks do not fill, for kernels that run beside theirs.
+    pub kept_sms: u32,
 }
 
 impl GpuOptions {
@@ -126,7 +130,9 @@ pub struct GpuBackend {
     devices: BTreeMap<i32, DeviceInfo>,
     arch: Arch,
     cooperative: bool,
+    kept_sms: u32,
     sharing: Sharing,
+    companions: Arc<Companions>,
     compile: Compile,
     /// By code; `None` once unloaded.
     kernels: RwLock<Vec<Option<Kernel>>>,
@@ -159,6 +165,7 @@ impl GpuBackend {
         backend.node = options.before..behind;
         backend.total = behind + options.behind;
         backend.cooperative = options.cooperative.unwrap_or(!shared);
+        backend.kept_sms = options.kept_sms;
         backend.sharing = options.sharing;
         // Ranks are added one by one, so that Drop releases exactly what was opened.
         for (index, ordinal) in options.devices.iter().enumerate() {
@@ -194,7 +201,9 @@ impl GpuBackend {
             arch: common_arch(&chosen)?,
             devices: chosen,
             cooperative: true,
+            kept_sms: 0,
             sharing: Sharing::Mapped,
+            companions: Arc::default(),
             compile,
             kernels: RwLock::default(),
             windows: Mutex::default(),

@@ -21,18 +21,21 @@ mod host_queue;
 mod ibgda;
 mod layout;
 pub mod measure;
-#[cfg_attr(not(feature = "host"), expect(dead_code, reason = "a model of a card reads all of it"))]
+#[cfg_attr(
+    not(feature = "host"),
+    expect(dead_code, reason = "a model of a card writes completions")
+)]
 mod mlx5;
 #[cfg(feature = "host")]
 mod model;
 mod network;
 mod nodes;
 mod pair_words;
-#[cfg(feature = "host")]
 mod pairs;
 mod provider;
 mod proxy;
 mod queue;
+mod resident;
 mod rows;
 mod shared_memory;
 mod signals;
@@ -52,6 +55,9 @@ pub use layout::Layout;
 pub use model::{ModelNetwork, ModelOptions};
 pub use network::{NetOptions, NetStats, Network};
 pub use provider::{NET_VARIABLE, Offer, Provider};
+pub use resident::{
+    CardTraffic, Opened, RESIDENT_SMS, RESIDENT_TEXT, ResidentNetwork, ResidentOptions,
+};
 pub use rows::RowsOn;
 pub use view::NetPart;
 

@@ -27,9 +27,10 @@ mod unordered;
 
 pub use findings::Findings;
 
-/// The kernels of this crate and of `ep_runtime::tune` that no pipeline declares and that run on GPUs: a
+/// The kernels of this crate, of `ep_runtime::tune` and of `ep_runtime::net` that no pipeline declares and that run on GPUs: a
 /// name, the text, and whether it needs bulk copies.
-pub const HANDWRITTEN: [(&str, &str, bool); 8] = [
+pub const HANDWRITTEN: [(&str, &str, bool); 10] = [
+    ("card", ep_runtime::net::RESIDENT_TEXT, false),
     ("experts", selftest::EXPERTS_TEXT, false),
     ("floor", selftest::FLOOR_TEXT, true),
     ("litmus", litmus::ORDERS_TEXT, false),
@@ -38,4 +39,5 @@ pub const HANDWRITTEN: [(&str, &str, bool); 8] = [
     ("low_latency", selftest::LOW_LATENCY_TEXT, false),
     ("probe", probe::TEXT, false),
     ("pushes", ep_runtime::tune::PUSH_TEXT, true),
+    ("puts", selftest::PUTS_TEXT, false),
 ];

@@ -12,7 +12,9 @@ mod experts;
 mod floor;
 mod load;
 mod low_latency;
+mod once;
 mod pairs;
+mod puts;
 mod random_case;
 mod replayed;
 #[cfg(test)]
@@ -40,7 +42,10 @@ pub use load::Load;
 pub(crate) use load::TEXT as LOAD_TEXT;
 pub(crate) use low_latency::TEXT as LOW_LATENCY_TEXT;
 pub use low_latency::{LowLatency, LowLatencyCase, Way};
+pub use once::Crossing;
 pub use pairs::Turns;
+pub use puts::Puts;
+pub(crate) use puts::TEXT as PUTS_TEXT;
 pub(crate) use timing::time_rounds;
 pub use timing::{Mode, Operation, Percentiles, Repeats, Timing};
 

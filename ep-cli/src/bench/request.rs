@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 use ep_runtime::buffer::{BufferOptions, CallOptions, Payload};
 use ep_runtime::gpu::Sharing;
+use ep_runtime::net::ResidentOptions;
 use ep_verify::selftest::{Case, Mode, Operation, Repeats, Way};
 
 use super::kernels::Kernels;
@@ -19,6 +20,7 @@ use crate::problem::{Problem, checked, fits_here, taken};
 use crate::processes;
 use crate::selection::assignment;
 use crate::suggestion::did_you_mean;
+use crate::wire::Net;
 
 /// Tokens per rank of the published shape, and of a run on the host.
 const TOKENS: usize = 4096;
@@ -34,7 +36,7 @@ const FEW_TOKENS: usize = 128;
 pub(crate) struct Options {
     /// A pipeline to time by itself, on inputs drawn from its declaration: calls in a loop and in graphs. Without a
     /// name, the calls of a buffer are timed
-    #[arg(conflicts_with_all = ["kernels", "low_latency", "routing", "payload", "capacity", "live", "op", "mode", "combine_sms", "remote", "random", "outputs", "kill", "chart", "draw"])]
+    #[arg(conflicts_with_all = ["kernels", "nodes", "low_latency", "routing", "payload", "capacity", "live", "op", "mode", "combine_sms", "remote", "random", "outputs", "kill", "chart", "draw"])]
     pub(crate) pipeline: Option<String>,
     /// Where calls run; on the host every call is checked and none is timed
     #[arg(long, value_enum, default_value_t = Machine::Gpu)]
@@ -42,6 +44,12 @@ pub(crate) struct Options {
     /// Number of ranks, assigned to the GPUs in turn; by default the number of GPUs
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     ranks: Option<u32>,
+    /// Time calls between this many nodes instead, which the ranks are divided into, over network cards that are
+    /// kernels: each node is on one GPU, and nodes take the GPUs in turn
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=64), conflicts_with_all = ["devices", "processes", "kill", "random", "outputs", "chart"])]
+    nodes: Option<u32>,
+    #[command(flatten)]
+    net: Net,
     /// GPU of each rank; ranks may share a GPU
     #[arg(long, value_name = "GPU", value_delimiter = ',', conflicts_with = "ranks")]
     devices: Option<Vec<i32>>,
@@ -293,6 +301,26 @@ impl Options {
         Ok(batches)
     }
 
+    /// How many nodes there are, and what cards between them do, if calls between nodes are timed.
+    pub(crate) fn nodes(&self) -> Result<Option<(usize, ResidentOptions)>, Failure> {
+        let wrong = |what: &str| Err(Failure::WrongUse(what.to_owned()));
+        match (self.nodes, self.net.cards(), self.backend) {
+            (None, _, _) if self.net.is_given() => {
+                wrong("`--net` joins nodes: say how many, --nodes 2")
+            }
+            (None, _, _) => Ok(None),
+            (Some(_), Some(_), Machine::Host) => {
+                wrong("`--net card` is for GPUs: in the emulator, cards are models")
+            }
+            (Some(_), None, _) if self.net.is_given() => {
+                wrong("between nodes, `bench` times calls over `--net card`")
+            }
+            (Some(nodes), cards, _) => {
+                Ok(Some((nodes as usize, cards.cloned().unwrap_or_default())))
+            }
+        }
+    }
+
     /// The request on a machine with `found` GPUs.
     pub(crate) fn request(&self, found: usize) -> Result<Request, Failure> {
         let on_host = self.backend == Machine::Host;
@@ -300,9 +328,14 @@ impl Options {
         if on_host {
             self.for_host()?;
         }
-        let usual = if on_host { 2 } else { found.max(1) };
+        let fewest = self.nodes.unwrap_or(1) as usize;
+        let usual = if on_host { 2.max(fewest) } else { found.max(fewest) };
         let mut set = self.set.clone();
         let ranks = self.asked_ranks(&mut set)?.unwrap_or(usual);
+        if let Some(nodes) = self.nodes.filter(|nodes| !ranks.is_multiple_of(*nodes as usize)) {
+            let what = format!("{ranks} ranks are no {nodes} nodes of equally many");
+            return Err(Failure::WrongUse(what));
+        }
         let batches = self.batches(ranks)?;
         if let Some(killed) = self.kill.filter(|killed| *killed >= ranks) {
             return Err(Failure::WrongUse(format!("there is no rank {killed} of {ranks}")));
@@ -360,6 +393,9 @@ impl Options {
                         `dispatch-counted`, or `--graph`";
             return Err(Failure::WrongUse(what.to_owned()));
         }
+        if self.nodes.is_some() {
+            return self.operations_between();
+        }
         let is_known =
             |operation: &Operation| self.low_latency.is_none() || operation.is_of_few_tokens();
         if let Some(operation) = self.op.iter().find(|operation| !is_known(operation)) {
@@ -375,6 +411,25 @@ impl Options {
         }
     }
 
+    /// Those between nodes.
+    fn operations_between(&self) -> Result<Vec<Operation>, Failure> {
+        let all = match self.low_latency {
+            Some(Way::PerExpert) => &[Operation::Dispatch, Operation::Combine][..],
+            None => &[Operation::Dispatch, Operation::CachedDispatch, Operation::Combine][..],
+            Some(way) => {
+                let what = format!("between nodes, rows do not travel {}", way.name());
+                return Err(Failure::WrongUse(what));
+            }
+        };
+        if let Some(operation) = self.op.iter().find(|operation| !all.contains(operation)) {
+            let names: Vec<&str> = all.iter().map(|operation| operation.name()).collect();
+            let (name, names) = (operation.name(), names.join(", "));
+            let what = format!("there is no `{name}` between nodes: time {names}");
+            return Err(Failure::WrongUse(what));
+        }
+        Ok(if self.op.is_empty() { all.to_vec() } else { self.op.clone() })
+    }
+
     fn gpu_request(&self, ranks: usize) -> GpuRequest {
         GpuRequest {
             ranks,
@@ -385,6 +440,7 @@ impl Options {
                 SharingName::Peer => Sharing::PeerAccess,
             },
             cooperative: self.cooperative,
+            kept_sms: 0,
             timeout: Duration::from_millis(self.timeout_ms),
             leaves_out_absent: false,
             perturb: self.perturb.seed,

@@ -102,6 +102,24 @@ fn low_latency_calls_are_compared_in_graphs_at_length() {
     assert_eq!(seen, [of_payload(1), of_payload(5)].concat());
 }
 
+/// Calls between nodes, over models of cards: all of it but the times and what cards carry.
+#[test]
+fn calls_between_nodes_are_compared() {
+    let shape =
+        "--nodes 2 --ranks 2 --tokens 3 --set hidden=128 --set experts=4 --set topk=2 --sms 4";
+    let rest = "--payload bf16 --mode loop --iterations 1 --warmup 0 --json";
+    for (way, want) in [
+        ("--op cached-dispatch", &["cached-dispatch"][..]),
+        ("--low-latency --graph 1", &["dispatch", "combine"]),
+    ] {
+        let Some(out) = good(&format!("bench --backend host {shape} {way} {rest}")) else { return };
+        let all = objects(&out);
+        let timed: Vec<&str> = all.iter().filter_map(|it| it["op"].as_str()).collect();
+        assert_eq!(timed, want, "{out}");
+        assert!(all.iter().all(|it| it["nodes"] == 2), "{out}");
+    }
+}
+
 /// What is timed for the published shape is what people can read.
 #[test]
 fn the_texts_of_the_published_shape_are_in_generated_at_length() {

@@ -18,8 +18,8 @@ use super::{GpuBackend, capture};
 #[cfg(target_os = "linux")]
 use crate::backend::CardAccess;
 use crate::backend::{
-    Backend, BackendError, Block, Capture, Captured, Code, Event, HostBlock, Image, Kept,
-    KernelLaunch, Mapping, RowCopy, Stream,
+    Backend, BackendError, Block, Capture, Captured, Code, Companion, Event, HostBlock, Image,
+    Kept, KernelLaunch, Mapping, RowCopy, Stream,
 };
 
 impl Backend for GpuBackend {
@@ -61,7 +61,7 @@ impl Backend for GpuBackend {
     fn sms(&self, rank: usize) -> u32 {
         let Some(rank) = self.rank(rank) else { return 0 };
         let device = self.devices.get(&rank.ordinal);
-        device.map_or(0, |device| device.sms / rank.sharers.max(1))
+        device.map_or(0, |device| device.sms.saturating_sub(self.kept_sms) / rank.sharers.max(1))
     }
 
     fn device(&self, rank: usize) -> Option<i32> {
@@ -310,7 +310,17 @@ impl Backend for GpuBackend {
         let kernel = loaded(&kernels, rank, launch.code)?;
         let cooperative = self.cooperative && launch.waits;
         let comes_early = launch.enters && self.arch.has_early_launch();
-        kernel.launch(own.queue(stream), launch, [cooperative, comes_early])
+        let (function, queue) = (kernel.function(), own.queue(stream));
+        self.beside(rank, queue, || function.launch(queue, launch, [cooperative, comes_early]))
+    }
+
+    fn accompany(&self, companions: Vec<Companion>) -> Result<Box<dyn Send>, BackendError> {
+        let kernels = read(&self.kernels);
+        let with_code = companions.into_iter().map(|companion| {
+            let function = loaded(&kernels, companion.rank, companion.code)?.function();
+            Ok((self.enter(companion.rank)?.context, function, companion))
+        });
+        self.companions.add(with_code.collect::<Result<Vec<_>, BackendError>>()?)
     }
 
     fn capture(&self, rank: usize, stream: Stream) -> Result<Option<Capture>, BackendError> {
@@ -335,7 +345,8 @@ impl Backend for GpuBackend {
     }
 
     fn replay(&self, rank: usize, stream: Stream, captured: &Captured) -> Result<(), BackendError> {
-        capture::replay(rank, self.enter(rank)?.queue(stream), captured)
+        let queue = self.enter(rank)?.queue(stream);
+        self.beside(rank, queue, || capture::replay(rank, queue, captured))
     }
 
     fn destroy_captured(&self, rank: usize, captured: Captured) -> Result<(), BackendError> {
@@ -459,6 +470,20 @@ impl Backend for GpuBackend {
 }
 
 impl GpuBackend {
+    /// Launches into a stream, beside the companions if there are any and the launch runs now.
+    fn beside(
+        &self,
+        rank: usize,
+        stream: sys::CUstream,
+        launch: impl FnOnce() -> Result<(), BackendError>,
+    ) -> Result<(), BackendError> {
+        let own = self.enter(rank)?;
+        if !self.companions.has_any() || capture::of(rank, stream)?.is_some() {
+            return launch();
+        }
+        self.companions.beside((rank, own.context), stream, launch)
+    }
+
     fn new_event(&self, rank: usize, flags: u32) -> Result<Event, BackendError> {
         let (_, _relaxed) = self.enter_relaxed(rank)?;
         let mut event = ptr::null_mut();

@@ -15,12 +15,19 @@ const PERTURBED_RANK: &CStr = c"ep_perturbed_rank";
 pub(super) struct Kernel {
     pub(super) rank: usize,
     module: sys::CUmodule,
+    function: Function,
+    /// Blocks that are resident at once within the rank's share of the device.
+    resident: u32,
+}
+
+/// What a launch needs of a kernel, as long as that is loaded.
+#[derive(Clone, Copy)]
+pub(super) struct Function {
+    rank: usize,
     function: sys::CUfunction,
     block: Block,
     /// Size of its one parameter, as the CUBIN says it.
     args_bytes: usize,
-    /// Blocks that are resident at once within the rank's share of the device.
-    resident: u32,
 }
 
 impl Kernel {
@@ -40,8 +47,8 @@ impl Kernel {
         // copies what it needs.
         let result = unsafe { sys::cuModuleLoadData(&mut module, image.as_ptr().cast()) };
         check("cuModuleLoadData", Some(rank), result)?;
-        let function = ptr::null_mut();
-        let mut kernel = Kernel { rank, module, function, block, args_bytes: 0, resident: 0 };
+        let function = Function { rank, function: ptr::null_mut(), block, args_bytes: 0 };
+        let mut kernel = Kernel { rank, module, function, resident: 0 };
         kernel.say_rank();
         match kernel.prepare(&name, share) {
             Ok(()) => Ok(kernel),
@@ -77,33 +84,33 @@ impl Kernel {
     /// memory limit, the number of resident blocks.
     fn prepare(&mut self, name: &CString, share: u32) -> Result<(), BackendError> {
         use sys::CUfunction_attribute_enum as Attribute;
-        let rank = Some(self.rank);
+        let (rank, own) = (Some(self.rank), &mut self.function);
         // SAFETY: the module is loaded; the call writes one handle.
         let result =
-            unsafe { sys::cuModuleGetFunction(&mut self.function, self.module, name.as_ptr()) };
+            unsafe { sys::cuModuleGetFunction(&mut own.function, self.module, name.as_ptr()) };
         check("cuModuleGetFunction", rank, result)?;
         let shared = Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-        let bytes = self.block.shared_bytes as c_int;
+        let bytes = own.block.shared_bytes as c_int;
         // SAFETY: the function belongs to a loaded module.
-        let result = unsafe { sys::cuFuncSetAttribute(self.function, shared, bytes) };
+        let result = unsafe { sys::cuFuncSetAttribute(own.function, shared, bytes) };
         check("cuFuncSetAttribute", rank, result)?;
         // With lazy loading the code would reach the device at the first launch, which may wait for
         // everything in flight there: a deadlock when that waits for this very launch (M8).
         // SAFETY: as above.
-        check("cuFuncLoad", rank, unsafe { sys::cuFuncLoad(self.function) })?;
+        check("cuFuncLoad", rank, unsafe { sys::cuFuncLoad(own.function) })?;
         let mut offset = 0;
         // SAFETY: writes two sizes.
         let result =
-            unsafe { sys::cuFuncGetParamInfo(self.function, 0, &mut offset, &mut self.args_bytes) };
+            unsafe { sys::cuFuncGetParamInfo(own.function, 0, &mut offset, &mut own.args_bytes) };
         check("cuFuncGetParamInfo", rank, result)?;
         let mut blocks: c_int = 0;
         // SAFETY: writes one integer.
         let result = unsafe {
             sys::cuOccupancyMaxActiveBlocksPerMultiprocessor(
                 &mut blocks,
-                self.function,
-                self.block.threads as c_int,
-                self.block.shared_bytes as usize,
+                own.function,
+                own.block.threads as c_int,
+                own.block.shared_bytes as usize,
             )
         };
         check("cuOccupancyMaxActiveBlocksPerMultiprocessor", rank, result)?;
@@ -113,9 +120,15 @@ impl Kernel {
 
     /// How many blocks can be resident at once, and what they are.
     pub(super) fn resident(&self) -> (u32, Block) {
-        (self.resident, self.block)
+        (self.resident, self.function.block)
     }
 
+    pub(super) fn function(&self) -> Function {
+        self.function
+    }
+}
+
+impl Function {
     pub(super) fn launch(
         &self,
         stream: sys::CUstream,

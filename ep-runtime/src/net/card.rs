@@ -13,10 +13,10 @@ use std::sync::{Arc, OnceLock};
 use ep_emu::{Actor, ActorMemory, Address};
 
 use super::mlx5::{
-    self, BLOCK_BYTES, COMPLETION_WORD_AT, Entry, Place, Ring, Source, Syndrome, Work,
+    self, BLOCK_BYTES, COMPLETION_WORD_AT, Entry, Heard, News, Source, Syndrome, Work,
 };
 use super::model::ModelOptions;
-use super::pairs::PairLayout;
+use super::pairs::{End, PairLayout};
 use crate::net_error::NetError;
 
 /// Entries that a card works on at once.
@@ -30,14 +30,6 @@ const RETRIES_NS: u64 = 100_000;
 pub(super) struct Shared {
     pub(super) gone: AtomicBool,
     pub(super) failure: OnceLock<NetError>,
-}
-
-/// Which queue pair: that of `rank` to `peer` for a queue.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct End {
-    pub(super) rank: usize,
-    pub(super) peer: usize,
-    pub(super) queue: usize,
 }
 
 /// How far the card is with an entry.
@@ -71,12 +63,8 @@ pub(super) struct CardPair {
     bytes_per_us: u64,
     reorder: bool,
     is_dead: bool,
-    /// What the doorbell held when it was last looked at.
-    rung: u64,
-    /// What the record held then: it only goes on.
-    recorded: u16,
-    /// Entries of which the card knows, and those that it has read.
-    known: u32,
+    heard: Heard,
+    /// The next entry to read.
     read: u32,
     packets: VecDeque<Packet>,
     free_ns: u64,
@@ -95,6 +83,7 @@ impl CardPair {
         options: &ModelOptions,
         shared: &Arc<Shared>,
     ) -> CardPair {
+        let first = layout.first(end.peer, end.queue);
         CardPair {
             end,
             layout,
@@ -104,10 +93,8 @@ impl CardPair {
             bytes_per_us: options.bytes_per_us,
             reorder: options.reorder,
             is_dead: options.dead_links.contains(&(end.rank, end.peer)),
-            rung: 0,
-            recorded: 0,
-            known: layout.first(end.peer, end.queue),
-            read: layout.first(end.peer, end.queue),
+            heard: Heard { rung: 0, recorded: 0, known: first },
+            read: first,
             packets: VecDeque::new(),
             free_ns: 0,
             now_ns: 0,
@@ -144,52 +131,19 @@ impl CardPair {
         let End { peer, queue, .. } = self.end;
         let doorbell = self.here(self.layout.doorbell(peer, queue));
         let record = self.here(self.layout.record(peer, queue));
-        let recorded = mlx5::recorded(memory.peek_half(record));
-        let before = std::mem::replace(&mut self.recorded, recorded);
-        if self.rung != 0 && ahead(recorded, u32::from(before)) < 0 {
-            let why = format!("is taken back by a record that was {before} and is {recorded}");
-            self.refuse(memory, (self.known.wrapping_sub(1), Syndrome::Operation), why);
-            return true;
+        let said = (memory.peek(doorbell), mlx5::recorded(memory.peek_half(record)));
+        match self.heard.hear(said, self.read, (self.number(), self.layout.0.slots)) {
+            Ok(News::Nothing) => return false,
+            Ok(News::Doorbell) => drop(memory.acquire(doorbell)),
+            Ok(News::Record) => drop(memory.acquire_half(record)),
+            Err((number, why)) => self.refuse(memory, (number, Syndrome::Operation), why),
         }
-        if memory.peek(doorbell) != self.rung {
-            self.rung = memory.acquire(doorbell);
-            self.hear(memory, Ring::read(self.rung), recorded);
-            return true;
-        }
-        // It comes to the record again while it works, and need not be told to.
-        if self.rung == 0 || ahead(recorded, self.known) <= 0 {
-            return false;
-        }
-        let recorded = mlx5::recorded(memory.acquire_half(record));
-        self.known = self.known.wrapping_add(ahead(recorded, self.known) as u32);
         true
-    }
-
-    /// Takes note of a doorbell.
-    fn hear(&mut self, memory: &mut dyn ActorMemory, ring: Ring, recorded: u16) {
-        let (pair, slots) = (self.number(), self.layout.0.slots);
-        let next = self.known.wrapping_add(i32::from(ahead(ring.next, self.known)) as u32);
-        let in_reach = next.wrapping_sub(self.read) as i32 <= slots as i32;
-        let why = if ring.pair != pair {
-            format!("is told of by a doorbell for queue pair {:#x}, not {pair:#x}", ring.pair)
-        } else if !in_reach {
-            let read = self.read;
-            format!("is told of when entry {read} is the next one to read, of {slots} slots")
-        } else if ahead(recorded, next) < 0 {
-            let (rung, recorded) = (ring.next, recorded);
-            format!("is told of by a doorbell up to {rung}, with {recorded} in its record")
-        } else {
-            if ahead(ring.next, self.known) > 0 {
-                self.known = next;
-            }
-            return;
-        };
-        self.refuse(memory, (next.wrapping_sub(1), Syndrome::Operation), why);
     }
 
     /// Reads the next entry.
     fn fetch(&mut self, memory: &mut dyn ActorMemory) -> bool {
-        if self.read == self.known || self.packets.len() == AT_ONCE {
+        if self.read == self.heard.known || self.packets.len() == AT_ONCE {
             return false;
         }
         let (number, End { peer, queue, .. }) = (self.read, self.end);
@@ -198,7 +152,7 @@ impl CardPair {
         self.read = number.wrapping_add(1);
         match Entry::read(&block, self.number(), number) {
             Err(why) => self.refuse(memory, (number, Syndrome::Operation), why),
-            Ok(entry) => match self.check(&entry) {
+            Ok(entry) => match self.layout.check(self.end, [self.own, self.theirs], &entry) {
                 Err((syndrome, why)) => self.refuse(memory, (number, syndrome), why),
                 Ok(()) => {
                     let (bytes, stage) = (Vec::new(), Stage::Read);
@@ -207,34 +161,6 @@ impl CardPair {
             },
         }
         true
-    }
-
-    /// Whether an entry may touch what it names.
-    fn check(&self, entry: &Entry) -> Result<(), (Syndrome, String)> {
-        let (to, own) = match &entry.work {
-            Work::Write { to, source: Source::Memory(from) } => (to, Some(from)),
-            Work::Write { to, source: Source::Inline(_) } => (to, None),
-            Work::Add { to, before, .. } => (to, Some(before)),
-        };
-        let (layout, End { rank, peer, .. }) = (self.layout, self.end);
-        let no_right = |rank: usize, place: &Place| {
-            let Place { address, key, bytes } = place;
-            format!(
-                "names {bytes} bytes at {address:#x} of rank {rank}, to which key {key:#x} gives no right"
-            )
-        };
-        let place = own.filter(|place| layout.offset(rank, self.own, place).is_none());
-        if let Some(place) = place {
-            return Err((Syndrome::Protection, no_right(rank, place)));
-        }
-        if layout.offset(peer, self.theirs, to).is_none() {
-            return Err((Syndrome::RemoteAccess, no_right(peer, to)));
-        }
-        let is_add = matches!(entry.work, Work::Add { .. });
-        match is_add && !to.address.is_multiple_of(u64::from(mlx5::ADD_BYTES)) {
-            true => Err((Syndrome::Operation, format!("adds at {:#x}, inside a word", to.address))),
-            false => Ok(()),
-        }
     }
 
     /// Moves one entry on: its bytes leave, or some of them land.
@@ -342,7 +268,7 @@ impl CardPair {
     /// Says of all entries that it knows that they are not carried out, as one before them was not.
     fn flush(&mut self, memory: &mut dyn ActorMemory) {
         self.packets.clear();
-        self.complete(memory, self.known.wrapping_sub(1), Some(Syndrome::Flushed));
+        self.complete(memory, self.heard.known.wrapping_sub(1), Some(Syndrome::Flushed));
     }
 
     /// Writes the completion of an entry over the one before.
@@ -359,11 +285,6 @@ impl CardPair {
     fn is_over(&self) -> bool {
         self.shared.failure.get().is_some() || self.shared.gone.load(Ordering::Relaxed)
     }
-}
-
-/// How far a number of 16 bits is ahead of another one.
-fn ahead(number: u16, of: u32) -> i16 {
-    number.wrapping_sub(of as u16) as i16
 }
 
 impl Actor for CardPair {

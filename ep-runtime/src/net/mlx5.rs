@@ -151,14 +151,14 @@ impl Entry {
 
 /// What is written to a doorbell: the number that the next entry will have, and the queue pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Ring {
-    pub(super) next: u16,
-    pub(super) pair: u32,
+struct Ring {
+    next: u16,
+    pair: u32,
 }
 
 impl Ring {
     /// Reads what a kernel has stored.
-    pub(super) fn read(stored: u64) -> Ring {
+    fn read(stored: u64) -> Ring {
         let (head, size) = ((stored as u32).swap_bytes(), ((stored >> 32) as u32).swap_bytes());
         Ring { next: (head >> 8) as u16, pair: size >> 8 }
     }
@@ -167,6 +167,76 @@ impl Ring {
 /// The number that the next entry will have, of a doorbell record.
 pub(super) fn recorded(stored: u32) -> u16 {
     stored.swap_bytes() as u16
+}
+
+/// How far a number of 16 bits is ahead of another one.
+fn ahead(number: u16, of: u32) -> i16 {
+    number.wrapping_sub(of as u16) as i16
+}
+
+/// What the doorbell and the record of a queue pair have said so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Heard {
+    /// The doorbell when it was last looked at; 0: it was never rung.
+    pub(super) rung: u64,
+    /// The record at that time. It only goes on.
+    pub(super) recorded: u16,
+    /// Number of the first entry of which the card does not know.
+    pub(super) known: u32,
+}
+
+/// What a look at a doorbell and a record brings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum News {
+    Nothing,
+    /// The doorbell was rung.
+    Doorbell,
+    /// The record is ahead. The card reads it again while it works, without a doorbell.
+    Record,
+}
+
+impl Heard {
+    /// Takes note of a doorbell and a record, which was read at the same time or later. `read` is the next entry
+    /// to read, of a queue pair with this number and so many slots. Fails with the entry that is told of wrongly,
+    /// and a clause that says what is wrong.
+    pub(super) fn hear(
+        &mut self,
+        (doorbell, recorded): (u64, u16),
+        read: u32,
+        (pair, slots): (u32, usize),
+    ) -> Result<News, (u32, String)> {
+        let before = std::mem::replace(&mut self.recorded, recorded);
+        if self.rung != 0 && ahead(recorded, u32::from(before)) < 0 {
+            let why = format!("is taken back by a record that was {before} and is {recorded}");
+            return Err((self.known.wrapping_sub(1), why));
+        }
+        if doorbell == self.rung {
+            let more = ahead(recorded, self.known);
+            if self.rung == 0 || more <= 0 {
+                return Ok(News::Nothing);
+            }
+            self.known = self.known.wrapping_add(more as u32);
+            return Ok(News::Record);
+        }
+        self.rung = doorbell;
+        let ring = Ring::read(doorbell);
+        let next = self.known.wrapping_add(i32::from(ahead(ring.next, self.known)) as u32);
+        let in_reach = next.wrapping_sub(read) as i32 <= slots as i32;
+        let why = if ring.pair != pair {
+            format!("is told of by a doorbell for queue pair {:#x}, not {pair:#x}", ring.pair)
+        } else if !in_reach {
+            format!("is told of when entry {read} is the next one to read, of {slots} slots")
+        } else if ahead(recorded, next) < 0 {
+            let rung = ring.next;
+            format!("is told of by a doorbell up to {rung}, with {recorded} in its record")
+        } else {
+            if ahead(ring.next, self.known) > 0 {
+                self.known = next;
+            }
+            return Ok(News::Doorbell);
+        };
+        Err((next.wrapping_sub(1), why))
+    }
 }
 
 /// The completion of an entry: carried out, or why not.

@@ -13,10 +13,9 @@ use ep_codegen::ir::Transport;
 use ep_codegen::plan::Plan;
 use ep_emu::{Actor, ActorMemory, Address};
 
-use super::card::{CardPair, End, Shared};
+use super::card::{CardPair, Shared};
 use super::layout::{ALIGNMENT, Layout, WINDOW};
-use super::mlx5::{self, BLOCK_BYTES, COMPLETION_WORD_AT, INVALID};
-use super::pairs::PairLayout;
+use super::pairs::{End, PairLayout};
 use super::queue::{self, Joined, Limits, Request, STAMP_AT};
 use super::stream::{Landing, Sending};
 use super::view::{Ends, NetPart, Places, Views};
@@ -104,16 +103,9 @@ impl ModelNetwork {
             let counters = bases[rank] + layout.counters(0, 0);
             let places = Places { data: bases[rank], counters, ends: Ends::Pairs };
             views.push(Views::at((&any, rank), (&layout.0, rank), places, table)?);
-            let unused = [INVALID; BLOCK_BYTES / 4];
             for (peer, queue) in layout.ends().filter(|(peer, _)| *peer != rank) {
-                memories[rank].write(layout.completion(peer, queue), &unused)?;
-                let first = layout.first(peer, queue);
-                if first > 0 {
-                    let done = [mlx5::completed(first.wrapping_sub(1))];
-                    let at = layout.completion(peer, queue) + COMPLETION_WORD_AT as u64;
-                    memories[rank].write(at, &done)?;
-                    let record = layout.record(peer, queue);
-                    memories[rank].write(record, &[(first & 0xffff).swap_bytes()])?;
+                for (at, words) in layout.begun(peer, queue) {
+                    memories[rank].write(at, &words)?;
                 }
                 let end = End { rank, peer, queue };
                 backend.add_actor(Box::new(CardPair::new(end, layout, &bases, options, &shared)));

@@ -1,5 +1,5 @@
-//! The memory layout of one rank whose kernels write to a network card themselves, the same on every rank,
-//! and the description of their queue pairs for kernels.
+//! The memory layout of one rank whose kernels write to a card that is a model or a kernel, the same on every
+//! rank, and the description of their queue pairs for kernels.
 //!
 //! ```text
 //! data         rows: peers write here, and kernels read and write
@@ -8,11 +8,13 @@
 //! entries      [peer, queue, slot] 64 bytes: what kernels ask the card for
 //! completions  [peer, queue] 64 bytes: how far the card is
 //! records      [peer, queue] 8 bytes: entries to receive, and to send
-//! doorbells    [peer, queue] 8 bytes: the card's own, where a model is one
+//! doorbells    [peer, queue] 8 bytes: the card's own
 //! ```
 
 use super::layout::{ALIGNMENT, Layout};
-use super::mlx5::{BLOCK_BYTES, COMPLETION_WORD_AT, Place};
+use super::mlx5::{
+    self, BLOCK_BYTES, COMPLETION_WORD_AT, Entry, INVALID, Place, Source, Syndrome, Work,
+};
 use super::pair_words::PairWords;
 
 /// Bytes of a record, and of a doorbell.
@@ -29,6 +31,14 @@ const FIRST_KEY: usize = 0x1000;
 pub(super) enum Region {
     Data,
     Counters,
+}
+
+/// Which queue pair: that of `rank` to `peer` for a queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct End {
+    pub(super) rank: usize,
+    pub(super) peer: usize,
+    pub(super) queue: usize,
 }
 
 /// The numbers that decide over it: those of a network of queues, whose places are others.
@@ -108,19 +118,76 @@ impl PairLayout {
         }
     }
 
+    /// The last word of a completion before the first entry.
+    pub(super) fn completion_word(&self, peer: usize, queue: usize) -> u32 {
+        match self.first(peer, queue) {
+            0 => INVALID,
+            first => mlx5::completed(first.wrapping_sub(1)),
+        }
+    }
+
+    /// What stands in the memory of a queue pair before its first entry, where that is not zero: words at an offset.
+    pub(super) fn begun(&self, peer: usize, queue: usize) -> [(u64, Vec<u32>); 2] {
+        let mut completion = vec![INVALID; BLOCK_BYTES / 4];
+        completion[COMPLETION_WORD_AT / 4] = self.completion_word(peer, queue);
+        let record = vec![(self.first(peer, queue) & 0xffff).swap_bytes()];
+        [(self.completion(peer, queue), completion), (self.record(peer, queue), record)]
+    }
+
     /// The key of what a rank lets others touch.
     pub(super) fn key(&self, rank: usize, region: Region) -> u32 {
         (FIRST_KEY + 2 * rank + region as usize) as u32
     }
 
+    /// Where a region begins and ends.
+    pub(super) fn range(&self, region: Region) -> (u64, u64) {
+        match region {
+            Region::Data => (0, self.0.data_bytes),
+            Region::Counters => (self.counters(0, 0), self.entries()),
+        }
+    }
+
     /// Where a place lies in the memory of `rank`, which begins at `base`, if its key gives the right to it.
     pub(super) fn offset(&self, rank: usize, base: u64, place: &Place) -> Option<u64> {
-        let data = (self.key(rank, Region::Data), 0, self.0.data_bytes);
-        let counters = (self.key(rank, Region::Counters), self.counters(0, 0), self.entries());
-        let (_, low, high) = [data, counters].into_iter().find(|(key, ..)| *key == place.key)?;
+        let mut regions = [Region::Data, Region::Counters].into_iter();
+        let region = regions.find(|region| self.key(rank, *region) == place.key)?;
+        let (low, high) = self.range(region);
         let offset = place.address.checked_sub(base)?;
         let end = offset.checked_add(u64::from(place.bytes))?;
         (low <= offset && end <= high).then_some(offset)
+    }
+
+    /// Whether an entry of a queue pair may touch what it names; `own` and `theirs` are where the memory of this rank and
+    /// that of the peer begin.
+    pub(super) fn check(
+        &self,
+        end: End,
+        [own, theirs]: [u64; 2],
+        entry: &Entry,
+    ) -> Result<(), (Syndrome, String)> {
+        let (to, from) = match &entry.work {
+            Work::Write { to, source: Source::Memory(from) } => (to, Some(from)),
+            Work::Write { to, source: Source::Inline(_) } => (to, None),
+            Work::Add { to, before, .. } => (to, Some(before)),
+        };
+        let End { rank, peer, .. } = end;
+        let no_right = |rank: usize, place: &Place| {
+            let Place { address, key, bytes } = place;
+            format!(
+                "names {bytes} bytes at {address:#x} of rank {rank}, to which key {key:#x} gives no right"
+            )
+        };
+        if let Some(place) = from.filter(|place| self.offset(rank, own, place).is_none()) {
+            return Err((Syndrome::Protection, no_right(rank, place)));
+        }
+        if self.offset(peer, theirs, to).is_none() {
+            return Err((Syndrome::RemoteAccess, no_right(peer, to)));
+        }
+        let is_add = matches!(entry.work, Work::Add { .. });
+        match is_add && !to.address.is_multiple_of(u64::from(mlx5::ADD_BYTES)) {
+            true => Err((Syndrome::Operation, format!("adds at {:#x}, inside a word", to.address))),
+            false => Ok(()),
+        }
     }
 
     /// `ep::QueuePair` of all queue pairs of a rank, in whose memory each of `bases` is known to its card.

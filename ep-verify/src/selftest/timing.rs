@@ -154,7 +154,7 @@ pub struct Repeats {
 }
 
 /// What the calls of one rank need, made before the clock starts.
-struct RankCalls {
+pub(super) struct RankCalls {
     rank: usize,
     handle: Option<Handle>,
     offered: Option<Offered>,
@@ -162,7 +162,7 @@ struct RankCalls {
 
 /// What one call leaves.
 #[derive(Default)]
-struct Left {
+pub(super) struct Left {
     handle: Option<Handle>,
     received: Option<Received>,
 }
@@ -230,7 +230,7 @@ impl Selftest {
     }
 
     /// Handles and combine inputs, from one dispatch before the clock starts.
-    fn rank_calls(&self, operation: Operation) -> Result<Vec<RankCalls>, CallError> {
+    pub(super) fn rank_calls(&self, operation: Operation) -> Result<Vec<RankCalls>, CallError> {
         let local = self.group.local();
         let mut calls: Vec<RankCalls> =
             local.map(|rank| RankCalls { rank, handle: None, offered: None }).collect();
@@ -251,7 +251,11 @@ impl Selftest {
     }
 
     /// One call on one rank, as far as it goes without the other ranks' launches.
-    fn begin_call(&self, own: &RankCalls, operation: Operation) -> Result<Left, CallError> {
+    pub(super) fn begin_call(
+        &self,
+        own: &RankCalls,
+        operation: Operation,
+    ) -> Result<Left, CallError> {
         let (rank, call) = (own.rank, &self.case.dispatch);
         let missing = || CallError::Mismatch { what: "the call needs a handle".to_string() };
         let mut left = Left::default();
@@ -282,7 +286,7 @@ impl Selftest {
 
     /// The rest of the call: the rows of a fresh dispatch, which may have to wait for its counts, and
     /// the combine behind it.
-    fn end_call(
+    pub(super) fn end_call(
         &self,
         own: &RankCalls,
         left: &mut Left,

@@ -7,6 +7,7 @@ use ep_runtime::graph::Graph;
 use super::{Drawn, LowLatency, OneRank};
 use crate::findings::Findings;
 use crate::selftest::for_each_rank;
+use crate::selftest::once::Crossing;
 use crate::selftest::timing::{Mode, Operation, Percentiles, Repeats, time_replays};
 
 /// Draws of the calls that are timed, and of the last replay.
@@ -69,6 +70,43 @@ impl LowLatency {
             }
         }
         self.look(1)
+    }
+
+    /// Makes one call with all tokens. `look` is called before and after it, while no call is in flight.
+    pub fn once(
+        &self,
+        operation: Operation,
+        look: &mut dyn FnMut() -> Result<(), CallError>,
+    ) -> Result<Crossing, CallError> {
+        self.prepare(USUAL, true)?;
+        look()?;
+        for own in &self.ranks {
+            if operation != Operation::Combine {
+                own.calls.send_rows(&self.case.call, self.case.tokens, false)?;
+            }
+            if operation.combines() {
+                own.calls.send_back(&self.case.call, self.case.tokens, false)?;
+            }
+        }
+        self.settle()?;
+        look()?;
+        let rows = self.far_rows()?;
+        let times = if operation == Operation::Both { 2 } else { 1 };
+        Ok(Crossing::of(rows.into_iter().map(|rows| times * rows)))
+    }
+
+    /// By rank, the entries of its tokens that name an expert of another node.
+    fn far_rows(&self) -> Result<Vec<usize>, CallError> {
+        let (ranks, nodes) = (self.group.ranks(), self.group.nodes());
+        let (experts, _) = self.case.packed(ranks);
+        let each = ranks / nodes;
+        let rows = self.ranks.iter().map(|own| {
+            let entries = own.given.topk_idx.read()?;
+            let node = |expert: i64| expert as usize / experts / each;
+            let is_far = |expert: &&i64| **expert >= 0 && node(**expert) != own.rank / each;
+            Ok(entries.iter().filter(is_far).count())
+        });
+        rows.collect()
     }
 
     fn capture(&self, rank: usize, operation: Operation, calls: u32) -> Result<Graph, CallError> {

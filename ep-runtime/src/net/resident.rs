@@ -1,0 +1,501 @@
+//! Network cards that are kernels: on GPUs of one process, without a network card.
+//!
+//! A kernel on a few SMs of each GPU plays the cards of its ranks (`card.cu`). It reads the work-queue entries of mlx5
+//! that the kernels of the ranks write, and carries their bytes to the memory of the peer by stores, at the rate and
+//! with the latency of a link. So kernels over `ibgda` run on GPUs, and are timed, without a card.
+//!
+//! The layout of memory is that of the model of a card (`pairs.rs`), in a window on the GPUs.
+
+mod tables;
+#[cfg(all(test, feature = "host"))]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use ep_codegen::ir::Transport;
+use ep_codegen::plan::Plan;
+
+use super::layout::Layout;
+use super::mlx5::{Entry, recorded};
+use super::pairs::{End, PairLayout};
+use super::view::{Ends, NetPart, Places, Views};
+use crate::backend::{Backend, Block, Code, Companion, Stream};
+use crate::error::CallError;
+use crate::group::{Group, GroupOptions, Net, Watched, Wire};
+use crate::memory::{DeviceMemory, HostMemory, Window};
+use crate::net_error::NetError;
+use tables::{
+    CONTROL_BYTES, COUNTS_AT, FAULT_BYTES, Fault, KNOWN_AT, Played, STATE_BYTES, WORK_BYTES, Words,
+};
+
+/// The kernel.
+pub const RESIDENT_TEXT: &str = include_str!("resident/card.cu");
+
+const ENTRY: &str = "card_run";
+
+/// Threads of a block, and so much shared memory that no other kernel runs beside one.
+const BLOCK: Block = Block { threads: 768, shared_bytes: 160 << 10 };
+
+/// Warps that listen to queue pairs, and that end their entries; each serves at most 32 queue pairs.
+const FRONTS: u32 = 8;
+const BACKS: u32 = 8;
+const PAIRS_MAX: usize = 32 * FRONTS as usize;
+
+/// Most ranks of a GPU whose links are apart.
+const PORTS_MAX: usize = 64;
+
+/// Entries of a queue pair, and queues of a rank.
+const SLOTS: usize = 1024;
+const QUEUES: usize = 2;
+
+/// SMs of each GPU that play its cards.
+pub const RESIDENT_SMS: u32 = 8;
+
+/// What cards that are kernels do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ResidentOptions {
+    /// Bytes that a card sends per microsecond; 0: as many as it can.
+    pub bytes_per_us: u64,
+    /// Least time from the end of an entry's departure until its bytes count at the peer.
+    pub latency: Duration,
+    /// Seed of the puts that are late, so that puts land in another order; 0: none is.
+    pub seed: u32,
+    /// Entries that fail: the rank of the card, the peer, and the number of the entry in each of their queue pairs.
+    pub failing: Vec<(usize, usize, u32)>,
+}
+
+impl Default for ResidentOptions {
+    /// A port of 400 Gbit/s.
+    fn default() -> ResidentOptions {
+        let latency = Duration::from_micros(3);
+        ResidentOptions { bytes_per_us: 50_000, latency, seed: 0, failing: Vec::new() }
+    }
+}
+
+/// What the card of one rank has carried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CardTraffic {
+    /// Entries of its queue pairs.
+    pub entries: u64,
+    /// Doorbells that it has heard. Two that ring at once may be heard as one.
+    pub doorbells: u64,
+    /// Bytes to peers.
+    pub bytes: u64,
+}
+
+/// The network of all ranks of a process, each with a card that is a kernel.
+pub struct ResidentNetwork {
+    views: Vec<Views>,
+    players: Arc<Vec<Player>>,
+    /// Stops the kernels before their memory goes.
+    beside: Option<Box<dyn Send>>,
+    backend: Arc<dyn Backend>,
+    #[cfg_attr(
+        not(all(test, feature = "host")),
+        expect(dead_code, reason = "kept for the kernels")
+    )]
+    window: Window,
+}
+
+/// The kernel of one GPU.
+struct Player {
+    layout: PairLayout,
+    played: Vec<Played>,
+    backend: Arc<dyn Backend>,
+    /// The rank that loads it.
+    rank: usize,
+    code: Code,
+    pairs: DeviceMemory,
+    states: DeviceMemory,
+    works: DeviceMemory,
+    tickets: DeviceMemory,
+    control: DeviceMemory,
+    _sums: DeviceMemory,
+    stop: Arc<HostMemory>,
+    fault: HostMemory,
+}
+
+impl ResidentNetwork {
+    /// Connects all ranks of a backend on GPUs, all of them in this process, for so many bytes of rows and counters.
+    /// Ranks of one node do not use their cards between them.
+    pub fn new(
+        backend: &Arc<dyn Backend>,
+        nodes: usize,
+        (data_bytes, counters): (u64, usize),
+        options: &ResidentOptions,
+    ) -> Result<ResidentNetwork, NetError> {
+        let ranks = backend.ranks();
+        let layout = Layout { ranks, data_bytes, queues: QUEUES, slots: SLOTS, counters };
+        let mut network = ResidentNetwork::idle(backend, nodes, PairLayout(layout), options)?;
+        let companions = network.players.iter().map(|player| player.companion(options));
+        network.beside = Some(backend.accompany(companions.collect())?);
+        Ok(network)
+    }
+
+    /// All of it, with kernels that do not run yet.
+    fn idle(
+        backend: &Arc<dyn Backend>,
+        nodes: usize,
+        layout: PairLayout,
+        options: &ResidentOptions,
+    ) -> Result<ResidentNetwork, NetError> {
+        layout.0.check_pairs()?;
+        let window = Window::new(backend, layout.bytes())?;
+        let mut views = Vec::new();
+        for rank in backend.local() {
+            let (bases, own) = (window.bases(rank)?, window.own(rank)?);
+            let table = layout.table(rank, bases);
+            let claims = DeviceMemory::new(backend, rank, table.len() as u64)?;
+            claims.write(0, &table)?;
+            for (peer, queue) in layout.ends() {
+                for (at, words) in layout.begun(peer, queue) {
+                    let bytes: Vec<u8> = words.into_iter().flat_map(u32::to_le_bytes).collect();
+                    backend.write(rank, own + at, &bytes)?;
+                }
+            }
+            let places =
+                Places { data: own, counters: own + layout.counters(0, 0), ends: Ends::Pairs };
+            views.push(Views::at((backend, rank), (&layout.0, rank), places, claims)?);
+        }
+        let mut ranks_of: BTreeMap<i32, Vec<usize>> = BTreeMap::new();
+        for rank in backend.local() {
+            ranks_of.entry(backend.device(rank).unwrap_or(0)).or_default().push(rank);
+        }
+        let each = layout.0.ranks / nodes.max(1);
+        let mut players = Vec::new();
+        for ranks in ranks_of.values() {
+            players.push(Player::new(backend, layout, (ranks, each), &window, options)?);
+        }
+        let (backend, players) = (Arc::clone(backend), Arc::new(players));
+        Ok(ResidentNetwork { views, players, beside: None, backend, window })
+    }
+
+    /// The network that a plan needs, if any.
+    pub fn of_plan(
+        backend: &Arc<dyn Backend>,
+        nodes: usize,
+        plan: &Plan,
+        options: &ResidentOptions,
+    ) -> Result<Option<ResidentNetwork>, NetError> {
+        if plan.network_counters == 0 {
+            return Ok(None);
+        }
+        let (_, bytes, counters) = NetPart::place([plan], &Transport::Ibgda)?;
+        let network = ResidentNetwork::new(backend, nodes, (bytes.max(1), counters), options)?;
+        Ok(Some(network))
+    }
+
+    /// The addresses of all ranks' `ep::Net`, an argument of kernels.
+    pub fn addresses(&self) -> Vec<u64> {
+        self.views.iter().map(|view| view.all.address()).collect()
+    }
+
+    /// What the card of each rank has carried, between two calls.
+    pub fn traffic(&self) -> Result<Vec<CardTraffic>, NetError> {
+        traffic(&self.players, self.backend.ranks())
+    }
+
+    /// The queue pairs with entries that their card has not ended, between two calls.
+    pub fn pending(&self) -> Result<Vec<String>, NetError> {
+        pending(&self.players)
+    }
+
+    /// The first entry or doorbell that makes no sense, if any.
+    pub fn failure(&self) -> Option<NetError> {
+        self.players.iter().find_map(Player::failure)
+    }
+}
+
+impl Drop for ResidentNetwork {
+    fn drop(&mut self) {
+        if self.beside.is_some() {
+            // Kernels that still run need their cards. They end within their timeout.
+            for rank in self.backend.local() {
+                let _ = self.backend.sync(rank, Stream::OWN);
+            }
+        }
+        self.beside = None;
+    }
+}
+
+fn pending(players: &[Player]) -> Result<Vec<String>, NetError> {
+    let all = players.iter().map(Player::pending).collect::<Result<Vec<_>, _>>()?;
+    Ok(all.concat())
+}
+
+fn traffic(players: &[Player], ranks: usize) -> Result<Vec<CardTraffic>, NetError> {
+    let mut all = vec![CardTraffic::default(); ranks];
+    for player in players {
+        let mut states = vec![0; player.states.bytes() as usize];
+        player.states.read(0, &mut states)?;
+        for (played, state) in player.played.iter().zip(states.chunks_exact(STATE_BYTES)) {
+            let half = |at: usize| {
+                let word = state[at..].first_chunk().copied();
+                u64::from(word.map_or(0, u32::from_le_bytes))
+            };
+            let [entries, doorbells, bytes] = COUNTS_AT;
+            let own = &mut all[played.end.rank];
+            own.entries += half(entries);
+            own.doorbells += half(doorbells);
+            own.bytes += half(bytes) | half(bytes + 4) << 32;
+        }
+    }
+    Ok(all)
+}
+
+impl Player {
+    fn new(
+        backend: &Arc<dyn Backend>,
+        layout: PairLayout,
+        (ranks, each): (&[usize], usize),
+        window: &Window,
+        options: &ResidentOptions,
+    ) -> Result<Player, NetError> {
+        let rank = ranks.first().copied().unwrap_or(0);
+        let far = |rank: usize, peer: usize| rank / each.max(1) != peer / each.max(1);
+        let ends = ranks.iter().enumerate().flat_map(|(port, rank)| {
+            let ends = layout.ends().filter(|(peer, _)| far(*rank, *peer));
+            ends.map(move |(peer, queue)| (port, End { rank: *rank, peer, queue }))
+        });
+        let ends: Vec<(usize, End)> = ends.collect();
+        for (what, value, most) in [
+            ("far queue pairs of a GPU", ends.len(), PAIRS_MAX),
+            ("ranks of a GPU", ranks.len(), PORTS_MAX),
+        ] {
+            let (value, most) = (value as u64, most as u64);
+            if value > most {
+                return Err(NetError::Option { what, value, least: 1, most });
+            }
+        }
+        let sum_bytes = 4 * layout.0.counters as u64;
+        let sums = DeviceMemory::zeroed(backend, rank, ends.len() as u64 * sum_bytes)?;
+        let mut played = Vec::new();
+        for (index, (port, end)) in ends.into_iter().enumerate() {
+            let bases = window.bases(rank)?;
+            let failing = options.failing.iter();
+            let fault = failing.clone().find(|(from, to, _)| (*from, *to) == (end.rank, end.peer));
+            played.push(Played {
+                end,
+                own: bases[end.rank],
+                theirs: bases[end.peer],
+                port: port as u32,
+                sums: sums.address() + index as u64 * sum_bytes,
+                fault: fault.map(|(_, _, entry)| *entry),
+            });
+        }
+        let filled = |bytes: Vec<u8>| {
+            let memory = DeviceMemory::new(backend, rank, bytes.len() as u64)?;
+            memory.write(0, &bytes)?;
+            Ok::<DeviceMemory, NetError>(memory)
+        };
+        let pairs = filled(played.iter().flat_map(|it| it.pair(&layout)).collect())?;
+        let states = filled(played.iter().flat_map(|it| it.state(&layout)).collect())?;
+        let entries = played.len() as u64 * layout.0.slots as u64;
+        let image = backend.compile(ENTRY, RESIDENT_TEXT)?;
+        let code = backend.load(rank, &image, ENTRY, BLOCK)?;
+        Ok(Player {
+            layout,
+            played,
+            backend: Arc::clone(backend),
+            rank,
+            code,
+            pairs,
+            states,
+            works: DeviceMemory::new(backend, rank, entries * WORK_BYTES)?,
+            tickets: DeviceMemory::zeroed(backend, rank, 8 * tickets(entries))?,
+            control: DeviceMemory::zeroed(backend, rank, CONTROL_BYTES)?,
+            _sums: sums,
+            stop: Arc::new(HostMemory::new(backend, rank, 4)?),
+            fault: HostMemory::new(backend, rank, FAULT_BYTES as u64)?,
+        })
+    }
+
+    /// `card::Args`; whether the kernel ends when it has nothing left to do.
+    fn args(&self, options: &ResidentOptions, until_idle: bool) -> Vec<u8> {
+        let ticks = (1000_u64 << 20).checked_div(options.bytes_per_us).unwrap_or(0);
+        let latency = u64::try_from(options.latency.as_nanos()).unwrap_or(u64::MAX);
+        let slots = self.layout.0.slots as u32;
+        let mask = (self.tickets.bytes() / 8 - 1) as u32;
+        let memory = [&self.pairs, &self.states, &self.works, &self.tickets, &self.control];
+        Words::default()
+            .wide(memory.map(DeviceMemory::address))
+            .wide([self.fault.address(), self.stop.address(), ticks, latency])
+            .narrow([options.seed, self.played.len() as u32, slots, mask])
+            .narrow([FRONTS, BACKS, u32::from(until_idle), 1])
+            .0
+    }
+
+    fn companion(&self, options: &ResidentOptions) -> Companion {
+        let stop = Arc::clone(&self.stop);
+        Companion {
+            rank: self.rank,
+            code: self.code,
+            blocks: RESIDENT_SMS,
+            args: self.args(options, false),
+            control: (self.control.address(), self.control.bytes()),
+            stop: Box::new(move |number| stop.write(0, &[number])),
+        }
+    }
+
+    /// How far the card is with each queue pair that has entries which have not ended.
+    fn pending(&self) -> Result<Vec<String>, NetError> {
+        let mut states = vec![0; self.states.bytes() as usize];
+        self.states.read(0, &mut states)?;
+        let word = |bytes: &[u8], at: usize| {
+            let word = bytes.get(at..).and_then(|bytes| bytes.first_chunk().copied());
+            word.map_or(0, u32::from_le_bytes)
+        };
+        let mut all = Vec::new();
+        for (index, played) in self.played.iter().enumerate() {
+            let End { rank, peer, queue } = played.end;
+            let state = &states[index * STATE_BYTES..][..STATE_BYTES];
+            let [known, read, told, settled, completed] = KNOWN_AT.map(|at| word(state, at));
+            let mut record = [0; 4];
+            let at = played.own + self.layout.record(peer, queue);
+            self.backend.read(rank, at, &mut record)?;
+            let posted = recorded(u32::from_le_bytes(record));
+            if posted == completed as u16 {
+                continue;
+            }
+            let slots = self.layout.0.slots as u64;
+            let slot = index as u64 * slots + u64::from(settled) % slots;
+            let mut work = [0; WORK_BYTES as usize];
+            self.works.read(slot * WORK_BYTES, &mut work)?;
+            let [kind, tickets, moved] = [32, 40, 44].map(|at| word(&work, at));
+            all.push(format!(
+                "the card of rank {rank} for queue {queue} to rank {peer}: entries before {posted} are posted (of 2^16), \
+                 {known} known, {read} read, {told} on their way, {settled} landed, {completed} ended; the next is of \
+                 kind {kind}, with {moved} of {tickets} parts there"
+            ));
+        }
+        Ok(all)
+    }
+
+    /// What was wrong, in the words of the model of a card.
+    fn failure(&self) -> Option<NetError> {
+        let mut words = [0; FAULT_BYTES / 4];
+        self.fault.read(0, &mut words).ok()?;
+        let fault = Fault::decode(&words)?;
+        let played = self.played.get(fault.pair)?;
+        let End { rank, peer, queue } = played.end;
+        let pair = self.layout.number(peer, queue);
+        let (number, why) = match fault.is_told {
+            false => (fault.number, self.wrong_entry(played, &fault)),
+            true => {
+                let (mut heard, said) = (fault.heard, (fault.doorbell, recorded(fault.record)));
+                let wrong = heard.hear(said, fault.read, (pair, self.layout.0.slots)).err();
+                wrong.unwrap_or((fault.heard.known, "is told of wrongly".to_string()))
+            }
+        };
+        Some(NetError::Entry { rank, peer, queue, number, why })
+    }
+
+    fn wrong_entry(&self, played: &Played, fault: &Fault) -> String {
+        let End { peer, queue, .. } = played.end;
+        let read = Entry::read(&fault.block, self.layout.number(peer, queue), fault.number);
+        let checked = read.and_then(|entry| {
+            let checked = self.layout.check(played.end, [played.own, played.theirs], &entry);
+            checked.map_err(|(_, why)| why)
+        });
+        checked.err().unwrap_or_else(|| "is refused by its card".to_string())
+    }
+}
+
+impl Drop for Player {
+    fn drop(&mut self) {
+        let _ = self.backend.unload(self.rank, self.code);
+    }
+}
+
+/// Tickets that may be open at once: more than there are movers.
+fn tickets(entries: u64) -> u64 {
+    (2 * entries).next_power_of_two().max(1 << 12)
+}
+
+/// Nodes in one process, each with ranks on GPUs.
+struct Cards {
+    nodes: usize,
+    options: ResidentOptions,
+    opened: Arc<Opened>,
+}
+
+/// The cards of all kernels of a group.
+#[derive(Default)]
+pub struct Opened(Mutex<Vec<Weak<Vec<Player>>>>);
+
+impl Opened {
+    /// The queue pairs with entries that their card has not ended, between two calls.
+    pub fn pending(&self) -> Result<Vec<String>, NetError> {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let known: Vec<_> = known.iter().filter_map(Weak::upgrade).collect();
+        let all = known.iter().map(|players| pending(players)).collect::<Result<Vec<_>, _>>()?;
+        Ok(all.concat())
+    }
+
+    /// What the card of each of `ranks` ranks has carried, between two calls.
+    pub fn traffic(&self, ranks: usize) -> Result<Vec<CardTraffic>, NetError> {
+        let mut all = vec![CardTraffic::default(); ranks];
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        for players in known.iter().filter_map(Weak::upgrade) {
+            for (sum, own) in all.iter_mut().zip(traffic(&players, ranks)?) {
+                sum.entries += own.entries;
+                sum.doorbells += own.doorbells;
+                sum.bytes += own.bytes;
+            }
+        }
+        Ok(all)
+    }
+}
+
+impl Group {
+    /// All ranks of a backend on GPUs of this process, divided into this number of nodes, with cards between them that are
+    /// kernels. Every channel of their kernels to other machines must list `ibgda`.
+    pub fn over_resident_cards(
+        backend: Arc<dyn Backend>,
+        nodes: usize,
+        options: GroupOptions,
+        cards: &ResidentOptions,
+    ) -> Result<(Group, Arc<Opened>), CallError> {
+        let (ranks, local) = (backend.ranks(), backend.local());
+        if local.len() != ranks || nodes == 0 || !ranks.is_multiple_of(nodes) {
+            let what = format!("ranks {local:?} of {ranks} are no {nodes} nodes of equally many");
+            return Err(CallError::Mismatch { what });
+        }
+        let opened = Arc::new(Opened::default());
+        let wire = Cards { nodes, options: cards.clone(), opened: Arc::clone(&opened) };
+        Ok((Group::joined(backend, options, Some(Box::new(wire)))?, opened))
+    }
+}
+
+impl Wire for Cards {
+    fn nodes(&self) -> usize {
+        self.nodes
+    }
+
+    fn carrier(&self) -> Transport {
+        Transport::Ibgda
+    }
+
+    fn gather(&self, _: &str, value: u64) -> Result<Vec<u64>, CallError> {
+        Ok(vec![value])
+    }
+
+    fn open(&self, group: &Group, plans: &[&Plan]) -> Result<Net, CallError> {
+        let (parts, bytes, counters) =
+            NetPart::place(plans.iter().copied(), &Transport::Ibgda).map_err(CallError::Network)?;
+        let size = (bytes.max(1), counters);
+        let network = ResidentNetwork::new(group.backend(), self.nodes, size, &self.options)?;
+        let view = |part: &NetPart| network.views.iter().map(|view| view.part(*part)).collect();
+        let views = parts.iter().map(view).collect::<Result<Vec<_>, NetError>>()?;
+        let players = Arc::clone(&network.players);
+        let mut opened = self.opened.0.lock().unwrap_or_else(PoisonError::into_inner);
+        opened.push(Arc::downgrade(&players));
+        drop(opened);
+        let failure: Arc<Watched> =
+            Arc::new(move || players.iter().find_map(Player::failure).map(CallError::Network));
+        group.watch(&failure);
+        Ok(Net { views, _ends: Mutex::new(Box::new((network, failure))) })
+    }
+}
