@@ -196,11 +196,12 @@ __device__ __forceinline__ void reduce(const Args& args, ep::Team& team) {
         Cfg::kTopk> back_parts(team, back);
     ep::Parts<ep::SlotParts<ep::SlotRowsIn<Cfg::Back, ep::NetSlotRows<Cfg::Back>,
         ep::SlotTimes<Cfg::Back>>, Cfg::kTopk>> parts(team, back_parts);
-    ep::Units<Cfg::Reduce, 0> units(team,
-        ep::rows_of(args.tokens, args.tokens_from) * Cfg::Reduce::kSlices);
+    const int rows = ep::rows_of(args.tokens, args.tokens_from);
+    const int slices = ep::slices_of<Cfg::Reduce::kSlices>(team, rows);
+    ep::Units<Cfg::Reduce, 0> units(team, rows * slices);
     for (int unit; (unit = units.take()) >= 0;) {
-        const int token = unit / Cfg::Reduce::kSlices;
-        const int slice = unit % Cfg::Reduce::kSlices;
+        const int token = ep::row_of_slice(unit, slices);
+        const int slice = ep::slice_of_row(unit, slices);
         parts.clear();
         for (int choice = team.lane; choice < Cfg::kTopk; choice += ep::kLanes) {
             const int at = ep::owner<Cfg::kRanks>(
@@ -217,8 +218,8 @@ __device__ __forceinline__ void reduce(const Args& args, ep::Team& team) {
         if (parts.open()) {
             // +64  store combined[token] = sum(topk_weights[token, choice] * part.x as f32) as bf16
             ep::for_wide_parts<ep::bf16, Cfg::kTopk>(parts,
-                ep::slice_begin(slice, Cfg::Reduce::kSlices, Cfg::kHidden),
-                ep::slice_begin(slice + 1, Cfg::Reduce::kSlices, Cfg::kHidden), Cfg::kHidden,
+                ep::slice_begin(slice, slices, Cfg::kHidden),
+                ep::slice_begin(slice + 1, slices, Cfg::kHidden), Cfg::kHidden,
                 [&](int i, const ep::WideParts<ep::bf16, Cfg::kTopk, decltype(parts)>& of_parts) {
                     ep::Wide<float> sum(0.0f);
                     of_parts.each([&](int choice_2, const ep::Wide<ep::bf16>& row) {

@@ -162,10 +162,10 @@ __device__ __forceinline__ void exchange(const Args& args, ep::Team& team) {
     // +28  for peer in ranks
     ep::Units<Cfg::Exchange, 0> units(team, Cfg::kRanks);
     for (int peer; (peer = units.take()) >= 0;) {
-        // +29  push counts[peer] { per_rank: tokens_per_rank, per_expert: owned(tokens_per_expert,
+        // +28  push counts[peer] { per_rank: tokens_per_rank, per_expert: owned(tokens_per_expert,
         //     peer) }
-        // W1: publishes messages of counts, for Exchange +31
-        // W2: takes credit of counts, from Exchange +31
+        // W1: publishes messages of counts, for Exchange +28
+        // W2: takes credit of counts, from Exchange +28
         if (counts.reserve(peer, me)) {
             char* slot = counts.slot();
             ep::copy_row<ep::i32>(team, slot + Cfg::Counts::kMeta + Cfg::Totals::kPerRank,
@@ -179,14 +179,14 @@ __device__ __forceinline__ void exchange(const Args& args, ep::Team& team) {
             counts.publish();
         }
     }
-    // +31  await counts
-    // W1: takes messages of counts, from Exchange +29
-    // W2: publishes credit of counts, for Exchange +29
+    // +28  await counts
+    // W1: takes messages of counts, from Exchange +28
+    // W2: publishes credit of counts, for Exchange +28
     counts_in.await();
-    // +32  for dest in ranks
+    // +28  for dest in ranks
     for (int dest = team.index() * ep::kLanes + team.lane; dest < Cfg::kRanks && !team.stopped;
         dest += team.count() * ep::kLanes) {
-        // +33  record rank_prefix[source, dest] = prefix_sum(source in ranks:
+        // +28  record rank_prefix[source, dest] = prefix_sum(source in ranks:
         //     counts[source].per_rank[dest])
         ep::i64 sum = 0LL;
         for (int source = 0; source < Cfg::kRanks; ++source) {
@@ -196,10 +196,10 @@ __device__ __forceinline__ void exchange(const Args& args, ep::Team& team) {
         }
         args.rank_prefix[ep::i64{Cfg::kRanks} * Cfg::kRanks + dest] = static_cast<ep::i32>(sum);
     }
-    // +35  for expert in local_experts
+    // +29  for expert in local_experts
     for (int expert_2 = team.index() * ep::kLanes + team.lane;
         expert_2 < Cfg::kLocalExperts && !team.stopped; expert_2 += team.count() * ep::kLanes) {
-        // +36  store received_per_expert[expert] = sum(source in ranks:
+        // +30  store received_per_expert[expert] = sum(source in ranks:
         //     counts[source].per_expert[expert])
         ep::i64 sum_2 = 0LL;
         for (int source_2 = 0; source_2 < Cfg::kRanks; ++source_2) {
@@ -209,7 +209,7 @@ __device__ __forceinline__ void exchange(const Args& args, ep::Team& team) {
         ep::store_host(&args.received_per_expert[expert_2], static_cast<ep::i32>(sum_2));
     }
     if (team.index() == 0) {
-        // +38  store received[0] = sum(source in ranks: counts[source].per_rank[me])
+        // +32  store received[0] = sum(source in ranks: counts[source].per_rank[me])
         ep::i64 sum_3 = 0LL;
         for (int source_3 = 0; source_3 < Cfg::kRanks; ++source_3) {
             sum_3 += ep::i64{ep::get<ep::i32>(counts_in.slot(source_3, 0) + Cfg::Counts::kMeta
@@ -226,12 +226,12 @@ __device__ __forceinline__ void exchange(const Args& args, ep::Team& team) {
 __device__ __forceinline__ void rail_exchange(const Args& args, ep::Team& team) {
     ep::NetSlotsOut<Cfg::Rails> rails(team, args.net);
     ep::NetSlotsIn<Cfg::Rails> rails_in(team, args.net);
-    // +41  for node in nodes
+    // +35  for node in nodes
     ep::Units<Cfg::RailExchange, 0> units(team, Cfg::kNodes);
     for (int node; (node = units.take()) >= 0;) {
-        // +42  push rails[node] { to_node: node_stripes[node], to_rank: rank_stripes[node] }
-        // W3: publishes messages of rails, for RailExchange +44
-        // W4: takes credit of rails, from RailExchange +44
+        // +36  push rails[node] { to_node: node_stripes[node], to_rank: rank_stripes[node] }
+        // W3: publishes messages of rails, for RailExchange +38
+        // W4: takes credit of rails, from RailExchange +38
         const int key = team.own(Cfg::Rails::kPeers);
         if (rails.reserve(node, key)) {
             char* slot = rails.slot();
@@ -243,12 +243,12 @@ __device__ __forceinline__ void rail_exchange(const Args& args, ep::Team& team) 
             rails.publish();
         }
     }
-    // +44  await rails
-    // W3: takes messages of rails, from RailExchange +42
-    // W4: publishes credit of rails, for RailExchange +42
+    // +38  await rails
+    // W3: takes messages of rails, from RailExchange +36
+    // W4: publishes credit of rails, for RailExchange +36
     rails_in.await();
     if (team.index() == 0) {
-        // +45  record rail_prefix[node] = prefix_sum(node in nodes: sum(s in stripes:
+        // +39  record rail_prefix[node] = prefix_sum(node in nodes: sum(s in stripes:
         //     rails[node].to_node[s]))
         if (team.leader()) {
             ep::i64 sum_2 = 0LL;
@@ -264,32 +264,32 @@ __device__ __forceinline__ void rail_exchange(const Args& args, ep::Team& team) 
             args.rail_prefix[Cfg::kNodes] = static_cast<ep::i32>(sum_2);
         }
     }
-    // +46  for node in nodes
+    // +40  for node in nodes
     for (int node_3 = team.index() * ep::kLanes + team.lane; node_3 < Cfg::kNodes && !team.stopped;
         node_3 += team.count() * ep::kLanes) {
-        // +47  record rail_first[node, s] = prefix_sum(s in stripes: rails[node].to_node[s])
+        // +41  record rail_first[node, s] = prefix_sum(s in stripes: rails[node].to_node[s])
         ep::i64 sum_3 = 0LL;
         for (int s_2 = 0; s_2 < Cfg::kStripes; ++s_2) {
             args.rail_first[node_3 * Cfg::kStripes + s_2] = static_cast<ep::i32>(sum_3);
             sum_3 += ep::i64{ep::get<ep::i32>(rails_in.slot(node_3, 0) + Cfg::Rails::kMeta
                 + Cfg::Stripes::kToNode, s_2)};
         }
-        // +48  for s in stripes
+        // +42  for s in stripes
         for (int s_3 = 0; s_3 < Cfg::kStripes; ++s_3) {
-            // +49  record rail_count[node, s] = rails[node].to_node[s]
+            // +43  record rail_count[node, s] = rails[node].to_node[s]
             args.rail_count[node_3 * Cfg::kStripes + s_3] = ep::get<ep::i32>(
                 rails_in.slot(node_3, 0) + Cfg::Rails::kMeta + Cfg::Stripes::kToNode, s_3);
-            // +50  for local in local_ranks
+            // +44  for local in local_ranks
             for (int local = 0; local < Cfg::kLocalRanks; ++local) {
-                // +51  record forward_count[node, s, local] = rails[node].to_rank[local, s]
+                // +45  record forward_count[node, s, local] = rails[node].to_rank[local, s]
                 args.forward_count[(node_3 * Cfg::kStripes + s_3) * Cfg::kLocalRanks + local] =
                     ep::get<ep::i32>(rails_in.slot(node_3, 0) + Cfg::Rails::kMeta
                         + Cfg::Stripes::kToRank, local * Cfg::kStripes + s_3);
             }
         }
-        // +54  for local in local_ranks
+        // +48  for local in local_ranks
         for (int local_2 = 0; local_2 < Cfg::kLocalRanks; ++local_2) {
-            // +55  record forward_first[node, s, local] = prefix_sum(s in stripes:
+            // +49  record forward_first[node, s, local] = prefix_sum(s in stripes:
             //     rails[node].to_rank[local, s])
             ep::i64 sum_4 = 0LL;
             for (int s_4 = 0; s_4 < Cfg::kStripes; ++s_4) {
@@ -305,9 +305,9 @@ __device__ __forceinline__ void rail_exchange(const Args& args, ep::Team& team) 
 
 /// role Prefix on other blocks
 __device__ __forceinline__ void prefix(const Args& args, ep::Team& team) {
-    // +60  for node in nodes
+    // +54  for node in nodes
     for (int node = team.index(); node < Cfg::kNodes && !team.stopped; node += team.count()) {
-        // +61  record node_prefix[node, s] = prefix_sum(s in stripes: node_tokens[s, node])
+        // +55  record node_prefix[node, s] = prefix_sum(s in stripes: node_tokens[s, node])
         ep::prefix_sum(Cfg::kStripes,
             [&](int s) { return args.node_tokens[s * Cfg::kNodes + node]; },
             [&](int s, ep::i32 sum) {
