@@ -7,6 +7,7 @@ mod compare;
 mod random;
 
 pub use compare::{Differences, RowReader, compare_bytes, compare_sums};
+pub(crate) use compare::{compare_sums_of_sums, half_step_bf16};
 pub use random::{HotExperts, Random, RoutingOptions, random_bf16, random_bytes, random_scales};
 
 use ep_runtime::buffer::Placement;

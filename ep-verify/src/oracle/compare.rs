@@ -110,11 +110,25 @@ pub fn compare_sums(
     magnitude: &[f64],
     terms: usize,
 ) -> Differences {
+    compare_sums_of_sums(name, index, got, want, (magnitude, terms), &[])
+}
+
+/// As [`compare_sums`], where parts of the sum were rounded to bf16 before: `rounded` is what that may have lost in each
+/// column.
+pub(crate) fn compare_sums_of_sums(
+    name: &str,
+    index: usize,
+    got: &[u8],
+    want: &[f64],
+    (magnitude, terms): (&[f64], usize),
+    rounded: &[f64],
+) -> Differences {
     let mut differences = Differences::default();
     for (column, want) in want.iter().enumerate() {
         let bits = got.get(2 * column..2 * column + 2).map(|pair| [pair[0], pair[1]]);
         let got = bits.map_or(f32::NAN, |pair| bf16_to_f32(u16::from_le_bytes(pair)));
-        let lost = magnitude[column] * terms as f64 * 2f64.powi(-24);
+        let before = rounded.get(column).copied().unwrap_or(0.0);
+        let lost = magnitude[column] * terms as f64 * 2f64.powi(-24) + before;
         // The rounded fp32 sum may lie in the next binade, where the step is twice as wide.
         let allowed = half_step_bf16(want.abs() + lost) + lost;
         let equal = (f64::from(got) - want).abs() <= allowed;
@@ -126,7 +140,7 @@ pub fn compare_sums(
 }
 
 /// Half the distance between neighbouring bf16 values around `value`: the error of one rounding.
-fn half_step_bf16(value: f64) -> f64 {
+pub(crate) fn half_step_bf16(value: f64) -> f64 {
     const EXPONENT: u64 = 0x7ff0_0000_0000_0000;
     // The power of two below the value; neighbours are a 128th of it apart, and below the least
     // normal bf16 as far apart as there.

@@ -2,7 +2,9 @@
 
 use super::{POISON, Selftest};
 use crate::findings::Findings;
-use crate::oracle::{Arrival, Differences, RowReader, compare_bytes, compare_sums};
+use crate::oracle::{
+    Arrival, Differences, RowReader, compare_bytes, compare_sums_of_sums, half_step_bf16,
+};
 use ep_runtime::bf16::bf16_to_f32;
 use ep_runtime::buffer::{Handle, Received};
 use ep_runtime::error::CallError;
@@ -204,7 +206,9 @@ impl Selftest {
                 }
             }
             let row = &got[token * hidden * 2..(token + 1) * hidden * 2];
-            sums.merge(compare_sums("combined", token, row, &want, &magnitude, terms.len()));
+            let rounded = self.rounded(rank, token, as_sent);
+            let sum = (&magnitude[..], terms.len());
+            sums.merge(compare_sums_of_sums("combined", token, row, &want, sum, &rounded));
         }
         let mut findings = Findings::default();
         findings.add(format!("combine rank {rank} combined"), sums);
@@ -214,17 +218,47 @@ impl Selftest {
         Ok(findings)
     }
 
+    /// What the sums of the ranks of a node may lose in each column where they are rounded. Empty: there is one node.
+    fn rounded(&self, rank: usize, token: usize, as_sent: bool) -> Vec<f64> {
+        let (nodes, hidden) = (self.group.nodes(), self.case.options.hidden);
+        if nodes == 1 {
+            return Vec::new();
+        }
+        let each = self.group.ranks() / nodes;
+        let mut lost = vec![0f64; hidden];
+        for node in 0..nodes {
+            let dests = node * each..(node + 1) * each;
+            let rows: Vec<&[u8]> =
+                dests.filter_map(|dest| self.term(rank, token, dest, as_sent)).collect();
+            for (column, lost) in lost.iter_mut().enumerate().filter(|_| rows.len() > 1) {
+                let values = rows.iter().map(|row| {
+                    let bits = u16::from_le_bytes([row[2 * column], row[2 * column + 1]]);
+                    f64::from(bf16_to_f32(bits))
+                });
+                let (sum, magnitude) =
+                    values.fold((0.0, 0.0), |(sum, all), value| (sum + value, all + value.abs()));
+                let in_fp32 = f64::from(f32::EPSILON) * magnitude * rows.len() as f64;
+                *lost += half_step_bf16(sum.abs() + in_fp32) + in_fp32;
+            }
+        }
+        lost
+    }
+
+    /// The bf16 row that a token's sum gets from a rank.
+    fn term(&self, rank: usize, token: usize, dest: usize, as_sent: bool) -> Option<&[u8]> {
+        let width = self.case.options.hidden * 2;
+        let row = self.oracle.position(rank, token, dest)?;
+        match as_sent {
+            true => self.host.x[rank].get(token * width..(token + 1) * width),
+            false => self.host.made[dest].get(row * width..(row + 1) * width),
+        }
+    }
+
     /// The bf16 rows that a token's sum consists of: those of its ranks in order, and its biases.
     fn terms(&self, rank: usize, token: usize, as_sent: bool) -> Vec<&[u8]> {
         let width = self.case.options.hidden * 2;
         let ranks = 0..self.group.ranks();
-        let rows = ranks.filter_map(|dest| {
-            let row = self.oracle.position(rank, token, dest)?;
-            match as_sent {
-                true => self.host.x[rank].get(token * width..(token + 1) * width),
-                false => self.host.made[dest].get(row * width..(row + 1) * width),
-            }
-        });
+        let rows = ranks.filter_map(|dest| self.term(rank, token, dest, as_sent));
         let biases = self.host.biases[rank].iter();
         let biases = biases.filter_map(|bias| bias.get(token * width..(token + 1) * width));
         rows.chain(biases).collect()
