@@ -122,7 +122,7 @@ fn run_between(options: &Options, mut talk: Talk<'_>) -> Result<(), Failure> {
             (request, ranks, Some((opened, cards)))
         }
     };
-    nodes::Between { request, ranks, cards, talk }.all()
+    nodes::Between { request, ranks, cards, talk }.run()
 }
 
 fn draw(results: &str, chart: &Path) -> Result<(), Failure> {

@@ -10,8 +10,6 @@ use std::time::Duration;
 
 use ep_codegen::plan::{Arch, Plan};
 
-use crate::memory::HostMemory;
-
 /// A queue of work of one rank; the backend gives every rank one of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Stream(u64);
@@ -168,6 +166,9 @@ pub struct KernelLaunch<'a> {
     pub args: &'a [u8],
 }
 
+/// Writes a word that a kernel reads.
+pub type Stop = Box<dyn Fn(u32) -> Result<(), BackendError> + Send + Sync>;
+
 /// A kernel that runs beside all others of its device, as long as any of them is in flight. It keeps its state in memory,
 /// and may be stopped and started again.
 pub struct Companion {
@@ -177,12 +178,12 @@ pub struct Companion {
     pub code: Code,
     /// Blocks of the grid, all of which are resident at once.
     pub blocks: u32,
-    /// The kernel's one argument.
+    /// The kernel's one argument. Its last 4 bytes are for the number of the start.
     pub args: Vec<u8>,
     /// Memory that is zero when the kernel starts: address and bytes.
     pub control: (u64, u64),
-    /// The kernel ends soon after the first word is not 0 any more.
-    pub stop: Arc<HostMemory>,
+    /// Writes a word for the kernel, which ends soon after that has become the number of its start.
+    pub stop: Stop,
 }
 
 /// Rows that are copied within the memory of one rank.

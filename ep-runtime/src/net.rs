@@ -56,7 +56,7 @@ pub use model::{ModelNetwork, ModelOptions};
 pub use network::{NetOptions, NetStats, Network};
 pub use provider::{NET_VARIABLE, Offer, Provider};
 pub use resident::{
-    Opened, RESIDENT_SMS, RESIDENT_TEXT, ResidentNetwork, ResidentOptions, Traffic,
+    CardTraffic, Opened, RESIDENT_SMS, RESIDENT_TEXT, ResidentNetwork, ResidentOptions,
 };
 pub use rows::RowsOn;
 pub use view::NetPart;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use ep_runtime::buffer::{BuiltIn, Payload, StandardPipeline};
 use ep_runtime::error::CallError;
 use ep_runtime::group::Group;
-use ep_runtime::net::{Opened, ResidentNetwork, ResidentOptions, Traffic};
+use ep_runtime::net::{CardTraffic, Opened, ResidentNetwork, ResidentOptions};
 use ep_runtime::pipelines::low_latency_dispatch::Payload as Moved;
 use ep_verify::selftest::{
     Crossing, LowLatency, LowLatencyCase, Mode, Operation, Puts, Selftest, Way,
@@ -48,7 +48,7 @@ pub(super) struct Between<'a> {
 #[derive(Debug, Clone, Copy)]
 struct Sent {
     /// That of all cards, and the bytes of the busiest.
-    all: Traffic,
+    all: CardTraffic,
     busiest: u64,
     rows: Crossing,
 }
@@ -66,7 +66,16 @@ struct Measured<'a> {
 }
 
 impl Between<'_> {
-    pub(super) fn all(&mut self) -> Result<(), Failure> {
+    pub(super) fn run(&mut self) -> Result<(), Failure> {
+        let done = self.all();
+        if let (Err(_), Some((opened, _))) = (&done, &self.cards) {
+            let pending = opened.pending().map_err(|error| Failure::Failed(error.to_string()))?;
+            pending.iter().try_for_each(|text| self.talk.say(text))?;
+        }
+        done
+    }
+
+    fn all(&mut self) -> Result<(), Failure> {
         let group = self.group().clone();
         let (nodes, each) = (group.nodes(), group.ranks() / group.nodes());
         let machine = group.backend().name();
@@ -230,7 +239,7 @@ impl Between<'_> {
         });
         let rows = rows.map_err(failed)?;
         let [before, after] = &looks[..] else { return Ok(None) };
-        let mut sent = Sent { all: Traffic::default(), busiest: 0, rows };
+        let mut sent = Sent { all: CardTraffic::default(), busiest: 0, rows };
         for (before, after) in before.iter().zip(after) {
             let bytes = after.bytes - before.bytes;
             sent.all.bytes += bytes;
@@ -261,7 +270,7 @@ impl Between<'_> {
         let us = it.time.map(micros).filter(|us| *us > 0.0);
         let per_us = us.zip(it.sent).map(|(us, sent)| sent.busiest as f64 / us);
         let share = per_us.filter(|_| rate > 0).map(|per_us| per_us / rate as f64);
-        let each = |part: fn(&Traffic) -> u64| {
+        let each = |part: fn(&CardTraffic) -> u64| {
             let sent = it.sent.filter(|sent| sent.rows.all > 0)?;
             Some(part(&sent.all) as f64 / sent.rows.all as f64)
         };

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use ep_runtime::AnyPipeline;
 use ep_runtime::group::Group;
 use ep_runtime::host::Programs;
-use ep_runtime::net::{ResidentNetwork, ResidentOptions, Traffic};
+use ep_runtime::net::{CardTraffic, ResidentNetwork, ResidentOptions};
 use ep_verify::Findings;
 use ep_verify::declared::Declared;
 
@@ -76,7 +76,7 @@ fn check(
         Some(network) => network.traffic().map_err(|error| text(&error))?,
         None => Vec::new(),
     };
-    let sum = |part: fn(&Traffic) -> u64| traffic.iter().map(part).sum::<u64>();
+    let sum = |part: fn(&CardTraffic) -> u64| traffic.iter().map(part).sum::<u64>();
     let (entries, doorbells) = (sum(|it| it.entries), sum(|it| it.doorbells));
     let words = format!("{entries} entries, {doorbells} doorbells, {} bytes", sum(|it| it.bytes));
     Ok((findings.map_err(failed)?, words))

@@ -34,7 +34,11 @@ struct State {
     all: Vec<Beside>,
     next: u64,
     is_running: bool,
+    /// How often companions were started: not 0 while they run.
+    starts: u32,
     has_thread: bool,
+    /// Launches that have begun and are not marked yet.
+    begun: u32,
     /// The end of the last launch in each stream, by rank and handle.
     marks: BTreeMap<(usize, usize), Mark>,
     idle_since: Option<Instant>,
@@ -70,10 +74,13 @@ fn enter(rank: usize, context: sys::CUcontext) -> Result<(), BackendError> {
 }
 
 impl Beside {
-    fn start(&self) -> Result<(), BackendError> {
+    fn start(&self, number: u32) -> Result<(), BackendError> {
         let Companion { rank, blocks, control: (at, bytes), .. } = self.companion;
         enter(rank, self.context)?;
-        self.companion.stop.write(0, &[0])?;
+        let mut args = self.companion.args.clone();
+        if let Some(last) = args.last_chunk_mut() {
+            *last = number.to_le_bytes();
+        }
         // SAFETY: the companion owns the memory; a wrong address fails the context, not the host.
         let result = unsafe { sys::cuMemsetD8Async(at, 0, bytes as usize, self.stream) };
         check("cuMemsetD8Async", Some(rank), result)?;
@@ -83,13 +90,13 @@ impl Beside {
             waits: true,
             enters: false,
             phases: 1,
-            args: &self.companion.args,
+            args: &args,
         };
         self.function.launch(self.stream, &launch, [false, false])
     }
 
-    fn stop(&self) {
-        let _ = self.companion.stop.write(0, &[1]);
+    fn stop(&self, number: u32) {
+        let _ = (self.companion.stop)(number);
         if enter(self.companion.rank, self.context).is_ok() {
             // SAFETY: the stream lives as long as `self`. A failure means that the device is lost.
             let _ = unsafe { sys::cuStreamSynchronize(self.stream) };
@@ -110,7 +117,8 @@ impl State {
     fn start(&mut self) -> Result<(), BackendError> {
         self.idle_since = None;
         if !self.is_running {
-            self.all.iter().try_for_each(Beside::start)?;
+            self.starts = self.starts.wrapping_add(1).max(1);
+            self.all.iter().try_for_each(|beside| beside.start(self.starts))?;
             self.is_running = true;
         }
         Ok(())
@@ -118,41 +126,39 @@ impl State {
 
     fn stop(&mut self) {
         if std::mem::replace(&mut self.is_running, false) {
-            self.all.iter().for_each(Beside::stop);
+            self.all.iter().for_each(|beside| beside.stop(self.starts));
         }
     }
 
-    /// Notes a launch at the end of a stream, whose context is current.
+    /// The event behind the launches in a stream; the context of the rank is current.
     fn mark(
         &mut self,
         (rank, context): (usize, sys::CUcontext),
         stream: sys::CUstream,
-    ) -> Result<(), BackendError> {
+    ) -> Result<sys::CUevent, BackendError> {
         let key = (rank, stream as usize);
-        let event = match self.marks.get(&key) {
-            Some(mark) => mark.event,
-            None => {
-                let mut event = ptr::null_mut();
-                let flags = sys::CUevent_flags_enum::CU_EVENT_DISABLE_TIMING as u32;
-                // SAFETY: writes one handle.
-                let result = unsafe { sys::cuEventCreate(&mut event, flags) };
-                check("cuEventCreate", Some(rank), result)?;
-                self.marks.insert(key, Mark { context, event });
-                event
-            }
-        };
-        // SAFETY: the event was made in this context; the stream is the one of the launch.
-        check("cuEventRecord", Some(rank), unsafe { sys::cuEventRecord(event, stream) })
+        if let Some(mark) = self.marks.get(&key) {
+            return Ok(mark.event);
+        }
+        let mut event = ptr::null_mut();
+        let flags = sys::CUevent_flags_enum::CU_EVENT_DISABLE_TIMING as u32;
+        // SAFETY: writes one handle.
+        let result = unsafe { sys::cuEventCreate(&mut event, flags) };
+        check("cuEventCreate", Some(rank), result)?;
+        self.marks.insert(key, Mark { context, event });
+        Ok(event)
     }
 
     /// Whether no launch is in flight. A device that has failed runs none.
     fn is_idle(&self) -> bool {
-        self.marks.iter().all(|((rank, _), mark)| {
-            let is_entered = enter(*rank, mark.context).is_ok();
-            // SAFETY: the event lives as long as its mark.
-            let found = is_entered.then(|| unsafe { sys::cuEventQuery(mark.event) });
-            found != Some(sys::CUresult::CUDA_ERROR_NOT_READY)
-        })
+        let has_begun = self.begun > 0;
+        !has_begun
+            && self.marks.iter().all(|((rank, _), mark)| {
+                let is_entered = enter(*rank, mark.context).is_ok();
+                // SAFETY: the event lives as long as its mark.
+                let found = is_entered.then(|| unsafe { sys::cuEventQuery(mark.event) });
+                found != Some(sys::CUresult::CUDA_ERROR_NOT_READY)
+            })
     }
 
     /// Stops everything that has had nothing to accompany for a while.
@@ -202,7 +208,7 @@ impl Companions {
             added.push(Beside { set: number, context, stream, function, companion });
         }
         if state.is_running {
-            added.iter().try_for_each(Beside::start)?;
+            added.iter().try_for_each(|beside| beside.start(state.starts))?;
         }
         state.all.extend(added);
         self.has_any.store(true, Ordering::Release);
@@ -229,12 +235,22 @@ impl Companions {
         stream: sys::CUstream,
         launch: impl FnOnce() -> Result<(), BackendError>,
     ) -> Result<(), BackendError> {
-        let mut state = self.state();
-        let started = state.start();
-        enter(own.0, own.1)?;
-        started?;
-        launch()?;
-        state.mark(own, stream)
+        let event = {
+            let mut state = self.state();
+            state.start()?;
+            enter(own.0, own.1)?;
+            let event = state.mark(own, stream)?;
+            state.begun += 1;
+            event
+        };
+        // Not under the lock: a launch waits while its queue is full, and that may wait for another rank's launch.
+        let done = launch().and_then(|()| {
+            // SAFETY: the event was made in this context and lives as long as there are companions; the stream is the
+            // one of the launch.
+            check("cuEventRecord", Some(own.0), unsafe { sys::cuEventRecord(event, stream) })
+        });
+        self.state().begun -= 1;
+        done
     }
 
     fn watch(&self) {
@@ -257,7 +273,7 @@ impl Drop for Set {
         let (ended, rest): (Vec<Beside>, Vec<Beside>) =
             all.into_iter().partition(|beside| beside.set == self.number);
         if state.is_running {
-            ended.iter().for_each(Beside::stop);
+            ended.iter().for_each(|beside| beside.stop(state.starts));
         }
         state.all = rest;
         if state.all.is_empty() {

@@ -27,7 +27,7 @@ use crate::group::{Group, GroupOptions, Net, Watched, Wire};
 use crate::memory::{DeviceMemory, HostMemory, Window};
 use crate::net_error::NetError;
 use tables::{
-    CONTROL_BYTES, COUNTS_AT, FAULT_BYTES, Fault, Played, STATE_BYTES, WORK_BYTES, Words,
+    CONTROL_BYTES, COUNTS_AT, FAULT_BYTES, Fault, KNOWN_AT, Played, STATE_BYTES, WORK_BYTES, Words,
 };
 
 /// The kernel.
@@ -76,7 +76,7 @@ impl Default for ResidentOptions {
 
 /// What the card of one rank has carried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Traffic {
+pub struct CardTraffic {
     /// Entries of its queue pairs.
     pub entries: u64,
     /// Doorbells that it has heard. Two that ring at once may be heard as one.
@@ -193,8 +193,13 @@ impl ResidentNetwork {
     }
 
     /// What the card of each rank has carried, between two calls.
-    pub fn traffic(&self) -> Result<Vec<Traffic>, NetError> {
+    pub fn traffic(&self) -> Result<Vec<CardTraffic>, NetError> {
         traffic(&self.players, self.backend.ranks())
+    }
+
+    /// The queue pairs with entries that their card has not ended, between two calls.
+    pub fn pending(&self) -> Result<Vec<String>, NetError> {
+        pending(&self.players)
     }
 
     /// The first entry or doorbell that makes no sense, if any.
@@ -215,8 +220,13 @@ impl Drop for ResidentNetwork {
     }
 }
 
-fn traffic(players: &[Player], ranks: usize) -> Result<Vec<Traffic>, NetError> {
-    let mut all = vec![Traffic::default(); ranks];
+fn pending(players: &[Player]) -> Result<Vec<String>, NetError> {
+    let all = players.iter().map(Player::pending).collect::<Result<Vec<_>, _>>()?;
+    Ok(all.concat())
+}
+
+fn traffic(players: &[Player], ranks: usize) -> Result<Vec<CardTraffic>, NetError> {
+    let mut all = vec![CardTraffic::default(); ranks];
     for player in players {
         let mut states = vec![0; player.states.bytes() as usize];
         player.states.read(0, &mut states)?;
@@ -313,19 +323,54 @@ impl Player {
             .wide(memory.map(DeviceMemory::address))
             .wide([self.fault.address(), self.stop.address(), ticks, latency])
             .narrow([options.seed, self.played.len() as u32, slots, mask])
-            .narrow([FRONTS, BACKS, u32::from(until_idle), 0])
+            .narrow([FRONTS, BACKS, u32::from(until_idle), 1])
             .0
     }
 
     fn companion(&self, options: &ResidentOptions) -> Companion {
+        let stop = Arc::clone(&self.stop);
         Companion {
             rank: self.rank,
             code: self.code,
             blocks: RESIDENT_SMS,
             args: self.args(options, false),
             control: (self.control.address(), self.control.bytes()),
-            stop: Arc::clone(&self.stop),
+            stop: Box::new(move |number| stop.write(0, &[number])),
         }
+    }
+
+    /// How far the card is with each queue pair that has entries which have not ended.
+    fn pending(&self) -> Result<Vec<String>, NetError> {
+        let mut states = vec![0; self.states.bytes() as usize];
+        self.states.read(0, &mut states)?;
+        let word = |bytes: &[u8], at: usize| {
+            let word = bytes.get(at..).and_then(|bytes| bytes.first_chunk().copied());
+            word.map_or(0, u32::from_le_bytes)
+        };
+        let mut all = Vec::new();
+        for (index, played) in self.played.iter().enumerate() {
+            let End { rank, peer, queue } = played.end;
+            let state = &states[index * STATE_BYTES..][..STATE_BYTES];
+            let [known, read, told, settled, completed] = KNOWN_AT.map(|at| word(state, at));
+            let mut record = [0; 4];
+            let at = played.own + self.layout.record(peer, queue);
+            self.backend.read(rank, at, &mut record)?;
+            let posted = recorded(u32::from_le_bytes(record));
+            if posted == completed as u16 {
+                continue;
+            }
+            let slots = self.layout.0.slots as u64;
+            let slot = index as u64 * slots + u64::from(settled) % slots;
+            let mut work = [0; WORK_BYTES as usize];
+            self.works.read(slot * WORK_BYTES, &mut work)?;
+            let [kind, tickets, moved] = [32, 40, 44].map(|at| word(&work, at));
+            all.push(format!(
+                "the card of rank {rank} for queue {queue} to rank {peer}: entries before {posted} are posted (of 2^16), \
+                 {known} known, {read} read, {told} on their way, {settled} landed, {completed} ended; the next is of \
+                 kind {kind}, with {moved} of {tickets} parts there"
+            ));
+        }
+        Ok(all)
     }
 
     /// What was wrong, in the words of the model of a card.
@@ -381,9 +426,17 @@ struct Cards {
 pub struct Opened(Mutex<Vec<Weak<Vec<Player>>>>);
 
 impl Opened {
+    /// The queue pairs with entries that their card has not ended, between two calls.
+    pub fn pending(&self) -> Result<Vec<String>, NetError> {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let known: Vec<_> = known.iter().filter_map(Weak::upgrade).collect();
+        let all = known.iter().map(|players| pending(players)).collect::<Result<Vec<_>, _>>()?;
+        Ok(all.concat())
+    }
+
     /// What the card of each of `ranks` ranks has carried, between two calls.
-    pub fn traffic(&self, ranks: usize) -> Result<Vec<Traffic>, NetError> {
-        let mut all = vec![Traffic::default(); ranks];
+    pub fn traffic(&self, ranks: usize) -> Result<Vec<CardTraffic>, NetError> {
+        let mut all = vec![CardTraffic::default(); ranks];
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
         for players in known.iter().filter_map(Weak::upgrade) {
             for (sum, own) in all.iter_mut().zip(traffic(&players, ranks)?) {

@@ -145,7 +145,7 @@ struct Args {
     u32 tickets_mask;
     u32 fronts, backs;
     u32 until_idle;  // stop when nothing is left to do
-    u32 unused;
+    u32 start;       // the number of this start: the kernel ends when the stop word is it
 };
 
 /// What the fronts of a block share.
@@ -287,6 +287,12 @@ struct Card {
     }
 };
 
+/// The clock. A read of its two halves may fall between their changes, and then be far too late.
+__device__ __forceinline__ u64 now_ns() {
+    const u64 first = clock_ns(), second = clock_ns();
+    return first < second ? first : second;
+}
+
 /// Numbers that look random.
 __device__ __forceinline__ u32 mixed(u32 a, u32 b, u32 c) {
     u32 mix = a * 0x9e3779b1u ^ (b + 0x7f4a7c15u) * 0x85ebca77u ^ (c + 0x165667b1u) * 0xc2b2ae3du;
@@ -410,7 +416,7 @@ __device__ __forceinline__ u32 take(const Card& card, u32 index, u32 first, u32 
     const u64 until = sum_up_to(lane, took);
     u64 begin = 0;
     if (lane == kLanes - 1) {
-        const u64 now = (clock_ns() - origin) << kTickBits;
+        const u64 now = (now_ns() - origin) << kTickBits;
         begin = book(&card.shared.free[pair.port], now, until);
     }
     begin = __shfl_sync(kAllLanes, begin, kLanes - 1);
@@ -448,6 +454,7 @@ __device__ __forceinline__ u32 take(const Card& card, u32 index, u32 first, u32 
     if (lane == kLanes - 1) {
         state->entries += taken;
         state->bytes += bytes;
+        state->read = number - static_cast<u32>(lane) + taken;
     }
     __syncwarp();
     return taken;
@@ -563,7 +570,7 @@ __device__ __forceinline__ void run_mover(const Card& card, u32 own, u32 movers)
         // Every other put is late.
         const bool is_late = args.seed != 0 && (random & 1) != 0;
         const u64 leaves = work->leaves + (is_late ? random >> 1 & (kLateNs - 1) : 0);
-        while (card.leads() && clock_ns() < leaves) {}
+        while (card.leads() && now_ns() < leaves) {}
         __syncwarp();
         const u32 turn = is_late ? (random >> 8) % bytes : 0;
         const u64 low = to | from | bytes;
@@ -638,7 +645,7 @@ __device__ __forceinline__ void settle(const Card& card, u32 index, u32 told, Be
     const Args& args = card.args;
     const Pair& pair = args.pairs[index];
     const u32 lane = static_cast<u32>(card.lane);
-    const u64 now = clock_ns();
+    const u64 now = now_ns();
     Work work{};
     bool is_ready = false;
     if (lane < told - at.settled) {
@@ -739,7 +746,7 @@ __device__ __forceinline__ bool is_idle(const Pair& pair, State* state) {
 __device__ __forceinline__ void run_warden(const Card& card) {
     const Args& args = card.args;
     for (bool is_over = false; !is_over;) {
-        is_over = load_acquire_sys(args.stop) != 0;
+        is_over = load_acquire_sys(args.stop) == args.start;
         if (args.until_idle != 0) {
             bool is_quiet = true;
             for (u32 at = static_cast<u32>(card.lane); at < args.pair_count; at += kLanes) {
@@ -762,7 +769,7 @@ extern "C" __global__ void __launch_bounds__(768, 1) card_run(const __grid_const
         shared.free[i] = 0;
     }
     if (threadIdx.x == 0) {
-        shared.origin_ns = ep::clock_ns();
+        shared.origin_ns = card::now_ns();
         shared.tail = 0;
     }
     __syncthreads();

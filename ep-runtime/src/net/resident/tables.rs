@@ -14,6 +14,9 @@ pub(super) const FAULT_BYTES: usize = 112;
 /// Where the counts of a queue pair's state are: entries, doorbells, bytes.
 pub(super) const COUNTS_AT: [usize; 3] = [28, 32, 40];
 
+/// Where it says how many entries are known, read, on their way, landed and ended.
+pub(super) const KNOWN_AT: [usize; 5] = [12, 16, 20, 48, 52];
+
 /// Words one after another, each at a multiple of its size.
 #[derive(Default)]
 pub(super) struct Words(pub(super) Vec<u8>);
