@@ -37,6 +37,8 @@ struct State {
     /// How often companions were started: not 0 while they run.
     starts: u32,
     has_thread: bool,
+    /// Launches that have begun and are not marked yet.
+    begun: u32,
     /// The end of the last launch in each stream, by rank and handle.
     marks: BTreeMap<(usize, usize), Mark>,
     idle_since: Option<Instant>,
@@ -128,37 +130,35 @@ impl State {
         }
     }
 
-    /// Notes a launch at the end of a stream, whose context is current.
+    /// The event behind the launches in a stream; the context of the rank is current.
     fn mark(
         &mut self,
         (rank, context): (usize, sys::CUcontext),
         stream: sys::CUstream,
-    ) -> Result<(), BackendError> {
+    ) -> Result<sys::CUevent, BackendError> {
         let key = (rank, stream as usize);
-        let event = match self.marks.get(&key) {
-            Some(mark) => mark.event,
-            None => {
-                let mut event = ptr::null_mut();
-                let flags = sys::CUevent_flags_enum::CU_EVENT_DISABLE_TIMING as u32;
-                // SAFETY: writes one handle.
-                let result = unsafe { sys::cuEventCreate(&mut event, flags) };
-                check("cuEventCreate", Some(rank), result)?;
-                self.marks.insert(key, Mark { context, event });
-                event
-            }
-        };
-        // SAFETY: the event was made in this context; the stream is the one of the launch.
-        check("cuEventRecord", Some(rank), unsafe { sys::cuEventRecord(event, stream) })
+        if let Some(mark) = self.marks.get(&key) {
+            return Ok(mark.event);
+        }
+        let mut event = ptr::null_mut();
+        let flags = sys::CUevent_flags_enum::CU_EVENT_DISABLE_TIMING as u32;
+        // SAFETY: writes one handle.
+        let result = unsafe { sys::cuEventCreate(&mut event, flags) };
+        check("cuEventCreate", Some(rank), result)?;
+        self.marks.insert(key, Mark { context, event });
+        Ok(event)
     }
 
     /// Whether no launch is in flight. A device that has failed runs none.
     fn is_idle(&self) -> bool {
-        self.marks.iter().all(|((rank, _), mark)| {
-            let is_entered = enter(*rank, mark.context).is_ok();
-            // SAFETY: the event lives as long as its mark.
-            let found = is_entered.then(|| unsafe { sys::cuEventQuery(mark.event) });
-            found != Some(sys::CUresult::CUDA_ERROR_NOT_READY)
-        })
+        let has_begun = self.begun > 0;
+        !has_begun
+            && self.marks.iter().all(|((rank, _), mark)| {
+                let is_entered = enter(*rank, mark.context).is_ok();
+                // SAFETY: the event lives as long as its mark.
+                let found = is_entered.then(|| unsafe { sys::cuEventQuery(mark.event) });
+                found != Some(sys::CUresult::CUDA_ERROR_NOT_READY)
+            })
     }
 
     /// Stops everything that has had nothing to accompany for a while.
@@ -235,12 +235,22 @@ impl Companions {
         stream: sys::CUstream,
         launch: impl FnOnce() -> Result<(), BackendError>,
     ) -> Result<(), BackendError> {
-        let mut state = self.state();
-        let started = state.start();
-        enter(own.0, own.1)?;
-        started?;
-        launch()?;
-        state.mark(own, stream)
+        let event = {
+            let mut state = self.state();
+            state.start()?;
+            enter(own.0, own.1)?;
+            let event = state.mark(own, stream)?;
+            state.begun += 1;
+            event
+        };
+        // Not under the lock: a launch waits while its queue is full, and that may wait for another rank's launch.
+        let done = launch().and_then(|()| {
+            // SAFETY: the event was made in this context and lives as long as there are companions; the stream is the
+            // one of the launch.
+            check("cuEventRecord", Some(own.0), unsafe { sys::cuEventRecord(event, stream) })
+        });
+        self.state().begun -= 1;
+        done
     }
 
     fn watch(&self) {
