@@ -156,8 +156,8 @@ __device__ __forceinline__ void for_parts(const Parts& parts, int i, int count, 
     for_some_rows<T, kParts>(row, i, count, each);
 }
 
-/// Parts whose loads of eight neighbours are under way together.
-constexpr int kPartsAhead = 8;
+/// Loads of eight neighbours that are under way together.
+constexpr int kPartsAhead = 6;
 
 /// `set(i, value(i))` for `count` elements, of which several are made before the first is set; one lane's own work.
 template <class T, class Value, class Set>
@@ -176,10 +176,11 @@ __device__ __forceinline__ void for_elements(int count, Value value, Set set) {
     for (; first < count; ++first) set(first, static_cast<T>(value(first)));
 }
 
-/// Eight neighbours of the row of every part that there is: loaded, unless there are many parts.
+/// Eight neighbours of the row of every part that there is: loaded, unless there are so many parts that the loads of one
+/// stretch are enough.
 template <class T, int kParts, class Parts>
 struct WideParts {
-    static constexpr bool kMany = kParts > kPartsAhead;
+    static constexpr bool kMany = 2 * kParts > kPartsAhead;
 
     const Parts& parts;
     int i;
