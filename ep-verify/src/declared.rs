@@ -26,7 +26,7 @@ use crate::Findings;
 use crate::oracle::Differences;
 use awaited::Awaited;
 use place::Place;
-pub use timed::{Crossing, Timed};
+pub use timed::{MovedBytes, Timed};
 
 /// What no call has written.
 const DIRTY: u8 = 0xa5;

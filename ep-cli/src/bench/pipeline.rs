@@ -7,7 +7,7 @@ use ep_runtime::AnyPipeline;
 use ep_runtime::host::Programs;
 use ep_runtime::jit::Nvrtc;
 use ep_runtime::tune::wire_time;
-use ep_verify::declared::{Crossing, Declared};
+use ep_verify::declared::{Declared, MovedBytes};
 use ep_verify::selftest::{FloorTimes, Percentiles, Repeats};
 
 use super::request::{Options, Probe};
@@ -164,7 +164,7 @@ struct Line<'a> {
     calls: &'a Calls,
     tokens: Option<i64>,
     sms: u32,
-    traffic: Crossing,
+    traffic: MovedBytes,
     wire: Option<Duration>,
     floor: Option<FloorTimes>,
     compared: u64,

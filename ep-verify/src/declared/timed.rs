@@ -13,7 +13,7 @@ use crate::selftest::{
 
 /// What crosses between ranks in one call.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Crossing {
+pub struct MovedBytes {
     /// Bytes of rows that leave the busiest rank or come to it, whichever is more.
     pub row_bytes: u64,
     /// Bytes of all other fields of the same messages.
@@ -22,7 +22,7 @@ pub struct Crossing {
     pub rows: u64,
 }
 
-impl Crossing {
+impl MovedBytes {
     /// Bytes of whole messages.
     pub fn bytes(&self) -> u64 {
         self.row_bytes + self.field_bytes
@@ -115,7 +115,7 @@ impl Declared<'_> {
     }
 
     /// What crosses between ranks in the first of the calls.
-    pub fn traffic(&self) -> Crossing {
+    pub fn traffic(&self) -> MovedBytes {
         let ranks = self.ranks();
         let (mut out, mut into) = (vec![(0, 0); ranks], vec![(0, 0); ranks]);
         for (from, to, messages, [row, fields]) in self.moved() {
@@ -129,7 +129,7 @@ impl Declared<'_> {
         let busiest = out.into_iter().chain(into).max_by_key(|(rows, others)| rows + others);
         let (row_bytes, field_bytes) = busiest.unwrap_or_default();
         let rows = self.rows_to().iter().map(|to| to.iter().sum::<usize>() as u64).max();
-        Crossing { row_bytes, field_bytes, rows: rows.unwrap_or(0) }
+        MovedBytes { row_bytes, field_bytes, rows: rows.unwrap_or(0) }
     }
 
     /// The least time of the same messages, one kernel that knows all places: see [`FloorTimes`]. None where nothing
