@@ -93,7 +93,7 @@ fn filters(ir: &mut Pipeline) {
             && *domain != Domain::Once
             && let Some(condition) = filter.take()
         {
-            let body = std::mem::replace(body, Vec::new());
+            let body = std::mem::take(body);
             let once = Action::For {
                 binder: CONDITION.to_string(),
                 domain: Domain::Once,

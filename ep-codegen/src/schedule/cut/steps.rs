@@ -14,6 +14,10 @@ use crate::schedule::term::{Term, arithmetic};
 use crate::schedule::value::{Numbers, counted_loop};
 use crate::schedule::{Lowered, RoleLowering};
 
+/// What is done for a peer, under its number.
+type PerPeer<'a, 'f> =
+    dyn FnMut(&mut RoleLowering<'a>, &Scope, Term, &mut Vec<Step>) -> Lowered<()> + 'f;
+
 /// What stands in the order of a role that is cut.
 enum Item<'p> {
     /// Counts the rows of the runs of a loop.
@@ -309,7 +313,7 @@ impl<'a> RoleLowering<'a> {
         scope: &Scope,
         channel: &Channel,
         out: &mut Vec<Step>,
-        each: &mut dyn FnMut(&mut Self, &Scope, Term, &mut Vec<Step>) -> Lowered<()>,
+        each: &mut PerPeer<'a, '_>,
     ) -> Lowered<()> {
         let to = self.number(self.peers_of(&channel.per)?);
         let numbers = Numbers { from: Term::int(0), to, others: channel.per == PeerSet::Others };
