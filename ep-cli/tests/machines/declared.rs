@@ -267,7 +267,7 @@ fn files_are_told_of_with_line_and_column() {
         output y: f32[ranks, width];
         {function}
         message Row {{ row x: f32[width] }}
-        channel there: slots<Row> over nvlink from Talk to Talk per all {{ slot: [source] }};
+        channel there: slots<Row> over nvlink from Talk to Talk per all {{ slot: [source, number: 2] }};
         role Talk on all blocks {{
             {body}
         }}
@@ -279,8 +279,8 @@ fn other() {{}}
     };
     let half = "cuda fn half(v: f32) -> f32 from \"half.cuh\";";
     let body = "for peer in ranks { push there[peer] { x: half(x) }; }
-            await there;
-            for r in ranks { store y[r] = there[r].x; }";
+            close there;
+            for message in there { store y[message.source] = message.x; }";
     let path = file("own.rs", &declaration(half, body)).display().to_string();
     let (code, text) = said(&[], &format!("list --declarations {path}")).expect("no compiler");
     assert!(code == 0 && text.contains("own  emitted   one-warp"), "{text}");
