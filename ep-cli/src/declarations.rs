@@ -41,7 +41,7 @@ pub(crate) fn load(
     Ok([loaded, others].concat())
 }
 
-/// What the blocks of a file are compiled to.
+/// Compiles the blocks of a file.
 fn read(file: &Path, err: &mut dyn Write) -> Result<Vec<CompiledPipeline>, Failure> {
     let name = file.display().to_string();
     let source = fs::read_to_string(file)

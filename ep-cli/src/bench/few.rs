@@ -1,6 +1,6 @@
 //! `epforge bench --low-latency`: calls of few tokens, whose rows are cast on the way and packed by expert.
 
-use ep_runtime::buffer::Payload;
+use ep_runtime::buffer::{BufferOptions, CallOptions, Payload};
 use ep_runtime::pipelines::low_latency_dispatch::Payload as Moved;
 use ep_verify::selftest::{LowLatency, LowLatencyCase, Mode, Operation, Percentiles, Way};
 
@@ -15,6 +15,30 @@ const LEAST_SMS: u32 = 64;
 
 const TITLES: &str = "\
 op               payload     way        mode  tokens SMs        us       p95       p99";
+
+/// Low-latency calls of a shape with so many tokens.
+pub(super) fn low_latency_case(
+    options: &BufferOptions,
+    tokens: usize,
+    payload: Payload,
+    way: Way,
+    call: CallOptions,
+) -> LowLatencyCase {
+    LowLatencyCase {
+        tokens,
+        hidden: options.hidden,
+        topk: options.topk,
+        experts: options.experts,
+        payload: match payload {
+            Payload::Bf16 => Moved::Bf16,
+            Payload::Fp8 => Moved::Fp8,
+            Payload::Fp8Packed => Moved::Fp8Packed,
+        },
+        way,
+        call,
+        pairs: 0,
+    }
+}
 
 impl Bench<'_> {
     /// Low-latency calls with rows of one kind. A combine moves the same rows whatever came, so that it is timed
@@ -36,20 +60,7 @@ impl Bench<'_> {
         self.talk.begin(measurements, format!("low latency, {}: kernels", payload.name()));
         for sms in sweep {
             let options = self.request.buffer(payload, batch);
-            let case = LowLatencyCase {
-                tokens,
-                hidden: options.hidden,
-                topk: options.topk,
-                experts: options.experts,
-                payload: match payload {
-                    Payload::Bf16 => Moved::Bf16,
-                    Payload::Fp8 => Moved::Fp8,
-                    Payload::Fp8Packed => Moved::Fp8Packed,
-                },
-                way,
-                call: sms.dispatch,
-                pairs: 0,
-            };
+            let case = low_latency_case(&options, tokens, payload, way, sms.dispatch);
             let calls = LowLatency::new(self.group(), case.clone()).map_err(failed)?;
             for operation in &operations {
                 for mode in self.request.modes.clone() {

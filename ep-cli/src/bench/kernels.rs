@@ -1,9 +1,9 @@
-//! Whose kernels are timed.
+//! Which kernels are timed.
 
 use clap::ValueEnum;
 use ep_codegen::render;
 use ep_codegen::schedule::{RoleRule, RuleSet};
-use ep_runtime::buffer::{BuiltIn, Emit, StandardPipeline};
+use ep_runtime::buffer::{BuiltIn, BuiltInPlain, Emit, StandardPipeline};
 use ep_runtime::error::CallError;
 use ep_runtime::plan::{Config, plan};
 use ep_runtime::{EmitError, Emitted};
@@ -24,22 +24,23 @@ impl Kernels {
     pub(crate) fn source(self) -> &'static dyn Emit {
         match self {
             Kernels::Chosen => &BuiltIn,
-            Kernels::Composed => &Rendered(RuleSet::Without(RoleRule::Roles)),
-            Kernels::Plain => &Rendered(RuleSet::None),
+            Kernels::Composed => &Composed,
+            Kernels::Plain => &BuiltInPlain,
         }
     }
 }
 
-/// The standard pipelines, rendered with some rules.
-struct Rendered(RuleSet);
+/// The standard pipelines with every role composed of its statements, of which no text is kept.
+struct Composed;
 
-impl Emit for Rendered {
+impl Emit for Composed {
     fn emit(&self, pipeline: StandardPipeline, config: &Config) -> Result<Emitted, CallError> {
-        let config = Config { rules: self.0, ..config.clone() };
+        let rules = RuleSet::Without(RoleRule::Roles);
+        let config = Config { rules, ..config.clone() };
         let entry = BuiltIn::entry(pipeline);
         let ir = entry.ir();
         let plan = plan(&ir, &config).map_err(EmitError::Plan)?;
-        let body = render::body_with(&ir.select(&config.choice), self.0);
+        let body = render::body_with(&ir.select(&config.choice), rules);
         let body = body.map_err(|_| EmitError::NoText(entry.name))?;
         Ok(Emitted { cuda: plan.cuda(&body), plan })
     }

@@ -7,11 +7,9 @@ use ep_runtime::buffer::{BuiltIn, Payload, StandardPipeline};
 use ep_runtime::error::CallError;
 use ep_runtime::group::Group;
 use ep_runtime::net::{CardTraffic, Opened, ResidentNetwork, ResidentOptions};
-use ep_runtime::pipelines::low_latency_dispatch::Payload as Moved;
-use ep_verify::selftest::{
-    Crossing, LowLatency, LowLatencyCase, Mode, Operation, Puts, Selftest, Way,
-};
+use ep_verify::selftest::{Crossing, LowLatency, Mode, Operation, Puts, Selftest, Way};
 
+use super::few::low_latency_case;
 use super::request::{Batch, Request, Sms};
 use super::talk::Talk;
 use super::{check, micros};
@@ -32,19 +30,19 @@ const RUN: usize = 16;
 const TITLES: &str = "\
 op               payload     mode  tokens SMs        us    link MB  GB/s  share  entries/row  bells/row  floor us  ratio";
 
-/// What is done before and after a call, while none is in flight.
+/// Runs before and after a call, while no call is in flight.
 type Look<'a> = &'a mut dyn FnMut() -> Result<(), CallError>;
 
 /// A run of the command on a group of several nodes.
 pub(super) struct Between<'a> {
     pub(super) request: Request,
     pub(super) ranks: Ranks,
-    /// What the cards carry, and what they are; none in the emulator.
+    /// The cards and their settings. The emulator has none.
     pub(super) cards: Option<(Arc<Opened>, ResidentOptions)>,
     pub(super) talk: Talk<'a>,
 }
 
-/// What a call sends over the cards.
+/// The traffic of one call over the cards.
 #[derive(Debug, Clone, Copy)]
 struct Sent {
     /// That of all cards, and the bytes of the busiest.
@@ -175,20 +173,7 @@ impl Between<'_> {
         operations: &[Operation],
     ) -> Result<(), Failure> {
         let options = self.request.buffer(payload, batch);
-        let case = LowLatencyCase {
-            tokens: options.tokens,
-            hidden: options.hidden,
-            topk: options.topk,
-            experts: options.experts,
-            payload: match payload {
-                Payload::Bf16 => Moved::Bf16,
-                Payload::Fp8 => Moved::Fp8,
-                Payload::Fp8Packed => Moved::Fp8Packed,
-            },
-            way,
-            call: sms.dispatch,
-            pairs: 0,
-        };
+        let case = low_latency_case(&options, options.tokens, payload, way, sms.dispatch);
         let calls = LowLatency::new(self.group(), case).map_err(failed)?;
         let sms = sms.dispatch.sms.unwrap_or(SMS);
         for operation in operations {
@@ -221,7 +206,7 @@ impl Between<'_> {
         Ok(())
     }
 
-    /// What the cards carry between the two looks of `call`.
+    /// The traffic of the cards between the two times that `call` looks at them.
     fn sent(
         &self,
         call: &mut dyn FnMut(Look<'_>) -> Result<Crossing, CallError>,

@@ -66,7 +66,7 @@ pub(crate) struct Options {
     /// sets entries to -1; +repeated:SHARE makes entries repeat another entry of their token
     #[arg(long, value_name = "NAME", value_delimiter = ',', default_values = ["even"], value_parser = RoutingName::parse)]
     routing: Vec<RoutingName>,
-    /// Who carries out roles: the compiler's choice, or none of the library's classes for whole roles
+    /// Which kernels to time: those that the compiler chooses, or roles composed without the library's classes
     #[arg(long, value_enum, default_value_t = Kernels::Chosen)]
     pub(crate) kernels: Kernels,
     /// Capture N calls in a graph, and replay the graph

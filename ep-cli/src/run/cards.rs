@@ -52,7 +52,7 @@ pub(super) fn run(
     talk.end("run", "run ok")
 }
 
-/// What the calls of one kernel leave, and what the cards carried meanwhile.
+/// The results of one kernel's calls, and the traffic of the cards during the calls.
 fn check(
     group: &Group,
     (subject, calls): (&Subject, &Calls),
@@ -68,7 +68,7 @@ fn check(
     let addresses = network.as_ref().map(ResidentNetwork::addresses).unwrap_or_default();
     let sms = sms.unwrap_or(calls.blocks_min());
     let findings = declared.check_over(group, sms, &addresses);
-    // What a card says of an entry says more than the wait that expired.
+    // The card's error about an entry explains more than the expired wait.
     if let Some(failure) = network.as_ref().and_then(ResidentNetwork::failure) {
         return Err(text(&failure));
     }

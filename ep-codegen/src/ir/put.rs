@@ -1,6 +1,29 @@
 //! Putting an expression in place of a name.
 
-use super::{Domain, Expr};
+use super::{Domain, Expr, walk};
+
+/// Whether a part of an expression is a name, or something of what the name stands for.
+pub fn is_made_of(part: &Expr, name: &str) -> bool {
+    matches!(part, Expr::Name { name: own, .. }
+        | Expr::Element { tensor: own, .. }
+        | Expr::Field { of: own, .. } if own == name)
+}
+
+/// Whether a name stands in an expression.
+pub fn mentions(whole: &Expr, name: &str) -> bool {
+    let mut found = false;
+    walk::expr(whole, &mut |part| found |= is_made_of(part, name));
+    found
+}
+
+/// Whether a fold in `whole` gives a name that stands in `value` another meaning.
+pub fn hides(whole: &Expr, value: &Expr) -> bool {
+    let mut found = false;
+    walk::expr(whole, &mut |part| {
+        found |= matches!(part, Expr::Fold { binder, .. } if mentions(value, binder));
+    });
+    found
+}
 
 /// Puts `value` in place of every use of `name` in `whole`. The caller knows that no fold in `whole` has a binder of
 /// that name.

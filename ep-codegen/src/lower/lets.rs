@@ -1,7 +1,7 @@
 //! Names of positions: a `let` that only positions of pushes use stands there as its value, so that a role
 //! with the name and one without it are the same.
 
-use crate::ir::put::put;
+use crate::ir::put::{hides, is_made_of, put};
 use crate::ir::{Action, Expr, Stmt, walk};
 
 /// Longest position that a name is put into, in parts: names of names could double at each step.
@@ -52,11 +52,6 @@ fn is_name(part: &Expr, name: &str) -> bool {
     matches!(part, Expr::Name { name: own, .. } if own == name)
 }
 
-fn is_made_of(part: &Expr, name: &str) -> bool {
-    is_name(part, name)
-        || matches!(part, Expr::Element { tensor: own, .. } | Expr::Field { of: own, .. } if own == name)
-}
-
 /// Whether a position may hold the value in place of the name: it does not grow too long, and no fold in
 /// it gives one of the value's own names another meaning.
 fn can_hold(position: &Expr, name: &str, value: Option<&Expr>) -> bool {
@@ -66,14 +61,9 @@ fn can_hold(position: &Expr, name: &str, value: Option<&Expr>) -> bool {
         walk::expr(whole, &mut |_| parts += 1);
         parts
     };
-    let (mut uses, mut hides) = (0, false);
-    walk::expr(position, &mut |part| {
-        uses += usize::from(is_name(part, name));
-        if let Expr::Fold { binder, .. } = part {
-            walk::expr(value, &mut |inner| hides |= is_made_of(inner, binder));
-        }
-    });
-    !hides && parts(position) + uses * parts(value) <= PARTS_MAX
+    let mut uses = 0;
+    walk::expr(position, &mut |part| uses += usize::from(is_name(part, name)));
+    !hides(position, value) && parts(position) + uses * parts(value) <= PARTS_MAX
 }
 
 fn replace(body: &mut Vec<Stmt>, name: &str, value: &Expr) {

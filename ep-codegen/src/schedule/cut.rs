@@ -15,7 +15,8 @@ use crate::ir::{
     Action, BinaryOp, Channel, Domain, Expr, NameKind, Pipeline, Place, Role, Share, Stmt, Tensor,
     TensorKind, walk,
 };
-pub(super) use runs::{PEER, first_rows};
+use runs::PEER;
+pub(super) use runs::first_rows;
 
 /// Runs into which each loop over rows of a direct channel is cut.
 pub(crate) const RUNS: i64 = 192;
@@ -79,18 +80,14 @@ pub(super) fn shares_units(ir: &Pipeline, role: &Role, rules: RuleSet) -> bool {
         }
         _ => false,
     };
-    let mut touched = role.body.iter().map(|stmt| Touched::of(ir, &role.body, stmt));
-    let mut before = Touched::default();
-    let apart = touched.all(|one| {
-        let fits = !before.before(&one);
-        before.add(&one);
-        fits
-    });
     let opens = ends(ir, role).any(|it| {
         let kind = it.kind.traits();
         kind.opens_out || kind.opens_in || kind.offers
     });
-    rules.has(RoleRule::Cut) && !opens && apart && role.body.iter().all(is_shared)
+    rules.has(RoleRule::Cut)
+        && !opens
+        && cut.are_apart(&role.body)
+        && role.body.iter().all(is_shared)
 }
 
 /// A role that is cut.
@@ -136,19 +133,24 @@ impl<'p> Cut<'p> {
                 let free = |stmt: &Stmt| {
                     matches!(self.deal(stmt), Deal::Every | Deal::Turns | Deal::Parts)
                 };
-                let touched: Vec<Touched> =
-                    body.iter().map(|one| Touched::of(self.ir, &self.role.body, one)).collect();
-                let apart = touched
-                    .iter()
-                    .enumerate()
-                    .all(|(at, one)| touched[..at].iter().all(|before| !before.before(one)));
-                if apart && body.iter().all(free) { Deal::Every } else { Deal::One }
+                if self.are_apart(body) && body.iter().all(free) { Deal::Every } else { Deal::One }
             }
             Action::For { .. } if self.order(stmt).is_none() => Deal::Turns,
             Action::Receive { .. } if self.order(stmt).is_none() => Deal::Messages,
             Action::Gather { .. } if self.order(stmt).is_none() => Deal::Parts,
             _ => Deal::One,
         }
+    }
+
+    /// Whether no statement of a block needs an earlier one.
+    fn are_apart(self, body: &[Stmt]) -> bool {
+        let mut before = Touched::default();
+        body.iter().all(|stmt| {
+            let touched = Touched::of(self.ir, &self.role.body, stmt);
+            let fits = !before.before(&touched);
+            before.add(&touched);
+            fits
+        })
     }
 
     /// Why one warp takes the turns of a loop in order; `None`: several warps take them in any order.

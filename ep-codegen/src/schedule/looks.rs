@@ -2,6 +2,7 @@
 
 use super::extents::range_of;
 use super::library::ep;
+use super::limit::broken;
 use super::scope::{LookedAt, Scope};
 use super::step::Step;
 use super::symbol::RANKS;
@@ -85,20 +86,36 @@ impl RoleLowering<'_> {
 
     /// An object that knows the ranks to which the entries of a row lead.
     fn ranks_of_row(&mut self, scope: &Scope, row: &Expr, out: &mut Vec<Step>) -> Lowered<String> {
-        let Expr::Element { tensor, indices } = row else { return Ok(String::new()) };
-        let declared = self.tensor(tensor)?;
-        let at = self.indices(scope, indices, out)?;
-        let first = self.place(declared, 0, None, at, Some(Term::int(0)))?.address();
-        let width = self.row_width(scope, row)?.converted(&Elem::I32);
-        let width = match &width.node {
-            Node::Name(_) | Node::Constant(_) | Node::Int(_) => width,
-            _ => self.named("width", width, out),
-        };
-        let loaded = Term::call(ep::row_of.of(width), vec![first], Elem::I64);
+        let Expr::Element { tensor, .. } = row else { return Ok(String::new()) };
+        let loaded = self.row_of(scope, row, None, out)?;
         let args = vec![loaded, self.expert_begin()?];
         let value = Term::call(ep::ranks_of.of(RANKS), args, Elem::I32);
         let object = self.names.fresh(&format!("{tensor}_ranks"));
         out.push(Step::Made { name: object.clone(), value });
         Ok(object)
+    }
+
+    /// Loads a row of numbers; none where `present` does not hold.
+    pub(super) fn row_of(
+        &mut self,
+        scope: &Scope,
+        row: &Expr,
+        present: Option<&Term>,
+        out: &mut Vec<Step>,
+    ) -> Lowered<Term> {
+        let Expr::Element { tensor, indices } = row else {
+            return Err(broken("a row of numbers is one of a tensor"));
+        };
+        let declared = self.tensor(tensor)?;
+        let last = declared.dims.last().ok_or(broken("a tensor without extents"))?;
+        let width = self.scalar(&Scope::default(), last, out)?.converted(&Elem::I32);
+        let width = match &width.node {
+            Node::Name(_) | Node::Constant(_) => width,
+            _ => self.named("width", width, out),
+        };
+        let at = self.indices(scope, indices, out)?;
+        let first = self.place(declared, 0, None, at, Some(Term::int(0)))?.address();
+        let args = std::iter::once(first).chain(present.cloned()).collect();
+        Ok(Term::call(ep::row_of.of(width), args, Elem::I32))
     }
 }

@@ -1,14 +1,13 @@
 //! What a role's share deals out: one warp carries each unit, from its first statement to its last.
 
 use super::channels::End;
-use super::cut::{PEER, first_rows, loops_in_runs, shares_units};
+use super::cut::{first_rows, loops_in_runs, shares_units};
 use super::loops::is_indexed_by;
 use super::one_warp::has_one_warp;
 use super::scope::{Meaning, Scope};
+use super::statements::where_there;
 use super::step::{Loop, Step, Takers};
-use super::symbol::Constant;
 use super::term::{Term, arithmetic};
-use super::value::{Numbers, counted_loop};
 use super::{Lowered, RoleLowering};
 use crate::ir::params::{ParamKind, params};
 use crate::ir::slots::{shared_axis, shared_sources};
@@ -161,20 +160,13 @@ impl RoleLowering<'_> {
                 continue;
             };
             let object = self.object_of(&channel.name, end);
-            let to = self.number(self.peers_of(&channel.per)?);
-            let numbers =
-                Numbers { from: Term::int(0), to, others: channel.per == PeerSet::Others };
-            let name = self.names.fresh("peer");
-            let peer = self.index_in(&name, &numbers);
-            let mut steps = Vec::new();
-            if numbers.others {
-                steps.push(Step::SkipUnless(peer.clone().test(BinaryOp::Ne, self.me())));
-            }
-            let inner = scope.of_lane().with(PEER, Meaning::Value(peer.clone()));
-            let first = self.scalar(&inner, &first, &mut steps)?.converted(&Elem::I32);
-            let begin = Term::method(&object, "begin", vec![peer, first], Elem::I32);
-            steps.push(Step::Do(begin));
-            out.push(counted_loop(name, numbers, Takers::Lanes, steps));
+            let each = (channel, Takers::Lanes);
+            self.for_peers(scope, each, out, &mut |this, scope, peer, steps| {
+                let first = this.scalar(scope, &first, steps)?.converted(&Elem::I32);
+                let begin = Term::method(&object, "begin", vec![peer, first], Elem::I32);
+                steps.push(Step::Do(begin));
+                Ok(())
+            })?;
             self.in_runs.push(channel.name.clone());
         }
         Ok(())
@@ -187,15 +179,14 @@ impl RoleLowering<'_> {
                 continue;
             }
             let object = self.object_of(&channel.name, End::Out);
-            let name = self.names.fresh("stripe");
-            let mut args = vec![Term::index(&name)];
-            let mut steps = Vec::new();
-            args.extend(self.peers_at(scope, channel, end, &mut steps)?);
-            steps.push(Step::Do(Term::method(&object, "open", args, Elem::I32)));
-            steps.push(Step::Do(Term::method(&object, "close", Vec::new(), Elem::I32)));
-            let to = Term::constant(Constant::of_channel(channel).at("kStripes"));
-            let (elem, from, turns) = (Elem::I32, Term::int(1), Takers::Serial);
-            out.push(Step::Loop(Loop { binder: name, elem, from, to, turns, body: steps }));
+            let rest = (channel, 1, Takers::Serial);
+            self.over_stripes(scope, rest, out, &mut |this, scope, stripe, steps| {
+                let mut args = vec![stripe];
+                args.extend(this.peers_at(scope, channel, end, steps)?);
+                steps.push(Step::Do(Term::method(&object, "open", args, Elem::I32)));
+                steps.push(Step::Do(Term::method(&object, "close", Vec::new(), Elem::I32)));
+                Ok(())
+            })?;
         }
         Ok(())
     }
@@ -317,8 +308,8 @@ impl RoleLowering<'_> {
             Some(share) => self.share_of_unit(&inner, share, &mut body)?,
             None => self.carry(&inner, &mut body)?,
         }
-        let turns = [Takers::Warps, Takers::Spread][usize::from(shared)];
-        let turns = if by_block { Takers::WarpsOfBlock } else { turns };
+        let spread = if shared { Takers::Spread } else { Takers::Warps };
+        let turns = if by_block { Takers::WarpsOfBlock } else { spread };
         let elem = all.elem.clone();
         let units =
             Step::Loop(Loop { binder: pair, elem, from: Term::int(0), to: all, turns, body });
@@ -397,9 +388,7 @@ impl RoleLowering<'_> {
                     let mut inner = inner.clone();
                     body.iter().for_each(|stmt| this.dealt_stmt(&mut inner, stmt, out));
                 });
-                if let Some(condition) = presence {
-                    steps = vec![Step::If { condition, body: steps }];
-                }
+                steps = where_there(presence, steps);
                 carried
             }
             Action::For { binder, position: None, domain, body, .. }

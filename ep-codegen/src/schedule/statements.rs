@@ -45,16 +45,8 @@ impl<'a> RoleLowering<'a> {
         if let Err(why) = self.statement(scope, stmt, &mut steps) {
             self.refuse(&stmt.at, why);
         }
-        match presence {
-            Some(condition) => {
-                out.push(Step::Says(stmt.at.clone()));
-                out.push(Step::If { condition, body: steps });
-            }
-            None => {
-                out.push(Step::Says(stmt.at.clone()));
-                out.extend(steps);
-            }
-        }
+        out.push(Step::Says(stmt.at.clone()));
+        out.extend(where_there(presence, steps));
     }
 
     /// That everything is there which `stmt` itself needs: optional tensors, and the part that it takes.
@@ -256,6 +248,14 @@ impl<'a> RoleLowering<'a> {
     /// What one lane has written the others may read.
     fn after_write(&self, scope: &Scope, tensor: &str, out: &mut Vec<Step>) {
         self.before_write(scope, tensor, out);
+    }
+}
+
+/// Steps, of which nothing is done unless what they need is there.
+pub(super) fn where_there(presence: Option<Term>, steps: Vec<Step>) -> Vec<Step> {
+    match presence {
+        Some(condition) => vec![Step::If { condition, body: steps }],
+        None => steps,
     }
 }
 

@@ -239,7 +239,7 @@ __device__ __forceinline__ void for_stretches(const Parts& parts, const T* const
 }
 
 /// Calls `body(i, parts)` for all stretches of a row from `from` up to `to`, eight values a lane from `i` on; the row has
-/// `count`. About eight loads of a lane are under way at once; warp.
+/// `count`. Up to `kPartsAhead` loads of a lane are under way at once; warp.
 template <class T, int kParts, class Parts, class Body>
 __device__ __forceinline__ void for_wide_parts(const Parts& parts, int from, int to, int count, Body body) {
     using Stretch = WideParts<T, kParts, Parts>;

@@ -1,4 +1,4 @@
-//! What the command line asks for of one pipeline by itself.
+//! Reads the command line of `bench NAME`.
 
 use ep_verify::selftest::Repeats;
 
@@ -12,7 +12,7 @@ use crate::problem::{MAX_TOKENS, Problem};
 const USUAL_SMS: u32 = 24;
 
 impl Options {
-    /// What to time of a pipeline by itself, on a machine with `found` GPUs: one problem for each number of tokens.
+    /// The GPUs and the problems to time one pipeline on a machine with `found` GPUs: one problem per number of tokens.
     pub(crate) fn problems(
         &self,
         found: usize,

@@ -1,14 +1,14 @@
 //! Direct channels: rows that their sender stores where the receiver wants them.
 
-use super::super::cut::loops_in_runs;
 use super::End;
 use crate::ir::rows::{is_own_row, row_in_place};
 use crate::ir::{Action, Channel, Domain, Elem, Expr, FieldValue, Message, NameKind, Stmt, walk};
+use crate::schedule::cut::loops_in_runs;
 use crate::schedule::library::ep;
 use crate::schedule::limit::{Limit, broken};
-use crate::schedule::scope::{Arrived, Meaning, Scope};
+use crate::schedule::scope::{Arrived, Scope};
 use crate::schedule::statements::bind_position;
-use crate::schedule::step::{Loop, Step, Takers};
+use crate::schedule::step::{Step, Takers};
 use crate::schedule::symbol::Constant;
 use crate::schedule::term::Term;
 use crate::schedule::value::{Numbers, STRIPE, counted_loop};
@@ -191,14 +191,10 @@ impl<'a> RoleLowering<'a> {
         if !in_runs || scope.find("stripe").is_some() {
             return self.receive_direct(scope, stmt, &channel.name, source, out);
         }
-        let name = self.names.fresh("stripe");
-        let inner = scope.with("stripe", Meaning::Value(Term::index(&name)));
-        let mut steps = Vec::new();
-        self.receive_direct(&inner, stmt, &channel.name, source, &mut steps)?;
-        let to = Term::constant(Constant::of_channel(channel).at("kStripes"));
-        let (elem, from, turns) = (Elem::I32, Term::int(0), Takers::Serial);
-        out.push(Step::Loop(Loop { binder: name, elem, from, to, turns, body: steps }));
-        Ok(())
+        let all = (channel, 0, Takers::Serial);
+        self.over_stripes(scope, all, out, &mut |this, inner, _, out| {
+            this.receive_direct(inner, stmt, &channel.name, source.clone(), out)
+        })
     }
 
     /// Whether one lane can take a message.

@@ -1,13 +1,13 @@
 //! How many rows a run of turns pushes to a peer, as an expression of the declaration.
 
 use super::{Cut, pushes_to, written};
-use crate::ir::put::put;
+use crate::ir::put::{hides, put};
 use crate::ir::{
     Action, BinaryOp, Channel, Domain, Elem, Expr, Fold, NameKind, PeerSet, Stmt, walk,
 };
 
 /// The peer for which a run counts, as no declaration can name it.
-pub(in crate::schedule) const PEER: &str = "peer of the run";
+pub(super) const PEER: &str = "peer of the run";
 /// The first turn of a run, and the first one behind it.
 pub(super) const BEGIN: &str = "begin of the run";
 pub(super) const END: &str = "end of the run";
@@ -190,25 +190,12 @@ fn sum(binder: &str, domain: Domain, body: Expr) -> Expr {
 /// Puts the values of names in their place, the last one first; `None`: a fold gives a part of one another meaning.
 fn settle(whole: &mut Expr, lets: &[(&String, Expr)]) -> Option<()> {
     for (name, value) in lets.iter().rev() {
-        if is_hidden(whole, value) {
+        if hides(whole, value) {
             return None;
         }
         put(whole, name, value);
     }
     Some(())
-}
-
-/// Whether a fold in `whole` has a binder that `value` mentions.
-fn is_hidden(whole: &Expr, value: &Expr) -> bool {
-    let mut found = false;
-    walk::expr(whole, &mut |part| {
-        if let Expr::Fold { binder, .. } = part {
-            walk::expr(value, &mut |inner| {
-                found |= matches!(inner, Expr::Name { name, .. } if name == binder);
-            });
-        }
-    });
-    found
 }
 
 /// `rows` where a condition holds, if there is one.

@@ -2,20 +2,22 @@
 
 use super::runs::{BEGIN, END};
 use super::{Cut, Deal, PEER, RUNS, Touched, first_rows, loops_in_runs, pushes_to};
-use crate::ir::{Action, BinaryOp, Channel, Domain, Elem, Expr, PeerSet, Stmt, walk};
+use crate::ir::put::mentions;
+use crate::ir::{Action, BinaryOp, Channel, Domain, Elem, Expr, PeerSet, Stmt};
 use crate::schedule::channels::End;
 use crate::schedule::library::ep;
 use crate::schedule::limit::broken;
 use crate::schedule::role::first_warp;
 use crate::schedule::scope::{Meaning, Scope};
+use crate::schedule::statements::where_there;
 use crate::schedule::step::{Loop, Step, Takers};
 use crate::schedule::symbol::{Constant, Symbol};
 use crate::schedule::term::{Term, arithmetic};
 use crate::schedule::value::{Numbers, counted_loop};
 use crate::schedule::{Lowered, RoleLowering};
 
-/// What is done for a peer, under its number.
-type PerPeer<'a, 'f> =
+/// What is done for a peer or a stripe, under its number.
+type ForEach<'a, 'f> =
     dyn FnMut(&mut RoleLowering<'a>, &Scope, Term, &mut Vec<Step>) -> Lowered<()> + 'f;
 
 /// What stands in the order of a role that is cut.
@@ -26,33 +28,16 @@ enum Item<'p> {
     Says(&'p Stmt),
 }
 
-/// Whether a name stands in an expression.
-fn mentions(whole: &Expr, name: &str) -> bool {
-    let mut found = false;
-    walk::expr(whole, &mut |part| {
-        found |= matches!(part, Expr::Name { name: own, .. } if own == name);
-    });
-    found
-}
-
-/// The channels to which one warp sends, while their ends are open.
-#[derive(Default)]
-struct ByOne<'p> {
-    open: Vec<&'p Channel>,
-}
-
 impl<'a> RoleLowering<'a> {
     /// All statements of a role that is cut.
     pub(in crate::schedule) fn cut_team(&mut self, out: &mut Vec<Step>) -> Lowered<()> {
         let cut = Cut { ir: self.ir, role: self.role };
         self.closers = Some(Term::method("team", "count", Vec::new(), Elem::I32));
         let mut scope = Scope::default();
-        let (mut since, mut by_one) = (Touched::default(), ByOne::default());
-        let last =
-            |channel: &Channel| cut.role.body.iter().rposition(|stmt| pushes_to(stmt, channel));
-        let alone: Vec<&Channel> = self.sent_by_one(cut).collect();
-        for channel in alone.iter().filter(|channel| last(channel).is_none()) {
-            self.opened_by_one(channel, &mut ByOne::default(), out)?;
+        let mut since = Touched::default();
+        let alone: Vec<(&Channel, Option<[&Stmt; 2]>)> = self.sent_by_one(cut);
+        for (channel, _) in alone.iter().filter(|(_, pushes)| pushes.is_none()) {
+            self.opened_by_one(channel, out)?;
             self.closed_by_one(channel, out);
         }
         for (item, touched) in self.items(cut) {
@@ -61,34 +46,41 @@ impl<'a> RoleLowering<'a> {
                 since = Touched::default();
             }
             since.add(&touched);
-            match item {
-                Item::Counts(stmt) => self.counts(cut, &scope, stmt, out)?,
-                Item::Says(stmt) => {
-                    let own = alone.iter().filter(|channel| pushes_to(stmt, channel));
-                    for channel in own {
-                        self.opened_by_one(channel, &mut by_one, out)?;
-                    }
-                    self.dealt_out(cut, &mut scope, stmt, out);
-                    for channel in &alone {
-                        let is_last =
-                            last(channel).is_some_and(|at| std::ptr::eq(&cut.role.body[at], stmt));
-                        if is_last {
-                            self.closed_by_one(channel, out);
-                        }
-                    }
+            let stmt = match item {
+                Item::Counts(stmt) => {
+                    self.counts(cut, &scope, stmt, out)?;
+                    continue;
                 }
+                Item::Says(stmt) => stmt,
+            };
+            let is_end = |pushes: &Option<[&Stmt; 2]>, end: usize| {
+                pushes.is_some_and(|pushes| std::ptr::eq(pushes[end], stmt))
+            };
+            for (channel, _) in alone.iter().filter(|(_, pushes)| is_end(pushes, 0)) {
+                self.opened_by_one(channel, out)?;
+            }
+            self.dealt_out(cut, &mut scope, stmt, out);
+            for (channel, _) in alone.iter().filter(|(_, pushes)| is_end(pushes, 1)) {
+                self.closed_by_one(channel, out);
             }
         }
         Ok(())
     }
 
-    /// The direct channels whose rows one warp of the role sends.
-    fn sent_by_one<'p>(&self, cut: Cut<'p>) -> impl Iterator<Item = &'p Channel> + use<'p> {
-        let is_own = move |channel: &&Channel| {
-            channel.kind.traits().opens_out && channel.from.contains(&cut.role.name)
+    /// The direct channels whose rows one warp of the role sends, with the first and the last statement that pushes to
+    /// each, if any does.
+    fn sent_by_one<'p>(&self, cut: Cut<'p>) -> Vec<(&'p Channel, Option<[&'p Stmt; 2]>)> {
+        let is_own = |channel: &&Channel| {
+            channel.kind.traits().opens_out
+                && channel.from.contains(&cut.role.name)
+                && cut.loops_of(channel).is_none()
         };
-        let own = cut.ir.channels.iter().filter(is_own);
-        own.filter(move |channel| cut.loops_of(channel).is_none())
+        let with_pushes = |channel: &'p Channel| {
+            let mut pushes = cut.role.body.iter().filter(|stmt| pushes_to(stmt, channel));
+            let first = pushes.next();
+            (channel, first.map(|first| [first, pushes.next_back().unwrap_or(first)]))
+        };
+        cut.ir.channels.iter().filter(is_own).map(with_pushes).collect()
     }
 
     /// The statements in order, with what each touches. Rows are counted as soon as that can be told.
@@ -139,10 +131,7 @@ impl<'a> RoleLowering<'a> {
                 if let Err(why) = self.messages(scope, stmt, &mut steps) {
                     self.refuse(&stmt.at, why);
                 }
-                match presence {
-                    Some(condition) => out.push(Step::If { condition, body: steps }),
-                    None => out.extend(steps),
-                }
+                out.extend(where_there(presence, steps));
             }
             Deal::Runs => {
                 out.push(Step::Says(stmt.at.clone()));
@@ -239,10 +228,7 @@ impl<'a> RoleLowering<'a> {
             let inner = self.part_of(&scope, stmt, share.clone(), &mut ahead, &mut steps)?;
             self.turns_between(&inner, stmt, &mut steps)?;
             ahead.extend(steps);
-            match presence {
-                Some(condition) => out.push(Step::If { condition, body: ahead }),
-                None => out.extend(ahead),
-            }
+            out.extend(where_there(presence, ahead));
         }
         Ok(())
     }
@@ -290,11 +276,12 @@ impl<'a> RoleLowering<'a> {
         out: &mut Vec<Step>,
     ) -> Lowered<()> {
         let (mut runs, inner, mut steps) = self.over_runs(scope, stmt, out)?;
-        for (channel, number) in Self::loops_that_push(cut, stmt) {
+        for (channel, number) in &Self::loops_that_push(cut, stmt) {
             let rows = cut.count(stmt, channel).ok_or(broken("rows that cannot be counted"))?;
-            let stripe = Term::small(&runs.binder, 0, RUNS - 1).plus(Term::int(number * RUNS));
+            let stripe = Term::small(&runs.binder, 0, RUNS - 1).plus(Term::int(*number * RUNS));
             let object = self.object_of(&channel.name, End::Out);
-            self.for_peers(&inner, channel, &mut steps, &mut |this, scope, peer, steps| {
+            let each = (*channel, Takers::Serial);
+            self.for_peers(&inner, each, &mut steps, &mut |this, scope, peer, steps| {
                 let rows = this.scalar(scope, &rows, steps)?.converted(&Elem::I32);
                 let args = vec![peer, stripe.clone(), rows];
                 steps.push(Step::Do(Term::method(&object, "count", args, Elem::I32)));
@@ -308,12 +295,12 @@ impl<'a> RoleLowering<'a> {
     }
 
     /// A loop over the peers of a channel, each known as [`PEER`].
-    fn for_peers(
+    pub(in crate::schedule) fn for_peers(
         &mut self,
         scope: &Scope,
-        channel: &Channel,
+        (channel, turns): (&Channel, Takers),
         out: &mut Vec<Step>,
-        each: &mut PerPeer<'a, '_>,
+        each: &mut ForEach<'a, '_>,
     ) -> Lowered<()> {
         let to = self.number(self.peers_of(&channel.per)?);
         let numbers = Numbers { from: Term::int(0), to, others: channel.per == PeerSet::Others };
@@ -323,9 +310,10 @@ impl<'a> RoleLowering<'a> {
         if numbers.others {
             steps.push(Step::SkipUnless(peer.clone().test(BinaryOp::Ne, self.me())));
         }
-        let inner = scope.with(PEER, Meaning::Value(peer.clone()));
+        let mut inner = scope.with(PEER, Meaning::Value(peer.clone()));
+        inner.by_lane |= turns == Takers::Lanes;
         each(self, &inner, peer, &mut steps)?;
-        out.push(counted_loop(name, numbers, Takers::Serial, steps));
+        out.push(counted_loop(name, numbers, turns, steps));
         Ok(())
     }
 
@@ -342,13 +330,14 @@ impl<'a> RoleLowering<'a> {
         let mut closes = Vec::new();
         for (channel, number) in &channels {
             let object = self.object_of(&channel.name, End::Out);
-            let stripe = Term::small(&runs.binder, 0, RUNS - 1).plus(Term::int(number * RUNS));
+            let stripe = Term::small(&runs.binder, 0, RUNS - 1).plus(Term::int(*number * RUNS));
             let mut args = vec![stripe];
             args.extend(self.peers_at(&inner, channel, End::Out, &mut steps)?);
             steps.push(Step::Do(Term::method(&object, "open", args, Elem::I32)));
             let first =
                 first_rows(std::slice::from_ref(stmt), channel).ok_or(broken("no position"))?;
-            self.for_peers(&inner, channel, &mut steps, &mut |this, scope, peer, steps| {
+            let each = (*channel, Takers::Serial);
+            self.for_peers(&inner, each, &mut steps, &mut |this, scope, peer, steps| {
                 let first = this.scalar(scope, &first, steps)?.converted(&Elem::I32);
                 let begin = Term::method(&object, "begin_run", vec![peer, first], Elem::I32);
                 steps.push(Step::Do(begin));
@@ -371,17 +360,8 @@ impl<'a> RoleLowering<'a> {
         matches!(&stmt.action, Action::For { domain: Domain::Peers { set: PeerSet::Others }, .. })
     }
 
-    /// Opens the end of a channel to which one warp sends, once.
-    fn opened_by_one(
-        &mut self,
-        channel: &Channel,
-        known: &mut ByOne<'a>,
-        out: &mut Vec<Step>,
-    ) -> Lowered<()> {
-        if known.open.iter().any(|own| own.name == channel.name) {
-            return Ok(());
-        }
-        known.open.extend(self.ir.channels.iter().find(|own| own.name == channel.name));
+    /// Opens the end of a channel to which one warp sends.
+    fn opened_by_one(&mut self, channel: &Channel, out: &mut Vec<Step>) -> Lowered<()> {
         let mut steps = Vec::new();
         let mut args = vec![Term::int(0)];
         args.extend(self.peers_at(&Scope::default(), channel, End::Out, &mut steps)?);
@@ -407,47 +387,67 @@ impl<'a> RoleLowering<'a> {
         if !declared.kind.traits().lands {
             return self.receive_slots(scope, stmt, (declared, peer.as_ref(), true), out);
         }
-        let stripes = Term::constant(Constant::of_channel(declared).at("kStripes"));
+        let Some(peer) = peer else { return self.messages_of_all(scope, stmt, declared, out) };
+        let source = self.scalar(scope, peer, out)?;
+        self.over_stripes(scope, (declared, 0, Takers::Spread), out, &mut |this, inner, _, out| {
+            this.receive_direct(inner, stmt, channel, source.clone(), out)
+        })
+    }
+
+    /// The messages of all peers of a direct channel, dealt out by peers and stripes.
+    fn messages_of_all(
+        &mut self,
+        scope: &Scope,
+        stmt: &Stmt,
+        channel: &Channel,
+        out: &mut Vec<Step>,
+    ) -> Lowered<()> {
+        let (stripes, most) = self.stripes_of(channel);
+        let unit = self.names.fresh("unit");
         let name = self.names.fresh("stripe");
-        let most = RUNS * loops_in_runs(self.ir, declared, self.rules).max(1) as i64;
-        match peer {
-            Some(peer) => {
-                let source = self.scalar(scope, peer, out)?;
-                let stripe = Term::small(&name, 0, most - 1);
-                let inner = scope.with("stripe", Meaning::Value(stripe));
-                let mut steps = Vec::new();
-                self.receive_direct(&inner, stmt, channel, source, &mut steps)?;
-                let (elem, from, turns) = (Elem::I32, Term::int(0), Takers::Spread);
-                out.push(Step::Loop(Loop {
-                    binder: name,
-                    elem,
-                    from,
-                    to: stripes,
-                    turns,
-                    body: steps,
-                }));
-            }
-            None => {
-                let unit = self.names.fresh("unit");
-                let peers = self.number(self.peers_of(&declared.per)?);
-                let high = peers.range.map_or(i64::from(i32::MAX), |(_, high)| high);
-                let all = Term { range: Some((0, most * high)), ..stripes.times(peers.clone()) };
-                let own = Term::index(&unit);
-                let mut steps = Vec::new();
-                let of = |op| arithmetic(op, own.clone(), peers.clone()).converted(&Elem::I32);
-                let source = self.named("source", of(BinaryOp::Rem), &mut steps);
-                let source = Term { range: Some((0, high - 1)), ..source };
-                if declared.per == PeerSet::Others {
-                    steps.push(Step::SkipUnless(source.clone().test(BinaryOp::Ne, self.me())));
-                }
-                steps.push(Step::Let { name: name.clone(), value: of(BinaryOp::Div) });
-                let inner = scope.with("stripe", Meaning::Value(Term::small(&name, 0, most - 1)));
-                self.receive_direct(&inner, stmt, channel, source, &mut steps)?;
-                let (elem, from, turns) = (Elem::I32, Term::int(0), Takers::Spread);
-                let to = all.converted(&Elem::I32);
-                out.push(Step::Loop(Loop { binder: unit, elem, from, to, turns, body: steps }));
-            }
+        let peers = self.number(self.peers_of(&channel.per)?);
+        let high = peers.range.map_or(i64::from(i32::MAX), |(_, high)| high);
+        let all = Term { range: Some((0, most * high)), ..stripes.times(peers.clone()) };
+        let own = Term::index(&unit);
+        let mut steps = Vec::new();
+        let of = |op| arithmetic(op, own.clone(), peers.clone()).converted(&Elem::I32);
+        let source = self.named("source", of(BinaryOp::Rem), &mut steps);
+        let source = Term { range: Some((0, high - 1)), ..source };
+        if channel.per == PeerSet::Others {
+            steps.push(Step::SkipUnless(source.clone().test(BinaryOp::Ne, self.me())));
         }
+        steps.push(Step::Let { name: name.clone(), value: of(BinaryOp::Div) });
+        let inner = scope.with("stripe", Meaning::Value(Term::small(&name, 0, most - 1)));
+        self.receive_direct(&inner, stmt, &channel.name, source, &mut steps)?;
+        let (elem, from, turns) = (Elem::I32, Term::int(0), Takers::Spread);
+        let to = all.converted(&Elem::I32);
+        out.push(Step::Loop(Loop { binder: unit, elem, from, to, turns, body: steps }));
+        Ok(())
+    }
+
+    /// How many stripes a direct channel has whose sender cuts loops into runs, and the most that there are.
+    fn stripes_of(&self, channel: &Channel) -> (Term, i64) {
+        let loops = loops_in_runs(self.ir, channel, self.rules).max(1);
+        let stripes = Term::constant(Constant::of_channel(channel).at("kStripes"));
+        (stripes, RUNS * loops as i64)
+    }
+
+    /// A loop over these stripes from the one with this number on, taken as `turns` says.
+    pub(in crate::schedule) fn over_stripes(
+        &mut self,
+        scope: &Scope,
+        (channel, first, turns): (&Channel, i64, Takers),
+        out: &mut Vec<Step>,
+        each: &mut ForEach<'a, '_>,
+    ) -> Lowered<()> {
+        let (to, most) = self.stripes_of(channel);
+        let name = self.names.fresh("stripe");
+        let stripe = Term::small(&name, first, most - 1);
+        let inner = scope.with("stripe", Meaning::Value(stripe.clone()));
+        let mut steps = Vec::new();
+        each(self, &inner, stripe, &mut steps)?;
+        let (elem, from) = (Elem::I32, Term::int(first));
+        out.push(Step::Loop(Loop { binder: name, elem, from, to, turns, body: steps }));
         Ok(())
     }
 }

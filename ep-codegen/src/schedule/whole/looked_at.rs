@@ -1,14 +1,13 @@
 //! The rows of numbers that a loop looks at: each is loaded once, and what it says is kept.
 
 use super::{Whole, call, name};
-use crate::ir::{Action, Domain, Elem, Expr, Stmt, walk};
+use crate::ir::{Action, Domain, Expr, Stmt, walk};
 use crate::schedule::Lowered;
 use crate::schedule::library::ep;
-use crate::schedule::limit::broken;
 use crate::schedule::scope::{LookedAt, Scope};
 use crate::schedule::step::Step;
 use crate::schedule::symbol::RANKS;
-use crate::schedule::term::{Node, Term};
+use crate::schedule::term::Term;
 
 impl Whole<'_, '_> {
     /// The rows that `body` looks at, the ranks that they say for `routed`, and the ids for `listed`. Where
@@ -41,7 +40,7 @@ impl Whole<'_, '_> {
         for row in rows {
             let Expr::Element { tensor, .. } = row else { continue };
             if scope.looked_at("", row).is_none() {
-                let value = self.row_of(&scope, row, present, out)?;
+                let value = self.role.row_of(&scope, row, present, out)?;
                 let object = self.role.names.fresh(&format!("{tensor}_row"));
                 out.push(Step::Made { name: object.clone(), value });
                 scope.looks.push(LookedAt { helper: String::new(), row: row.clone(), object });
@@ -62,28 +61,5 @@ impl Whole<'_, '_> {
             scope.looks.push(LookedAt { helper: helper.to_string(), row: row.clone(), object });
         }
         Ok(scope)
-    }
-
-    /// Loads a row of numbers.
-    pub(super) fn row_of(
-        &mut self,
-        scope: &Scope,
-        row: &Expr,
-        present: Option<&Term>,
-        out: &mut Vec<Step>,
-    ) -> Lowered<Term> {
-        let Expr::Element { tensor, indices } = row else {
-            return Err(broken("a row of numbers is one of a tensor"));
-        };
-        let last =
-            self.role.tensor(tensor)?.dims.last().ok_or(broken("a tensor without extents"))?;
-        let width = self.role.scalar(&Scope::default(), last, out)?.converted(&Elem::I32);
-        let width = match &width.node {
-            Node::Name(_) | Node::Constant(_) => width,
-            _ => self.role.named("width", width, out),
-        };
-        let mut args = vec![self.row(scope, (tensor, 0), indices, out)?];
-        args.extend(present.cloned());
-        Ok(call(ep::row_of.of(width), args))
     }
 }

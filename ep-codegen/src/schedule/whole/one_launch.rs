@@ -354,7 +354,7 @@ impl Whole<'_, '_> {
             let name = Expr::Name { name: token.into(), kind: NameKind::Binder };
             let own = Scope::default().with(token, Meaning::Value(params[0].clone()));
             let row = Expr::Element { tensor: one.routes.to_string(), indices: vec![name] };
-            this.row_of(&own, &row, Some(&params[1]), steps).map(Some)
+            this.role.row_of(&own, &row, Some(&params[1]), steps).map(Some)
         })
     }
 
