@@ -1,10 +1,10 @@
 // node-combine
 // hidden=4096 local_ranks=8 nodes=4 nvl_chunk=8 nvl_depth=32 ranks=32 rdma_chunk=16 rdma_depth=128 stages=3 stripes=12 topk=8
-// sm_120a: 384 threads and 93184 bytes of shared memory a block, at least 2 blocks
+// sm_120a: 384 threads and 99328 bytes of shared memory a block, at least 2 blocks
 //
 // Roles:
 //   NvlSend: a warp for each of local_ranks x stripes = 96 (8 warps on even blocks); composed: ep::Mover, ep::RingsOut
-//   Forward: a warp for each of nodes x stripes = 48 (8 warps on odd blocks); composed: ep::RingsIn, ep::RingsOut, ep::Parts
+//   Forward: a warp for each of nodes x stripes = 48 (8 warps on odd blocks); composed: ep::PartStages, ep::RingsIn, ep::RingsOut, ep::Parts
 //   RdmaReceive: 4 warps on even blocks; composed: ep::RingsIn, ep::Parts
 //
 // Window, the same on every rank:
@@ -28,6 +28,7 @@
 #include <ep/compute.cuh>
 #include <ep/mover.cuh>
 #include <ep/net_rings.cuh>
+#include <ep/part_stages.cuh>
 #include <ep/parts.cuh>
 #include <ep/rings.cuh>
 #include <ep/wide.cuh>
@@ -43,7 +44,7 @@ struct Cfg {
     static constexpr int kTopk = 8;
     static constexpr int kStripes = 12;
     static constexpr int kThreads = 384;
-    static constexpr int kSharedBytes = 93184;
+    static constexpr int kSharedBytes = 99328;
 
     struct Part {
         static constexpr int kRowBytes = 8192;
@@ -108,6 +109,9 @@ struct Cfg {
         static constexpr int kRole = 1;
         static constexpr int kFirstWarp = 0;
         static constexpr int kWarps = 8;
+        static constexpr bool kTma = true;
+        static constexpr int kStages = 12;
+        static constexpr int kPieceBytes = 1024;
     };
 
     struct RdmaReceive {
@@ -154,7 +158,10 @@ struct Args {
 };
 
 struct Smem {
-    ep::MoverSmem<Cfg::NvlSend> nvl_send[Cfg::NvlSend::kWarps];
+    union {
+        ep::MoverSmem<Cfg::NvlSend> nvl_send[Cfg::NvlSend::kWarps];
+        ep::PartSmem<Cfg::Forward> forward[Cfg::Forward::kWarps];
+    };
 };
 static_assert(sizeof(Smem) == Cfg::kSharedBytes, "the plan counts the same bytes");
 
@@ -207,7 +214,8 @@ __device__ __forceinline__ void nvl_send(const Args& args, Smem& smem, ep::Team&
 }
 
 /// role Forward on odd blocks, warps shared by node
-__device__ __forceinline__ void forward(const Args& args, ep::Team& team) {
+__device__ __forceinline__ void forward(const Args& args, Smem& smem, ep::Team& team) {
+    ep::PartStages<Cfg::Forward, Cfg::kLocalRanks> stages(smem.forward[team.warp], team);
     ep::RingsIn<Cfg::Inner, ep::WindowRings<Cfg::Inner, ep::Kept::kPeersOfPart>> inner(team);
     ep::RingsOut<Cfg::Rail, ep::NetRings<Cfg::Rail>> rail(team, args.net);
     for (int stripe = team.block; stripe < Cfg::kStripes && !team.stopped; stripe += team.blocks) {
@@ -238,11 +246,11 @@ __device__ __forceinline__ void forward(const Args& args, ep::Team& team) {
                     // W4: takes credit of rail, from RdmaReceive +56
                     if (rail.reserve(node)) {
                         char* slot = rail.slot(node);
-                        ep::for_wide_parts<ep::bf16, Cfg::kLocalRanks>(parts, 0, Cfg::kHidden,
-                            Cfg::kHidden,
+                        ep::for_staged_parts<ep::bf16, Cfg::kLocalRanks>(stages, parts, 0,
+                            Cfg::kHidden, Cfg::kHidden,
                             [&](int i,
-                                const ep::WideParts<ep::bf16, Cfg::kLocalRanks,
-                                    decltype(parts)>& of_parts) {
+                                const ep::StagedParts<ep::bf16, Cfg::Forward,
+                                    Cfg::kLocalRanks>& of_parts) {
                                         ep::Wide<float> sum(0.0f);
                                         of_parts.each([&](int, const ep::Wide<ep::bf16>& row_2) {
                                             sum += ep::to_float(row_2);
@@ -351,7 +359,7 @@ node_combine(const __grid_constant__ Args args) {
     if (block % 2 == 1 && ep::is_between(warp, Cfg::Forward::kFirstWarp, Cfg::Forward::kWarps)) {
         ep::Team team(args.group, call, Cfg::Forward::kRole, block / 2, blocks / 2,
             warp - Cfg::Forward::kFirstWarp, Cfg::Forward::kWarps);
-        forward(args, team);
+        forward(args, smem, team);
     }
     if (block % 2 == 0
         && ep::is_between(warp, Cfg::RdmaReceive::kFirstWarp, Cfg::RdmaReceive::kWarps)) {

@@ -175,10 +175,13 @@ pub fn draft(ir: &Pipeline, role: &Role, rules: RuleSet) -> (RoleSteps, Vec<Refu
     {
         lowering.refuse(&role.at, broken(why));
     }
-    let steps = match rules.has(RoleRule::Wide) {
-        true => rules::ahead::rewrite(steps),
-        false => steps,
-    };
+    let mut steps = steps;
+    if rules.has(RoleRule::Wide) {
+        steps = rules::ahead::rewrite(steps);
+    }
+    if rules.has(RoleRule::Staged) && uses.staged.is_none() {
+        (steps, uses.parts) = rules::staged_parts::rewrite(&mut lowering, steps);
+    }
     #[cfg(any(test, feature = "sabotage"))]
     let steps = sabotage::spoiled(steps);
     let warps = match uses.claims > 0 || uses.slices {

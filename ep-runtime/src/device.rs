@@ -36,6 +36,7 @@ pub const HEADERS: &[(&str, &str)] = headers![
     "net_slots",
     "one_launch",
     "packed",
+    "part_stages",
     "parts",
     "places",
     "presence",

@@ -24,6 +24,8 @@ pub struct RoleUse {
     pub mover: bool,
     /// It adds up rows of several peers.
     pub gather: bool,
+    /// It reads the rows of parts through shared memory.
+    pub parts: bool,
     /// Its warps complete positions of rings out of order.
     pub sequence: bool,
     /// Every block knows where all tokens go.
@@ -33,9 +35,14 @@ pub struct RoleUse {
 }
 
 impl RoleUse {
+    /// Whether rows pass through shared memory of its own.
+    pub fn has_stages(&self) -> bool {
+        self.mover || self.gather || self.parts
+    }
+
     /// Whether it has memory of its own in the block.
     pub fn has_memory(&self) -> bool {
-        self.mover || self.gather || self.sequence
+        self.has_stages() || self.sequence
     }
 }
 
@@ -45,6 +52,7 @@ pub fn role_use(ir: &Pipeline, ways: &Ways, role: &Role) -> RoleUse {
     // A role that is composed statement by statement keeps in registers all that no rule stages.
     if ways.is_composed(&role.name) {
         found.mover = ways.staged(&role.name).is_some();
+        found.parts = ways.parts(&role.name).is_some();
         return found;
     }
     let one = OneLaunch::of(ir);

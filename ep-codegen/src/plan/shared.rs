@@ -48,6 +48,14 @@ impl Cut {
         let bytes = align(align(stage, 16) + sums, 8) + items + self.stages * 8;
         (align(bytes, 128), 128)
     }
+
+    /// `sizeof(ep::PartSmem<Role>)` and its alignment.
+    pub(super) fn parts(&self) -> (i64, i64) {
+        if !self.tma {
+            return (16, 16);
+        }
+        (align(self.stages * (self.piece_bytes + 8), 128), 128)
+    }
 }
 
 pub(super) fn ceil(value: i64, unit: i64) -> i64 {

@@ -133,6 +133,7 @@ impl Renderer<'_> {
         let kind = match role_use(self.ir, &self.ways, role) {
             RoleUse { mover: true, .. } => self.library(ep::MoverSmem),
             RoleUse { gather: true, .. } => self.library(ep::GatherSmem),
+            RoleUse { parts: true, .. } => self.library(ep::PartSmem),
             _ => return Ok(None),
         };
         let cfg = self.role_cfg(self.leader_of(role).unwrap_or(role));

@@ -57,6 +57,7 @@ pub mod ep {
             count_routes, of_block, once_offer, OnceIn, OnceMessage, OnceOut, RouteCounts, RouteSmem,
         }
         packed { copy_field, listed_before, PackedIn, PackedOut }
+        part_stages { for_staged_parts, PartSmem, PartStages, StagedParts }
         parts { Parts }
         places {
             copy_beside, for_fanout, PlaceCounters, places_of, require_room, row_at,

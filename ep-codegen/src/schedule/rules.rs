@@ -17,6 +17,7 @@ mod packed;
 mod sending;
 mod spread;
 mod staged;
+pub(super) mod staged_parts;
 mod sums;
 mod taking;
 mod team;
@@ -37,6 +38,7 @@ pub(crate) use team::{is_prefix, takes_warps};
 pub(crate) use way_back::{Sent, SumOfRows, WayBack, back_channel};
 
 use super::step::{Loop, Step};
+use super::symbol::Constant;
 use super::{RoleLowering, RoleRule, RuleSet};
 
 use crate::ir::counting::{Counting, counted};
@@ -48,6 +50,8 @@ use crate::ir::{BinaryOp, Channel, Expr, Message, Pipeline, Role, Source, Stmt, 
 pub struct Uses {
     /// What its mover carries, if it has one.
     pub staged: Option<Staged>,
+    /// How many parts a row has at most, if it reads them through shared memory.
+    pub parts: Option<Constant>,
     /// In how many loops its warps claim units.
     pub claims: usize,
     /// How many times all of its warps meet.

@@ -2,6 +2,7 @@
 
 use super::Recipe;
 use super::rules::{Staged, Uses};
+use super::symbol::Constant;
 use crate::ir::Pipeline;
 
 /// A way to make roles faster. None changes what they leave.
@@ -91,6 +92,11 @@ impl Ways {
     /// What the mover of a composed role carries, if it has one.
     pub fn staged(&self, role: &str) -> Option<&Staged> {
         self.uses(role)?.staged.as_ref()
+    }
+
+    /// How many parts the rows have at most that a composed role reads through shared memory, if it reads any.
+    pub fn parts(&self, role: &str) -> Option<&Constant> {
+        self.uses(role)?.parts.as_ref()
     }
 
     /// The words by which the warps of a composed role find each other: one for each loop whose units they claim,

@@ -52,6 +52,11 @@ public:
     /// Whether `peer` has a part.
     __device__ __forceinline__ bool has(int peer) const { return entry_of(peer) >= 0; }
 
+    /// The row of the part that this lane keeps in a group; null: there is none.
+    __device__ __forceinline__ const char* own_row(int g) const {
+        return entries_[g] >= 0 ? source_.row(g, entries_[g]) : nullptr;
+    }
+
     /// The row of a peer's part; null: it has none.
     __device__ __forceinline__ const char* row(int peer) const {
         const char* own = nullptr;

@@ -286,7 +286,7 @@ fn the_greatest_and_the_least_are_folds() {
     // Eight elements a lane, of several parts at once.
     let text = Form::new(ENDS, &[("ranks", 2), ("hidden", 272), ("width", 3)]).text(RuleSet::All);
     assert!(
-        text.contains("ep::for_wide_parts<ep::bf16") && text.contains("ep::greater("),
+        text.contains("ep::for_staged_parts<ep::bf16") && text.contains("ep::greater("),
         "{text}"
     );
 }

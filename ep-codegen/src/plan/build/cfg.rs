@@ -227,14 +227,16 @@ impl Planner<'_> {
             members.push(int("kCountWords", self.count_words()));
             members.extend(self.one_launch_flags());
         }
-        if used.mover || used.gather {
+        if used.has_stages() {
             let cut = self.cut(role);
             let tma = i64::from(cut.tma);
             members.push(CfgMember { name: "kTma".into(), value: tma, kind: CfgKind::Bool });
             members.push(int("kStages", cut.stages));
             members.push(int("kPieceBytes", cut.piece_bytes));
-            members.push(int("kRowBytes", cut.row_bytes));
-            members.push(int("kMetaBytes", cut.meta_bytes));
+            if !used.parts {
+                members.push(int("kRowBytes", cut.row_bytes));
+                members.push(int("kMetaBytes", cut.meta_bytes));
+            }
             if used.gather {
                 members.push(int("kSources", cut.sources));
             }

@@ -10,8 +10,8 @@ use crate::plan::error::PlanError;
 use crate::plan::numbers::eval;
 use crate::plan::roles::{RoleUse, block_groups, first_warps, role_use};
 use crate::plan::shared::{Cut, SEQUENCE_BYTES};
-use crate::schedule::Staged;
 use crate::schedule::rules::OneLaunch;
+use crate::schedule::{Constant, Staged};
 
 /// Warps of a block, by the hardware.
 const WARPS_MAX: i64 = 32;
@@ -25,6 +25,11 @@ const GATHER_PIECE: i64 = 1024;
 const GATHER_STAGES: i64 = 8;
 /// The fewest stages of a gather: one is added while another one comes.
 const GATHER_STAGES_MIN: i64 = 2;
+/// Bytes of the pieces of a part's row that are tried in turn, each in whole turns of a warp of any element, and the bytes
+/// and stages that a warp has for them.
+const PART_PIECES: [i64; 2] = [2048, 1024];
+const PART_BYTES: i64 = 16384;
+const PART_STAGES_MIN: i64 = 2;
 /// Pieces and stages of a mover, where the declaration tunes no others.
 const MOVER_PIECE: i64 = 3584;
 const MOVER_STAGES: i64 = 3;
@@ -46,7 +51,7 @@ impl Planner<'_> {
             roles.iter().map(|role| given(role).unwrap_or(WARPS_COMPUTE)).collect();
         for group in block_groups(self.ir, &self.ways) {
             for (done, index) in group.iter().enumerate() {
-                let is_open = self.ways.staged(&roles[*index].name).is_none();
+                let is_open = !self.shares_bytes(&roles[*index]);
                 if is_open && roles[*index].warps.is_none() {
                     counts[*index] = self.warps_for(&roles[*index], &group[..done], &counts)?;
                 }
@@ -100,6 +105,7 @@ impl Planner<'_> {
         match role_use(self.ir, &self.ways, role) {
             RoleUse { mover: true, .. } => warps * cut.mover().0,
             RoleUse { gather: true, .. } => warps * cut.gather().0,
+            RoleUse { parts: true, .. } => warps * cut.parts().0,
             _ => 0,
         }
     }
@@ -114,7 +120,7 @@ impl Planner<'_> {
         let counters = self.counters.as_ref().map_or(0, Counters::shared_bytes);
         let uses =
             self.ir.roles.iter().map(|role| (role_use(self.ir, &self.ways, role), self.cut(role)));
-        let rows = uses.filter(|(used, _)| used.mover || used.gather);
+        let rows = uses.filter(|(used, _)| used.has_stages());
         let rows = rows.map(|(_, cut)| if cut.tma { 128 } else { 16 }).max();
         let words = if sequences > 0 { 8 } else { 4 };
         align(sequences + counters + self.route_bytes(), rows.unwrap_or(words))
@@ -155,6 +161,9 @@ impl Planner<'_> {
         let used = role_use(self.ir, &self.ways, role);
         if let Some(staged) = self.ways.staged(&role.name) {
             return self.staged_cut(role, staged);
+        }
+        if let Some(parts) = self.ways.parts(&role.name) {
+            return self.part_cut(role, parts);
         }
         let (row_bytes, meta_bytes) = self.carried(role);
         let tuned = |name, default| self.number(name).unwrap_or(default);
@@ -200,7 +209,34 @@ impl Planner<'_> {
         tried.find(|cut| cut.mover().0 <= have).unwrap_or(cut)
     }
 
-    /// What is left of shared memory for each warp of composed roles that stage rows beside `role`.
+    /// A composed role that reads rows of parts takes as many stages as fit: of large pieces, if a piece of every part
+    /// can come while another one is read.
+    fn part_cut(&self, role: &Role, parts: &Constant) -> Cut {
+        let number = self.numbers.iter().find(|(name, _)| Constant::number(name) == *parts);
+        let parts = number.map_or(1, |(_, parts)| *parts);
+        let have = self.bytes_a_staged_warp(role).min(PART_BYTES + PART_BYTES / 8);
+        let cut = |piece_bytes: i64| {
+            let of = |stages: i64| Cut {
+                tma: self.config.arch.has_tma(),
+                stages,
+                piece_bytes,
+                row_bytes: 0,
+                meta_bytes: 0,
+                sources: parts,
+            };
+            let mut tried = (PART_STAGES_MIN..=PART_BYTES / piece_bytes).rev().map(of);
+            tried.find(|cut| cut.parts().0 <= have).unwrap_or(of(PART_STAGES_MIN))
+        };
+        let [large, small] = PART_PIECES.map(cut);
+        if large.stages >= 2 * parts { large } else { small }
+    }
+
+    /// Whether the warps of a role take what others leave of shared memory.
+    fn shares_bytes(&self, role: &Role) -> bool {
+        self.ways.staged(&role.name).is_some() || self.ways.parts(&role.name).is_some()
+    }
+
+    /// The rest of shared memory, for each warp of the composed roles beside `role` through whose stages rows pass.
     fn bytes_a_staged_warp(&self, role: &Role) -> i64 {
         let groups = block_groups(self.ir, &self.ways);
         let is_own = |index: &usize| self.ir.roles[*index].name == role.name;
@@ -210,9 +246,9 @@ impl Planner<'_> {
         let (mut have, mut warps) = (self.config.arch.shared_bytes_max() - front, 0);
         for other in group.into_iter().flatten().map(|index| &self.ir.roles[*index]) {
             let given = other.warps.as_ref().and_then(|warps| eval(warps, self.numbers));
-            match self.ways.staged(&other.name) {
-                Some(_) => warps += given.unwrap_or(WARPS_COMPUTE),
-                None => have -= self.role_bytes(other, given.unwrap_or(1)),
+            match self.shares_bytes(other) {
+                true => warps += given.unwrap_or(WARPS_COMPUTE),
+                false => have -= self.role_bytes(other, given.unwrap_or(1)),
             }
         }
         have / warps.max(1)

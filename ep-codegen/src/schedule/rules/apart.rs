@@ -14,6 +14,7 @@ use crate::schedule::sabotage::{self, Bug};
 use crate::schedule::step::{Loop, Step, Takers};
 use crate::schedule::symbol::{Constant, Root};
 use crate::schedule::term::{Node, Term, arithmetic};
+use crate::schedule::uniform::is_of_any_lane;
 
 /// Slices of a row at most.
 pub(super) const MOST_SLICES: i64 = 32;
@@ -79,16 +80,8 @@ fn sliced(role: &mut RoleLowering<'_>, tokens: &Loop) -> Option<Vec<Step>> {
     let (Step::If { condition, body }, before) = tokens.body.split_last()? else { return None };
     let (Step::Do(close), rows) = body.split_last()? else { return None };
     let is_method = |term: &Term, name: &str| matches!(&term.node, Node::Call(function, _) if function.is_method(name));
-    let is_row = |step: &Step| match step {
-        Step::Says(_) => true,
-        Step::Loop(row) => row.turns == Takers::WideChunks && row.from.is(0),
-        _ => false,
-    };
-    if !is_method(condition, "open")
-        || !is_method(close, "close")
-        || !rows.iter().all(is_row)
-        || !rows.iter().any(|step| matches!(step, Step::Loop(_)))
-    {
+    let is_row = |step: &Step| matches!(step, Step::Loop(row) if row.turns == Takers::WideChunks && row.from.is(0));
+    if !is_method(condition, "open") || !is_method(close, "close") || !rows.iter().any(is_row) {
         return None;
     }
     let (slices, found) = slices_of(role, &tokens.to);
@@ -96,16 +89,65 @@ fn sliced(role: &mut RoleLowering<'_>, tokens: &Loop) -> Option<Vec<Step>> {
     let slice = role.names.fresh("slice");
     let counted = Loop { to: count, ..tokens.clone() };
     let (binder, mut steps, to) = divided(role, &counted, &slice, &slices)?;
-    let cut = |step: &Step| match step {
-        Step::Loop(row) => Step::Loop(sliced_row(row, &slice, &slices)),
-        step => step.clone(),
-    };
-    let mut body: Vec<Step> = rows.iter().map(cut).collect();
+    let mut body = Vec::new();
+    let mut rest = rows;
+    while let Some((step, behind)) = rest.split_first() {
+        if let Step::Loop(row) = step
+            && is_row(step)
+        {
+            body.push(Step::Loop(sliced_row(row, &slice, &slices)));
+            rest = behind;
+            continue;
+        }
+        let others = rest.iter().take_while(|step| !is_row(step)).count();
+        let (between, behind) = rest.split_at(others);
+        body.extend(of_one_slice(between, behind, &slice)?);
+        rest = behind;
+    }
     body.push(Step::Do(close.clone()));
     steps.extend(before.iter().cloned());
     steps.push(Step::If { condition: condition.clone(), body });
     let dealt = Step::Loop(Loop { binder, to, body: steps, ..tokens.clone() });
     Some(ahead.into_iter().chain([dealt]).collect())
+}
+
+/// Steps that are for a whole token, done by the warp of its first slice: nothing `behind` uses what they name. Names that
+/// are used, every warp makes for itself; `None`: one of them is not the same for all.
+fn of_one_slice(steps: &[Step], behind: &[Step], slice: &str) -> Option<Vec<Step>> {
+    let says = |step: &&Step| matches!(step, Step::Says(_) | Step::Remark(_));
+    let last = steps.iter().rev().take_while(says).count();
+    let (steps, last) = steps.split_at(steps.len() - last);
+    let is_used = |step: &Step| {
+        let (Step::Let { name, .. }
+        | Step::Pointer { name, .. }
+        | Step::Variable { name, .. }
+        | Step::Made { name, .. }
+        | Step::Object { name, .. }) = step
+        else {
+            return false;
+        };
+        behind.iter().any(|later| later.mentions(name))
+    };
+    let is_name = |step: &Step| match step {
+        Step::Let { value, .. } | Step::Pointer { value, .. } => is_only_read(value),
+        step => says(&step),
+    };
+    let own = if steps.iter().all(is_name) {
+        steps.to_vec()
+    } else if steps.iter().any(is_used) {
+        return None;
+    } else {
+        let condition = Term::small(slice, 0, MOST_SLICES).test(BinaryOp::Eq, Term::int(0));
+        vec![Step::If { condition, body: steps.to_vec() }]
+    };
+    Some([&own, last].concat())
+}
+
+/// Whether a term reads elements, or asks the parts of a token where they are.
+fn is_only_read(term: &Term) -> bool {
+    let asks = matches!(&term.node, Node::Call(function, _)
+        if ["first", "has", "row", "meta"].iter().any(|name| function.is_method(name)));
+    (asks && term.inner().into_iter().all(is_of_any_lane)) || is_of_any_lane(term)
 }
 
 /// The most slices of a row.
