@@ -12,8 +12,8 @@ namespace ep {
 /// How many neighbours a lane has.
 constexpr int kWide = 8;
 
-/// A value for each of them.
-template <class T>
+/// A value for each of them: small ones as packed words, which a register holds whole.
+template <class T, bool kPacked = sizeof(T) < 4>
 struct alignas(kWide * sizeof(T) < 16 ? kWide * sizeof(T) : 16) Wide {
     T values[kWide];
 
@@ -25,10 +25,38 @@ struct alignas(kWide * sizeof(T) < 16 ? kWide * sizeof(T) : 16) Wide {
         for (int k = 0; k < kWide; ++k) values[k] = value;
     }
 
+    __device__ __forceinline__ T get(int k) const { return values[k]; }
+    __device__ __forceinline__ void set(int k, T value) { values[k] = value; }
+
     __device__ __forceinline__ Wide& operator+=(const Wide& other) {
 #pragma unroll
         for (int k = 0; k < kWide; ++k) values[k] += other.values[k];
         return *this;
+    }
+};
+
+template <class T>
+struct alignas(kWide * sizeof(T)) Wide<T, true> {
+    static constexpr int kOfWord = 4 / sizeof(T), kBits = 8 * sizeof(T);
+
+    u32 words[kWide / kOfWord];
+
+    Wide() = default;
+
+    __device__ __forceinline__ Wide(T value) {
+#pragma unroll
+        for (int k = 0; k < kWide; ++k) set(k, value);
+    }
+
+    __device__ __forceinline__ T get(int k) const {
+        return T{static_cast<decltype(T::bits)>(words[k / kOfWord] >> k % kOfWord * kBits)};
+    }
+
+    /// In order: a word begins with its first value.
+    __device__ __forceinline__ void set(int k, T value) {
+        const u32 bits = static_cast<u32>(value.bits) << k % kOfWord * kBits;
+        u32& word = words[k / kOfWord];
+        word = k % kOfWord == 0 ? bits : word | bits;
     }
 };
 
@@ -37,7 +65,7 @@ template <class T, class Result>
 __device__ __forceinline__ Wide<T> wide_of(Result result) {
     Wide<T> all;
 #pragma unroll
-    for (int k = 0; k < kWide; ++k) all.values[k] = result(k);
+    for (int k = 0; k < kWide; ++k) all.set(k, result(k));
     return all;
 }
 
@@ -67,11 +95,11 @@ __device__ __forceinline__ Wide<float> operator/(const Wide<float>& a, const Wid
 
 template <class T>
 __device__ __forceinline__ Wide<float> to_float(const Wide<T>& all) {
-    return wide_of<float>([&](int k) { return to_float(all.values[k]); });
+    return wide_of<float>([&](int k) { return to_float(all.get(k)); });
 }
 
 __device__ __forceinline__ Wide<bf16> to_bf16(const Wide<float>& all) {
-    return wide_of<bf16>([&](int k) { return to_bf16(all.values[k]); });
+    return wide_of<bf16>([&](int k) { return to_bf16(all.get(k)); });
 }
 
 __device__ __forceinline__ Wide<e4m3> to_e4m3(const Wide<float>& all) {
@@ -91,7 +119,7 @@ __device__ __forceinline__ Wide<T> get_wide(const void* row, int i, int count) {
     if (i + kWide <= count && is_whole(at)) return *reinterpret_cast<const Wide<T>*>(at);
     Wide<T> all;
 #pragma unroll
-    for (int k = 0; k < kWide; ++k) all.values[k] = i + k < count ? at[k] : T{};
+    for (int k = 0; k < kWide; ++k) all.set(k, i + k < count ? at[k] : T{});
     return all;
 }
 
@@ -105,7 +133,7 @@ __device__ __forceinline__ void set_wide(void* row, int i, int count, const Wide
     }
 #pragma unroll
     for (int k = 0; k < kWide; ++k) {
-        if (i + k < count) at[k] = all.values[k];
+        if (i + k < count) at[k] = all.get(k);
     }
 }
 
