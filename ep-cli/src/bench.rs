@@ -3,7 +3,6 @@
 
 mod chart;
 mod few;
-mod kernels;
 mod nodes;
 mod pipeline;
 mod request;

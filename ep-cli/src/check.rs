@@ -56,11 +56,11 @@ pub(crate) struct Options {
     #[arg(long, value_name = "TEXT", num_args = 0..=1, require_equals = true, default_missing_value = "", conflicts_with_all = ["pipeline", "schedules", "mode", "fault", "every_fault", "fuzz_shapes", "ranks", "nodes", "tokens", "set", "kind"])]
     mutants: Option<String>,
     /// Compare this many random declarations, each from a seed, with their meaning
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MOST_SCHEDULES), conflicts_with_all = ["pipeline", "mutants", "mutate", "schedules", "mode", "fault", "every_fault", "fuzz_shapes", "ranks", "nodes", "tokens", "set", "kind", "plain"])]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MOST_SCHEDULES), conflicts_with_all = ["pipeline", "mutants", "mutate", "schedules", "mode", "fault", "every_fault", "fuzz_shapes", "ranks", "nodes", "tokens", "set", "kind", "kernels"])]
     random: Option<u64>,
     /// Run the courses that test mutations, with this many schedules each: calls of every arm in every kind, rare
     /// shapes, and functions of the device library
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MOST_SCHEDULES), conflicts_with_all = ["pipeline", "mutants", "mutate", "random", "schedules", "mode", "fault", "every_fault", "fuzz_shapes", "ranks", "nodes", "tokens", "set", "kind", "plain", "coverage"])]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MOST_SCHEDULES), conflicts_with_all = ["pipeline", "mutants", "mutate", "random", "schedules", "mode", "fault", "every_fault", "fuzz_shapes", "ranks", "nodes", "tokens", "set", "kind", "kernels", "coverage"])]
     courses: Option<u64>,
     /// Mutate headers of the device library or texts of kernels (`ring.cuh,rows.cuh`), one line (`ring.cuh:88`),
     /// or all of them, and report which mutations are found

@@ -94,11 +94,8 @@ impl Linked<'_> {
         let handles = handles.iter().map(|path| self.handle(ir, path));
         let handles = handles.collect::<Result<Vec<_>, _>>()?;
         self.open.pop();
-        let texts = texts.iter().map(|text| Text {
-            arms: known(&text.arms),
-            body: text.body.clone(),
-            plain: text.plain.clone(),
-        });
+        let texts =
+            texts.iter().map(|text| Text { arms: known(&text.arms), body: text.body.clone() });
         let entry = AnyPipeline::compiled(ir.clone(), texts.collect(), handles);
         self.made[index] = Some(entry);
         Ok(entry)

@@ -13,7 +13,7 @@ use ep_runtime::jit::Arch;
 use ep_runtime::meaning::round::f32_to_bf16;
 use ep_runtime::meaning::{Data, Drawing, Drawn, Function, Undrawn};
 use ep_runtime::plan::{Config, PlanError};
-use ep_runtime::{AnyPipeline, EmitError, Emitted, RuleSet};
+use ep_runtime::{AnyPipeline, EmitError, Emitted};
 use ep_verify::Findings;
 use ep_verify::declared::Declared;
 use ep_verify::oracle::Random;
@@ -291,7 +291,7 @@ impl Subject {
             });
         }
         let drawn = drawing.draw(&self.ir).map_err(undrawn)?;
-        let rules = if problem.plain { RuleSet::None } else { RuleSet::All };
+        let rules = problem.kernels.rules();
         let emitted = self.entry.emit(&Config { rules, arch, ..drawn.config.clone() })?;
         Ok(Calls { emitted, drawn: vec![drawn] })
     }
@@ -307,7 +307,7 @@ impl Subject {
         let functions = self.functions();
         let mut drawing = self.drawing(problem, shape, &known, &functions)?;
         let first = drawing.draw(&self.ir).map_err(undrawn)?;
-        let rules = if problem.plain { RuleSet::None } else { RuleSet::All };
+        let rules = problem.kernels.rules();
         let config = Config { rules, arch, ..first.config };
         let emitted = match self.entry.emit(&config) {
             Ok(emitted) => emitted,
@@ -375,8 +375,8 @@ pub(crate) fn second_opinion(
         let config = options.config_of(*pipeline, ranks, arch, stripes).map_err(failed)?;
         let set = subject.settled(&config);
         let tokens = Some(options.tokens.min(INTERPRETED));
-        let plain = problem.plain;
-        let own = Problem { ranks: Some(ranks as u32), nodes: None, tokens, set, plain };
+        let kernels = problem.kernels;
+        let own = Problem { ranks: Some(ranks as u32), nodes: None, tokens, set, kernels };
         let calls = subject.calls(&own, arch, seed, seed)?;
         let functions = subject.functions();
         let wrong = |wrong| Failure::Failed(format!("{}: {wrong}", pipeline.name()));

@@ -27,7 +27,7 @@ pub(crate) struct Options {
     #[command(flatten)]
     selection: Selection,
     /// Write the CUDA and the plan of every configuration that is kept in `generated/`
-    #[arg(long, requires = "out", conflicts_with_all = ["ranks", "set", "arch", "plain"])]
+    #[arg(long, requires = "out", conflicts_with_all = ["ranks", "set", "arch", "kernels"])]
     all: bool,
     /// The folder to write to
     #[arg(long, value_name = "DIR")]

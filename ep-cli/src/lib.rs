@@ -27,6 +27,7 @@ mod explain;
 mod failure;
 mod files;
 mod json;
+mod kernels;
 mod list;
 mod machine;
 mod moved;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ep_runtime::backend::BackendError;
 use ep_runtime::buffer::{
-    Buffer, BufferOptions, BuiltIn, BuiltInPlain, Emit, MemoryUsage, Payload, StandardPipeline, Via,
+    Buffer, BufferOptions, BuiltIn, Emit, MemoryUsage, Payload, StandardPipeline, Via,
 };
 use ep_runtime::error::CallError;
 use ep_runtime::gpu::{GpuBackend, GpuOptions, compile_with};
@@ -14,6 +14,7 @@ use ep_runtime::{AnyPipeline, Emitted};
 use ep_verify::selftest::Operation;
 
 use crate::failure::Failure;
+use crate::kernels::Kernels;
 use crate::numbers::count;
 use crate::selection::{REFERENCE_SHAPE, assignment, find, refused, twice};
 use crate::suggestion::did_you_mean;
@@ -46,9 +47,10 @@ pub(crate) struct Problem {
     /// A number of the shape, a variant, or a tune
     #[arg(long, value_name = "NAME=VALUE", value_parser = assignment)]
     pub(crate) set: Vec<(String, String)>,
-    /// Emit every role statement by statement; the results are the same, and kernels are slower
-    #[arg(long)]
-    pub(crate) plain: bool,
+    /// Which kernels: those that the compiler chooses, or roles composed of their statements, with the rules that make
+    /// them fast or without. The results are the same
+    #[arg(long, value_enum, default_value_t = Kernels::Chosen)]
+    pub(crate) kernels: Kernels,
 }
 
 /// How far through the standard pipelines a problem goes; each needs those before it.
@@ -179,7 +181,7 @@ impl Problem {
 
     /// Where the kernels come from.
     pub(crate) fn source(&self) -> &'static dyn Emit {
-        if self.plain { &BuiltInPlain } else { &BuiltIn }
+        self.kernels.source()
     }
 
     /// Whether a name is set.
@@ -192,9 +194,9 @@ impl Problem {
         let tokens = self.tokens.map(|tokens| format!(" --tokens {tokens}")).unwrap_or_default();
         let set = self.set.iter().filter(|(name, _)| self.tokens.is_none() || name != MAX_TOKENS);
         let set = set.map(|(name, value)| format!(" --set {name}={value}"));
-        let plain = if self.plain { " --plain" } else { "" };
+        let kernels = self.kernels.words();
         let nodes = self.nodes.map(|nodes| format!(" --nodes {nodes}")).unwrap_or_default();
-        format!("--ranks {}{nodes}{tokens}{}{plain}", self.ranks(), set.collect::<String>())
+        format!("--ranks {}{nodes}{tokens}{}{kernels}", self.ranks(), set.collect::<String>())
     }
 }
 
@@ -424,8 +426,13 @@ mod tests {
 
     fn options(set: &[(&str, &str)]) -> Result<BufferOptions, String> {
         let set = set.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-        let problem =
-            Problem { ranks: None, nodes: None, tokens: Some(9), set: set.collect(), plain: false };
+        let problem = Problem {
+            ranks: None,
+            nodes: None,
+            tokens: Some(9),
+            set: set.collect(),
+            kernels: Kernels::Chosen,
+        };
         problem.options(reference_options()).map_err(|failure| failure.to_string())
     }
 

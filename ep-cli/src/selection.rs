@@ -1,12 +1,13 @@
 //! Which pipeline, in which configuration: the part of the command line that `emit`, `explain` and
 //! the later commands share.
 
+use ep_runtime::AnyPipeline;
 use ep_runtime::ir::{DimKind, Elem, ElemType, Expr, Pipeline, walk};
 use ep_runtime::jit::Arch;
 use ep_runtime::plan::{Config, PlanError};
-use ep_runtime::{AnyPipeline, RuleSet};
 
 use crate::failure::Failure;
+use crate::kernels::Kernels;
 use crate::suggestion::did_you_mean;
 
 /// Default values of shape numbers: the shape of DeepSeek-V3, which most published figures use. If the
@@ -43,9 +44,10 @@ pub(crate) struct Selection {
     /// The GPU architecture
     #[arg(long, default_value = "sm_90a", value_parser = arch)]
     arch: Arch,
-    /// Emit every role statement by statement; the results are the same, and kernels are slower
-    #[arg(long)]
-    plain: bool,
+    /// Which kernels: those that the compiler chooses, or roles composed of their statements, with the rules that make
+    /// them fast or without. The results are the same
+    #[arg(long, value_enum, default_value_t = Kernels::Chosen)]
+    kernels: Kernels,
 }
 
 /// A configuration, and what was not given.
@@ -85,7 +87,7 @@ impl Selection {
         let set = self.set.iter().map(|(name, value)| (name.as_str(), value.as_str()));
         let by_options = by_options.into_iter().map(|(name, _, value)| (name, value));
         let mut selected = select(entry, self.arch, by_options.chain(set))?;
-        selected.config.rules = if self.plain { RuleSet::None } else { RuleSet::All };
+        selected.config.rules = self.kernels.rules();
         Ok(selected)
     }
 }

@@ -213,7 +213,7 @@ fn exit_codes_tell_wrong_use_from_failure() {
         "emit nvl-dispatch --set hidden=2881",
         "emit --all",
         "emit layout --all --out x",
-        "emit --all --out x --plain",
+        "emit --all --out x --kernels plain",
         "emit layout --out x",
         "emit layout --check",
         "cache no-such-action",

@@ -92,15 +92,13 @@ struct Made {
     is_whole: bool,
 }
 
-/// The two texts of one choice of arms.
+/// The text of one choice of arms.
 #[derive(Debug)]
 pub struct CompiledText {
     /// The chosen arm of each axis, in order of the axes.
     pub arms: Vec<String>,
     /// The body, and the constants and headers that it needs from the prologue.
     pub body: Body,
-    /// The body with every role composed statement by statement.
-    pub plain: Body,
 }
 
 impl Made {
@@ -164,11 +162,10 @@ fn texts(ir: &ir::Pipeline) -> Result<(Vec<CompiledText>, Vec<Warning>), RenderE
     let (mut texts, mut slow) = (Vec::new(), Vec::new());
     for choice in ir.choices() {
         let selected = ir.select(&choice);
-        let plain = render::body_with(&selected, RuleSet::None)?;
         let (body, recipe) = render::body_and_recipe(&selected, RuleSet::All)?;
         let more = recipe.warnings().filter(|it| !slow.contains(*it));
         slow.extend(more.cloned().collect::<Vec<_>>());
-        texts.push(CompiledText { arms: choice.arms, body, plain });
+        texts.push(CompiledText { arms: choice.arms, body });
     }
     Ok((texts, slow))
 }
@@ -253,9 +250,9 @@ fn items(file: &File, pipeline: &Pipeline, made: &Made) -> TokenStream {
     let mut handles = Vec::new();
     handle_paths(&pipeline.items, &mut handles);
     let handles = handles.iter().map(|path| quote!(#(#path)::*));
-    let texts = made.texts.iter().map(|CompiledText { arms, body, plain }| {
-        let (body, plain) = (embedded(body), embedded(plain));
-        quote!(::ep_runtime::__private::Text { arms: &[#(#arms),*], body: #body, plain: #plain })
+    let texts = made.texts.iter().map(|CompiledText { arms, body }| {
+        let body = embedded(body);
+        quote!(::ep_runtime::__private::Text { arms: &[#(#arms),*], body: #body })
     });
     let slow = made.slow.iter().map(|it| {
         let (place, sentence) = warned(file, pipeline, it);

@@ -47,7 +47,7 @@ pub use memory::MemoryUsage;
 pub use options::{BufferOptions, BufferTunes, Payload, Via};
 pub use placement::Placement;
 pub use plain::PlainOutput;
-pub use standard::{BuiltIn, BuiltInPlain, Emit, StandardPipeline};
+pub use standard::{BuiltIn, BuiltInBy, Emit, StandardPipeline};
 
 use kernels::Kernels;
 use programs::{Programs, choose};

@@ -1,6 +1,7 @@
 //! From a pipeline and a configuration to the CUDA that NVRTC gets.
 
 use ep_codegen::plan::{Config, Plan, PlanError, plan};
+use ep_codegen::render;
 use ep_codegen::schedule::RuleSet;
 use sha2::{Digest, Sha256};
 
@@ -13,13 +14,15 @@ impl AnyPipeline {
         let plan = plan(&ir, config).map_err(EmitError::Plan)?;
         let chosen = |text: &&Text| text.arms.iter().eq(config.choice.arms.iter());
         let text = self.texts().iter().find(chosen).ok_or(EmitError::NoText(self.name))?;
-        let body = match config.rules {
-            RuleSet::All => &text.body,
-            RuleSet::None => &text.plain,
-            // No text is kept with some of the rules.
-            RuleSet::Only(_) | RuleSet::Without(_) => return Err(EmitError::NoText(self.name)),
+        // The program holds the text with all rules; any other one is made when it is asked for.
+        let cuda = match config.rules {
+            RuleSet::All => plan.cuda(&text.body),
+            rules => {
+                let body = render::body_with(&ir.select(&config.choice), rules);
+                plan.cuda(&body.map_err(|_| EmitError::NoText(self.name))?)
+            }
         };
-        Ok(Emitted { cuda: plan.cuda(body), plan })
+        Ok(Emitted { cuda, plan })
     }
 }
 

@@ -111,6 +111,4 @@ pub struct Text {
     pub arms: &'static [&'static str],
     /// The body, and the constants and headers that it needs from the prologue.
     pub body: Body,
-    /// The body with every role composed statement by statement.
-    pub plain: Body,
 }

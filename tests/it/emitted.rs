@@ -2,6 +2,9 @@
 
 use std::collections::BTreeSet;
 
+use ep_codegen::plan::Body;
+use ep_codegen::render;
+use ep_codegen::schedule::RuleSet;
 use ep_runtime::ir::DimKind;
 use ep_runtime::jit::Arch;
 use ep_runtime::pipelines;
@@ -35,6 +38,16 @@ pub(crate) const SHAPES: [&Shape; 5] = [
 /// The standard pipelines that have CUDA.
 pub(crate) fn emitted_entries() -> Vec<AnyPipeline> {
     pipelines::ALL.into_iter().filter(AnyPipeline::is_emitted).collect()
+}
+
+/// The bodies of all choices of arms, with all rules and with none.
+fn bodies(entry: &AnyPipeline) -> impl Iterator<Item = Body> {
+    let ir = entry.ir();
+    ir.choices().into_iter().flat_map(move |choice| {
+        let selected = ir.select(&choice);
+        [RuleSet::All, RuleSet::None]
+            .map(|rules| render::body_with(&selected, rules).expect("it is emitted"))
+    })
 }
 
 /// `config` with the numbers of `shape`, and the reference for the rest.
@@ -127,7 +140,7 @@ fn every_cfg_name_is_used_and_every_used_one_is_listed() {
 #[test]
 fn every_name_of_the_library_is_declared_by_an_included_header() {
     for entry in emitted_entries() {
-        for body in entry.texts().iter().flat_map(|text| [&text.body, &text.plain]) {
+        for body in bodies(&entry) {
             let mut included = String::new();
             let mut seen: Vec<&str> = Vec::new();
             body.headers.iter().for_each(|header| include(header, &mut seen, &mut included));
@@ -202,7 +215,7 @@ fn words_of_the_user_take_nothing() {
 #[test]
 fn no_function_gives_what_it_takes() {
     for entry in emitted_entries() {
-        for body in entry.texts().iter().flat_map(|text| [&text.body, &text.plain]) {
+        for body in bodies(&entry) {
             for function in body.text.split("[&](").skip(1) {
                 let Some((params, gives)) = function.split_once(") { return ") else { continue };
                 let name = params.split(' ').next_back().unwrap_or_default();

@@ -136,7 +136,7 @@ fn a_role_on_one_warp_is_said_wherever_one_looks() {
     let warning =
         "warning: +6 `for peer in ranks`: this part of `All` runs on one warp of the grid: ";
     assert!(warnings.starts_with(warning), "{warnings}");
-    let (_, warnings) = said("emit exchange --ranks 8 --plain", &entries);
+    let (_, warnings) = said("emit exchange --ranks 8 --kernels plain", &entries);
     assert_eq!(warnings, "", "whoever asks for a plain text knows");
     let (listed, _) = said("list", &entries);
     let words: Vec<&str> = listed.lines().filter_map(|it| it.split_whitespace().nth(2)).collect();
@@ -153,7 +153,7 @@ fn a_changed_copy_is_not_shown_the_times_of_the_standard_pipeline() {
     for (entries, line, is_measured) in [
         (&pipelines::ALL[..], "explain decode-dispatch", true),
         (&pipelines::ALL[..], "explain nvl-combine", true),
-        (&pipelines::ALL[..], "explain decode-dispatch --plain", false),
+        (&pipelines::ALL[..], "explain decode-dispatch --kernels plain", false),
         (&[copy], "explain decode-dispatch", false),
     ] {
         let (told, _) = said(line, entries);

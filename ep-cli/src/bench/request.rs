@@ -11,9 +11,9 @@ use ep_runtime::gpu::Sharing;
 use ep_runtime::net::ResidentOptions;
 use ep_verify::selftest::{Case, Mode, Operation, Repeats, Way};
 
-use super::kernels::Kernels;
 use super::routing::RoutingName;
 use crate::failure::Failure;
+use crate::kernels::Kernels;
 use crate::machine::{GpuRequest, Machine, Perturb, SharingName};
 use crate::numbers::{count, millis, positive};
 use crate::problem::{Problem, checked, fits_here, taken};
@@ -36,7 +36,7 @@ const FEW_TOKENS: usize = 128;
 pub(crate) struct Options {
     /// A pipeline to time by itself, on inputs drawn from its declaration: calls in a loop and in graphs. Without a
     /// name, the calls of a buffer are timed
-    #[arg(conflicts_with_all = ["kernels", "nodes", "low_latency", "routing", "payload", "capacity", "live", "op", "mode", "combine_sms", "remote", "random", "outputs", "kill", "chart", "draw"])]
+    #[arg(conflicts_with_all = ["nodes", "low_latency", "routing", "payload", "capacity", "live", "op", "mode", "combine_sms", "remote", "random", "outputs", "kill", "chart", "draw"])]
     pub(crate) pipeline: Option<String>,
     /// Where calls run; on the host every call is checked and none is timed
     #[arg(long, value_enum, default_value_t = Machine::Gpu)]
@@ -66,7 +66,8 @@ pub(crate) struct Options {
     /// sets entries to -1; +repeated:SHARE makes entries repeat another entry of their token
     #[arg(long, value_name = "NAME", value_delimiter = ',', default_values = ["even"], value_parser = RoutingName::parse)]
     routing: Vec<RoutingName>,
-    /// Which kernels to time: those that the compiler chooses, or roles composed without the library's classes
+    /// Which kernels: those that the compiler chooses, or roles composed of their statements, with the rules that make
+    /// them fast or without. The results are the same
     #[arg(long, value_enum, default_value_t = Kernels::Chosen)]
     pub(crate) kernels: Kernels,
     /// Capture N calls in a graph, and replay the graph
@@ -82,9 +83,6 @@ pub(crate) struct Options {
     /// A number of the shape, a variant, or a tune
     #[arg(long, value_name = "NAME=VALUE", value_parser = assignment)]
     set: Vec<(String, String)>,
-    /// Emit every role of the pipeline statement by statement; the results are the same, and kernels are slower
-    #[arg(long, requires = "pipeline")]
-    plain: bool,
     /// Rows that an output holds; the worst case by default
     #[arg(long, value_name = "ROWS", value_parser = count)]
     capacity: Option<usize>,
@@ -340,8 +338,13 @@ impl Options {
         if let Some(killed) = self.kill.filter(|killed| *killed >= ranks) {
             return Err(Failure::WrongUse(format!("there is no rank {killed} of {ranks}")));
         }
-        let problem =
-            Problem { ranks: Some(ranks as u32), nodes: None, tokens: None, set, plain: false };
+        let problem = Problem {
+            ranks: Some(ranks as u32),
+            nodes: None,
+            tokens: None,
+            set,
+            kernels: Kernels::Chosen,
+        };
         let mut options = crate::problem::reference_options();
         (options.one_launch, options.push_combine) = (None, None);
         options = problem.options(options)?;

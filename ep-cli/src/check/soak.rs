@@ -15,6 +15,7 @@ use super::trial::{LIMIT, Trial, Trouble, Variant, What};
 use super::{Mode, replay, variants};
 use crate::failure::Failure;
 use crate::json::{Object, Value};
+use crate::kernels::Kernels;
 use crate::machine::{GpuRequest, Machine, Ranks, warn};
 use crate::problem::{Problem, no_machine};
 use crate::wire::Net;
@@ -83,8 +84,8 @@ fn on_host(
     let programs = Programs::find().map_err(no_machine)?;
     warn(&programs, err);
     let mut all = Vec::new();
-    for plain in [false, true] {
-        all.extend(variants(&check(options, 0, plain), entries, &programs)?);
+    for kernels in [Kernels::Chosen, Kernels::Plain] {
+        all.extend(variants(&check(options, 0, kernels), entries, &programs)?);
     }
     // Nodes may not share so many ranks evenly.
     all.retain(|variant| match &variant.what {
@@ -124,7 +125,7 @@ struct Ended {
 }
 
 /// What `check` would be asked for with the same seed.
-fn check(options: &Options, seed: u64, plain: bool) -> super::Options {
+fn check(options: &Options, seed: u64, kernels: Kernels) -> super::Options {
     super::Options {
         pipeline: Some("all".to_owned()),
         mutants: None,
@@ -149,7 +150,7 @@ fn check(options: &Options, seed: u64, plain: bool) -> super::Options {
             nodes: None,
             tokens: None,
             set: Vec::new(),
-            plain,
+            kernels,
         },
         net: Net::default(),
     }
@@ -158,7 +159,7 @@ fn check(options: &Options, seed: u64, plain: bool) -> super::Options {
 fn attempt(options: &Options, all: &[Variant], number: u64, programs: &Arc<Programs>) -> Ended {
     let seed = options.seed + number;
     let variant = &all[Random::new(seed << 8 | 5).below(all.len())];
-    let asked = check(options, seed, variant.problem.plain);
+    let asked = check(options, seed, variant.problem.kernels);
     let fault = asked.fault_in(variant, seed);
     let trial = Trial {
         problem: &variant.problem,
@@ -328,7 +329,7 @@ mod tests {
     #[test]
     fn seeds_have_their_shares() {
         let options = Options { hours: INTERVAL, backend: Machine::Host, ranks: 4, seed: 1 };
-        let all: Vec<_> = (1..=24).map(|seed| check(&options, seed, false)).collect();
+        let all: Vec<_> = (1..=24).map(|seed| check(&options, seed, Kernels::Chosen)).collect();
         assert_eq!(all.iter().filter(|it| it.mode == Mode::Hb).count(), 3);
         assert_eq!(all.iter().filter(|it| it.every_fault).count(), 8);
     }

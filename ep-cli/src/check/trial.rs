@@ -19,6 +19,7 @@ use super::fault::{Fault, judge};
 use super::shape;
 use crate::declared::{ROUNDS, Subject, second_opinion};
 use crate::failure::Failure;
+use crate::kernels::Kernels;
 use crate::problem::{Problem, Reach, emit};
 use crate::wire::Net;
 
@@ -169,8 +170,11 @@ impl Trial<'_> {
 
     /// The problem, where shapes are drawn statement by statement in every fourth one.
     fn emitted(&self) -> Problem {
-        let plain = self.problem.plain || self.shape.is_some_and(|shape| shape % 8 >= 6);
-        Problem { plain, ..self.problem.clone() }
+        let kernels = match self.shape.is_some_and(|shape| shape % 8 >= 6) {
+            true => Kernels::Plain,
+            false => self.problem.kernels,
+        };
+        Problem { kernels, ..self.problem.clone() }
     }
 
     /// What texts are emitted for: where shapes are drawn, for every eighth one without TMA.

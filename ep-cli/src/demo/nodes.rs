@@ -8,6 +8,7 @@ use ep_runtime::pipelines::{
 };
 
 use crate::failure::Failure;
+use crate::kernels::Kernels;
 use crate::machine::{Machine, Perturb};
 use crate::nodes::{Between, NodeOptions};
 use crate::problem::Problem;
@@ -55,7 +56,7 @@ pub(super) fn run(options: &Nodes, nodes: usize, talk: &mut Talk<'_>) -> Result<
             nodes: Some(nodes as u32),
             tokens: Some(TOKENS),
             set: settings.iter().map(own).collect(),
-            plain: false,
+            kernels: Kernels::Chosen,
         }
     };
     let cases = CASES.iter().map(|(entry, settings)| (*entry, problem(settings)));

@@ -146,7 +146,6 @@ fn any_pipeline_is_measured_once_it_is_right() {
     for (line, part) in [
         ("bench halfed", "there is no pipeline `halfed`"),
         ("bench halved --payload fp8", "cannot be used with"),
-        ("bench --plain", "required"),
         ("bench halved --backend host --tokens 3/4", "as many tokens on every rank"),
         ("bench halved --backend host --set height=2", "Halved has no `height`"),
     ] {
@@ -179,7 +178,7 @@ fn times_belong_to_the_text_that_was_measured() {
     for (entry, options, is_measured) in [
         (standard, "", true),
         (copy, "", false),
-        (standard, " --plain", false),
+        (standard, " --kernels plain", false),
         (standard, " --set sum_warps=8", false),
     ] {
         let line = format!("explain decode-combine{options}");

@@ -105,14 +105,14 @@ impl BuiltIn {
     }
 }
 
-/// The standard pipelines with every role composed statement by statement. These kernels are slower;
-/// compare others with them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct BuiltInPlain;
+/// The standard pipelines with some of the rules that make roles fast. These kernels are slower; compare others with
+/// them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BuiltInBy(pub RuleSet);
 
-impl Emit for BuiltInPlain {
+impl Emit for BuiltInBy {
     fn emit(&self, pipeline: StandardPipeline, config: &Config) -> Result<Emitted, CallError> {
-        let config = Config { rules: RuleSet::None, ..config.clone() };
+        let config = Config { rules: self.0, ..config.clone() };
         Ok(BuiltIn::entry(pipeline).emit(&config)?)
     }
 }

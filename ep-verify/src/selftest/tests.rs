@@ -6,8 +6,9 @@ use std::sync::atomic::Ordering;
 
 use super::*;
 use crate::unordered::{UnorderedBackend, allocations_of, programs};
+use ep_runtime::RuleSet;
 use ep_runtime::backend::{Backend, Signal, Stream};
-use ep_runtime::buffer::{BuiltIn, BuiltInPlain, Via};
+use ep_runtime::buffer::{BuiltIn, BuiltInBy, Via};
 use ep_runtime::group::GroupOptions;
 use ep_runtime::host::{Build, HostBackend, HostOptions};
 use std::time::Duration;
@@ -80,7 +81,8 @@ fn a_buffer_without_weights_stores_none() {
         let options = BufferOptions::new(8, 64, 2, 4);
         let push_combine = Some(push_combine);
         let options = BufferOptions { via, push_combine, weights: false, ..options };
-        let test = Selftest::new(&group, &BuiltInPlain, case(options, &[8, 8])).unwrap();
+        let test =
+            Selftest::new(&group, &BuiltInBy(RuleSet::None), case(options, &[8, 8])).unwrap();
         test.ranks.iter().for_each(|data| data.poison_sums(POISON).unwrap());
         let found = test.check().unwrap();
         assert!(found.is_good(), "{found}");

@@ -12,8 +12,16 @@ namespace ep {
 /// How many neighbours a lane has.
 constexpr int kWide = 8;
 
-/// A value for each of them: small ones as packed words, which a register holds whole.
-template <class T, bool kPacked = sizeof(T) < 4>
+/// Whether neighbours of a type are kept as packed words, each of which a register holds whole.
+template <class T>
+constexpr bool kPacked = false;
+template <>
+constexpr bool kPacked<bf16> = true;
+template <>
+constexpr bool kPacked<e4m3> = true;
+
+/// A value for each of them.
+template <class T, bool kIsPacked = kPacked<T>>
 struct alignas(kWide * sizeof(T) < 16 ? kWide * sizeof(T) : 16) Wide {
     T values[kWide];
 

@@ -37,7 +37,7 @@ impl Options {
         };
         let problem = |tokens| {
             let (nodes, set) = (None, set.clone());
-            Problem { ranks, nodes, tokens, set, plain: self.plain }
+            Problem { ranks, nodes, tokens, set, kernels: self.kernels }
         };
         let problems = tokens.into_iter().map(|tokens| subject.asked(&problem(tokens)));
         let problems = problems.collect::<Result<Vec<_>, _>>()?;

@@ -26,6 +26,7 @@ use ep_verify::selftest::Selftest;
 use crate::check::fault::{Fault, judge};
 use crate::declared::{Calls, ROUNDS, Subject};
 use crate::failure::Failure;
+use crate::kernels::Kernels;
 use crate::problem::Problem;
 use own::{OWN, Own};
 use standard::Standard;
@@ -34,9 +35,12 @@ use standard::Standard;
 const RANKS: u32 = 4;
 const ROWS: usize = 24;
 
-/// How the kernels of a pipeline are made: a word for it, whether statement by statement, and for what.
-const KINDS: [(&str, bool, Arch); 3] =
-    [("", false, Arch::Sm90a), ("plain ", true, Arch::Sm90a), ("vector ", false, Arch::Sm80)];
+/// How the kernels of a pipeline are made: a word for it, which kernels, and for what.
+const KINDS: [(&str, Kernels, Arch); 3] = [
+    ("", Kernels::Chosen, Arch::Sm90a),
+    ("plain ", Kernels::Plain, Arch::Sm90a),
+    ("vector ", Kernels::Chosen, Arch::Sm80),
+];
 
 /// A problem, and the calls that are made of it.
 pub(in crate::check) struct Course {
@@ -100,7 +104,7 @@ pub(in crate::check) fn courses(programs: &Programs) -> Result<Vec<Course>, Fail
         let axes = entry.ir().axes;
         let most_arms = axes.iter().map(|axis| axis.arms.len()).max().unwrap_or_default();
         for turn in 0..most_arms.max(KINDS.len()) {
-            let (word, plain, arch) = KINDS[turn % KINDS.len()];
+            let (word, kernels, arch) = KINDS[turn % KINDS.len()];
             // Each arm in one of them at least.
             let arm = |axis: &Axis| {
                 let arm = &axis.arms[turn % axis.arms.len()];
@@ -110,7 +114,7 @@ pub(in crate::check) fn courses(programs: &Programs) -> Result<Vec<Course>, Fail
             let arms: String = set.iter().map(|(_, arm)| format!(" {arm}")).collect();
             let name = format!("{word}{}{arms}", entry.name);
             let made = |name, nodes| {
-                Course::declared(entry, (name, set.clone(), nodes), (plain, arch), programs)
+                Course::declared(entry, (name, set.clone(), nodes), (kernels, arch), programs)
             };
             all.push(made(name.clone(), None)?);
             if spans_nodes(entry) {
@@ -120,14 +124,23 @@ pub(in crate::check) fn courses(programs: &Programs) -> Result<Vec<Course>, Fail
         if carriers(&entry.ir()).is_some_and(|all| all.contains(&Transport::Ibgda)) {
             let set = vec![("network".to_owned(), "ibgda".to_owned())];
             let name = format!("{} through cards", entry.name);
-            all.push(Course::declared(entry, (name, set, None), (false, Arch::Sm90a), programs)?);
+            all.push(Course::declared(
+                entry,
+                (name, set, None),
+                (Kernels::Chosen, Arch::Sm90a),
+                programs,
+            )?);
         }
         for own in OWN.iter().filter(|own| own.pipeline == entry.name) {
             all.push(Course::own(entry, own, programs)?);
         }
         let name = format!("{} without a rank", entry.name);
-        let mut course =
-            Course::declared(entry, (name, Vec::new(), None), (false, Arch::Sm90a), programs)?;
+        let mut course = Course::declared(
+            entry,
+            (name, Vec::new(), None),
+            (Kernels::Chosen, Arch::Sm90a),
+            programs,
+        )?;
         if let What::Declared(drawn) = &mut course.what
             && drawn.calls.leave_out(1)
         {
@@ -149,10 +162,10 @@ impl Course {
     fn declared(
         entry: &AnyPipeline,
         (name, set, nodes): (String, Vec<(String, String)>, Option<u32>),
-        (plain, arch): (bool, Arch),
+        (kernels, arch): (Kernels, Arch),
         programs: &Programs,
     ) -> Result<Course, Failure> {
-        let problem = Problem { ranks: Some(RANKS), nodes, tokens: Some(ROWS), set, plain };
+        let problem = Problem { ranks: Some(RANKS), nodes, tokens: Some(ROWS), set, kernels };
         Ok(Course::of_drawn(name, Drawn::new(entry, &problem, arch, programs)?))
     }
 
@@ -160,8 +173,8 @@ impl Course {
     fn own(entry: &AnyPipeline, own: &Own, programs: &Programs) -> Result<Course, Failure> {
         let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
         let set = own.set.iter().copied().flatten().map(owned).collect();
-        let Own { ranks, nodes, rows, rounds, plain, more_blocks, short, far_apart, .. } = *own;
-        let problem = Problem { ranks: Some(ranks), nodes, tokens: Some(rows), set, plain };
+        let Own { ranks, nodes, rows, rounds, kernels, more_blocks, short, far_apart, .. } = *own;
+        let problem = Problem { ranks: Some(ranks), nodes, tokens: Some(rows), set, kernels };
         let mut drawn = Drawn::new(entry, &problem, Arch::Sm90a, programs)?;
         if far_apart {
             drawn.calls.spread_floats();

@@ -1,5 +1,7 @@
 //! Courses with problems of their own: what is drawn at random does not come to.
 
+use crate::kernels::Kernels;
+
 /// Numbers and arms, by their names.
 type Values = &'static [(&'static str, &'static str)];
 
@@ -18,8 +20,8 @@ pub(super) struct Own {
     /// How often each call is made.
     pub(super) rounds: usize,
     pub(super) set: Set,
-    /// Whether it is emitted statement by statement.
-    pub(super) plain: bool,
+    /// How it is emitted.
+    pub(super) kernels: Kernels,
     /// Blocks beyond the fewest that run every role.
     pub(super) more_blocks: u32,
     /// Whether a rank says that its outputs hold less than comes to it.
@@ -37,7 +39,7 @@ const WITHIN_A_NODE: Own = Own {
     rows: 24,
     rounds: 2,
     set: &[],
-    plain: false,
+    kernels: Kernels::Chosen,
     more_blocks: 1,
     short: false,
     far_apart: false,
@@ -47,15 +49,15 @@ const WITHIN_A_NODE: Own = Own {
 const WIDE: Own = Own { name: "wide", more_blocks: 4, ..WITHIN_A_NODE };
 
 /// The same, statement by statement.
-const WIDE_PLAIN: Own = Own { name: "wide plain", plain: true, ..WIDE };
+const WIDE_PLAIN: Own = Own { name: "wide plain", kernels: Kernels::Plain, ..WIDE };
 
 /// With one row more than its outputs hold.
 const SHORT: Own = Own { name: "short of room", short: true, ..WITHIN_A_NODE };
-const SHORT_PLAIN: Own = Own { name: "short of room, plain", plain: true, ..SHORT };
+const SHORT_PLAIN: Own = Own { name: "short of room, plain", kernels: Kernels::Plain, ..SHORT };
 
 /// With sums that depend on their order.
 const ORDERED: Own = Own { name: "in order", far_apart: true, ..WITHIN_A_NODE };
-const ORDERED_PLAIN: Own = Own { name: "in order, plain", plain: true, ..ORDERED };
+const ORDERED_PLAIN: Own = Own { name: "in order, plain", kernels: Kernels::Plain, ..ORDERED };
 
 /// With more rows of each warp than it has lanes.
 const MANY_ROWS: Own =

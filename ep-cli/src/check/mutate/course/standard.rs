@@ -3,9 +3,7 @@
 use std::cell::RefCell;
 
 use ep_runtime::Emitted;
-use ep_runtime::buffer::{
-    BufferOptions, BuiltIn, BuiltInPlain, Emit, MemoryUsage, Payload, StandardPipeline, Via,
-};
+use ep_runtime::buffer::{BufferOptions, Emit, MemoryUsage, Payload, StandardPipeline, Via};
 use ep_runtime::error::CallError;
 use ep_runtime::jit::Arch;
 use ep_runtime::plan::Config;
@@ -14,12 +12,14 @@ use ep_verify::options::{ring_tunes, set_piece, unit_tunes};
 use ep_verify::oracle::RoutingOptions;
 use ep_verify::selftest::{Case, Selftest};
 
+use crate::kernels::Kernels;
+
 /// A buffer, and what is done with it.
 #[derive(Debug, Clone)]
 pub(super) struct Standard {
     pub(super) ranks: usize,
     pub(super) arch: Arch,
-    plain: bool,
+    kernels: Kernels,
     options: BufferOptions,
     calls: Calls,
     sms: u32,
@@ -61,13 +61,22 @@ pub(super) fn all() -> Vec<(&'static str, Standard)> {
             ..options
         };
         let (arch, calls) = (Arch::Sm90a, Calls::Chain);
-        Standard { ranks: 3, arch, plain: false, options, calls, sms: 4, remote: 2, idle: false }
+        Standard {
+            ranks: 3,
+            arch,
+            kernels: Kernels::Chosen,
+            options,
+            calls,
+            sms: 4,
+            remote: 2,
+            idle: false,
+        }
     };
     let paid = |it: Standard, payload| {
         let options = BufferOptions { payload, ..it.options };
         Standard { options, ..it }
     };
-    let plain = |it: Standard| Standard { plain: true, ..it };
+    let plain = |it: Standard| Standard { kernels: Kernels::Plain, ..it };
     let all_send = |it: Standard| Standard { remote: it.sms, ..it };
     let one_stays = |it: Standard| Standard { remote: it.sms - 1, ..it };
     let vector = |it: Standard| Standard { arch: Arch::Sm80, ..it };
@@ -134,7 +143,7 @@ impl Standard {
     }
 
     pub(super) fn source(&self) -> &'static dyn Emit {
-        if self.plain { &BuiltInPlain } else { &BuiltIn }
+        self.kernels.source()
     }
 
     /// The texts of its buffer, by the names of their kernels.
