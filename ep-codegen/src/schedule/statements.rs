@@ -285,13 +285,26 @@ pub(super) fn records_position(body: &[Stmt]) -> bool {
 }
 
 /// Whether a value folds parts.
-pub(super) fn folds_parts(value: &Expr) -> bool {
+fn folds_parts(value: &Expr) -> bool {
     let mut found = false;
     walk::expr(value, &mut |part| {
         found |=
             matches!(part, Expr::Call { helper, args } if Fold::of_parts(helper, args).is_some());
     });
     found
+}
+
+/// Whether the parts of a gather are read for each element of a value, be it by a name for a row.
+pub(super) fn reads_parts(scope: &Scope, value: &Expr) -> bool {
+    let mut found = folds_parts(value);
+    walk::expr(value, &mut |part| {
+        if let Expr::Name { name, kind: NameKind::Binder } = part
+            && let Some(Meaning::Row(value, there)) = scope.find(name)
+        {
+            found |= reads_parts(there, value);
+        }
+    });
+    found && scope.parts.is_some()
 }
 
 /// The name under which the last position of a channel is kept.

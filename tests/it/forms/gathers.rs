@@ -247,6 +247,7 @@ const ENDS: &str = "
             bias: optional bf16[hidden], n: i32[width];
         output
             top: bf16[tokens, hidden], low: f32[tokens, hidden], both: f32[tokens, width], biased: bf16[tokens, hidden],
+            named: f32[tokens, hidden],
             first: f32[width], most: i32[width], least: i64[1], none: f32[2], rows_top: bf16[hidden];
         message Part { row x: bf16[hidden], w: f32[width] }
         message Word { w: f32[width], n: i32[width] }
@@ -259,6 +260,9 @@ const ENDS: &str = "
                 store low[t] = min(part.x * part.w[0]) + sum(part.x);
                 store both[t] = max(part.w) + min(part.w);
                 store biased[t] = max(part.x) + bias;
+                let most_of_first = max(part.w[0]);
+                let all = sum(part.x as f32);
+                store named[t] = all * most_of_first;
             }
         }
         role Tell on block 0, 1 warps {

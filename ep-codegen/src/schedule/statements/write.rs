@@ -1,6 +1,6 @@
 //! `store` and `record`: one value, or those of a row.
 
-use super::folds_parts;
+use super::reads_parts;
 use crate::ir::parts::parts;
 use crate::ir::{BinaryOp, Domain, Elem, ElemType, Expr, Fold, Memory, Place, Tensor, rows};
 use crate::schedule::extents::is_one_more;
@@ -132,7 +132,7 @@ impl<'a> RoleLowering<'a> {
         let name = self.names.fresh("i");
         let i = Term::index(&name);
         let mut body = Vec::new();
-        if turns == Takers::Lanes && scope.parts.is_some() && folds_parts(value) {
+        if turns == Takers::Lanes && reads_parts(scope, value) {
             let base = self.names.fresh("base");
             let most = width.range.map_or(i64::from(i32::MAX), |(_, high)| high);
             let lane = Term::small("team.lane", 0, 31);

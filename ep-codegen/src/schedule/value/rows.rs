@@ -36,18 +36,7 @@ impl<'a> RoleLowering<'a> {
             }
             Expr::Call { helper, args } => {
                 let mut row = helper == "owned";
-                let inner = match &scope.parts {
-                    Some(parts) if Fold::of_parts(helper, args).is_some() => {
-                        let message = Arrived {
-                            channel: parts.channel.clone(),
-                            row: Term::int(0),
-                            meta: Term::int(0),
-                            numbers: Vec::new(),
-                        };
-                        scope.with(&parts.part, Meaning::Message(message))
-                    }
-                    _ => scope.clone(),
-                };
+                let inner = in_fold(scope, helper, args);
                 for arg in args {
                     row |= self.is_row(&inner, arg)?;
                 }
@@ -93,8 +82,8 @@ impl<'a> RoleLowering<'a> {
             Expr::Call { helper, .. } if helper == "owned" => {
                 return Ok(self.number("local_experts"));
             }
-            Expr::Call { args, .. } => {
-                return self.widest(scope, args.iter());
+            Expr::Call { helper, args } => {
+                return self.widest(&in_fold(scope, helper, args), args.iter());
             }
             Expr::Cast { value, .. } | Expr::Not { value } => return self.row_width(scope, value),
             Expr::Binary { left: one, right: other, .. } | Expr::If { yes: one, no: other, .. } => {
@@ -118,5 +107,21 @@ impl<'a> RoleLowering<'a> {
             }
         }
         Ok(found)
+    }
+}
+
+/// What names mean in the arguments of a call: in a fold over the parts of a gather, a part is a message.
+fn in_fold(scope: &Scope, helper: &str, args: &[Expr]) -> Scope {
+    match &scope.parts {
+        Some(parts) if Fold::of_parts(helper, args).is_some() => {
+            let message = Arrived {
+                channel: parts.channel.clone(),
+                row: Term::int(0),
+                meta: Term::int(0),
+                numbers: Vec::new(),
+            };
+            scope.with(&parts.part, Meaning::Message(message))
+        }
+        _ => scope.clone(),
     }
 }
