@@ -112,7 +112,8 @@ fn rings_reach_near_and_far_peers() {
 #[test]
 fn a_slow_wire_changes_nothing() {
     let latency = Duration::from_micros(300);
-    let slow = ModelOptions { latency, bytes_per_us: 50, reorder: false, dead_links: Vec::new() };
+    let slow =
+        ModelOptions { latency, bytes_per_us: 50, reorder: false, ..ModelOptions::default() };
     let held = own(FAN, (2, 2, 4), &|form| form.over(&slow));
     held.unwrap_or_else(|words| panic!("{words}"));
 }
@@ -389,7 +390,7 @@ fn every_channel_goes_through_cards() {
         latency: Duration::from_micros(300),
         bytes_per_us: 50,
         reorder: false,
-        dead_links: Vec::new(),
+        ..ModelOptions::default()
     };
     for source in [SPREAD, FAN, NOTES, ROWS] {
         let all = [accepted(&source.replace("rdma", "ibgda")).unwrap_or_else(|it| panic!("{it}"))];
