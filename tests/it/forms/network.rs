@@ -310,13 +310,33 @@ and
 +         }
 +         queue_.signal(rank_of(ring), number(Word::kNumber), is_near(ring) ? 0 : count);
 
-== a slot is told of before it is sent
+== slots are told of before they are sent
+in ep/net_rings.cuh
+-         put(ring, at, before);
++         add<TailWord>(ring, count);
++         put(ring, at, before);
+and
+-         if (__ballot_sync(kAllLanes, far_count != before) != 0) put(ring, 0, far_count - before);
+-         add<TailWord>(ring, count);
++         if (__ballot_sync(kAllLanes, far_count != before) != 0) put(ring, 0, far_count - before);
+
+== a run of slots goes on behind the end of its ring
+in ep/net_rings.cuh
+-         put(ring, at, before);
++         put(ring, at, far_count);
+and
+-         if (__ballot_sync(kAllLanes, far_count != before) != 0) put(ring, 0, far_count - before);
+
+== the last slots of a stripe are not sent
 in ep/rings.cuh
--         if constexpr (Rings::kSends) Rings::send(ring, End::next_at(ring));
--         // M1: comes after the stores of all lanes, by the barrier; the receiver acquires.
--         Rings::template add<TailWord>(ring, team_.leader() ? 1 : 0);
-+         Rings::template add<TailWord>(ring, team_.leader() ? 1 : 0);
-+         if constexpr (Rings::kSends) Rings::send(ring, End::next_at(ring));
+-         send();
+-         End::keep(Ring::kSent);
++         End::keep(Ring::kSent);
+
+== a run begins at its last slot
+in ep/rings.cuh
+-             Rings::send(End::ring(g), (start_[g] + moved_[g] - unsent_[g]) % Ring::kDepth, count);
++             Rings::send(End::ring(g), (start_[g] + moved_[g] - 1) % Ring::kDepth, count);
 
 == a chunk is given back by the first of its readers
 in ep/net_rings.cuh
