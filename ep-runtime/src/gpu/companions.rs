@@ -268,22 +268,26 @@ impl Companions {
         let Some(rank) = added.first().map(|beside| beside.companion.rank) else {
             return Ok(Box::new(()));
         };
-        let words = Arc::new(Words::new(rank)?);
+        let known = self.state().words.clone();
+        // If another thread was faster, its words count, and these are freed when the state is not locked any more.
+        let words = known.map_or_else(|| Words::new(rank).map(Arc::new), Ok)?;
         let mut state = self.state();
-        state.words.get_or_insert(words);
-        state.next += 1;
-        let number = state.next;
-        added.iter_mut().for_each(|beside| beside.set = number);
-        state.all.extend(added);
-        self.has_any.store(true, Ordering::Release);
-        if !std::mem::replace(&mut state.has_thread, true) {
+        state.words.get_or_insert_with(|| Arc::clone(&words));
+        if !state.has_thread {
+            // It looks for companions once the state is not locked any more.
             let own = Arc::clone(self);
             let thread = thread::Builder::new().name("ep-companions".to_string());
             let spawned = thread.spawn(move || own.watch());
             spawned.map_err(|error| BackendError::Missing {
                 what: format!("there is no thread to watch kernels: {error}"),
             })?;
+            state.has_thread = true;
         }
+        state.next += 1;
+        let number = state.next;
+        added.iter_mut().for_each(|beside| beside.set = number);
+        state.all.extend(added);
+        self.has_any.store(true, Ordering::Release);
         Ok(Box::new(Set { number, companions: Arc::clone(self) }))
     }
 
