@@ -4,7 +4,7 @@
 //
 // Roles:
 //   NvlSend: a warp for each of local_ranks x stripes = 96 (8 warps on even blocks); composed: ep::Mover, ep::RingsOut
-//   Forward: a warp for each of nodes x stripes = 48 (8 warps on odd blocks); composed: ep::PartStages, ep::RingsIn, ep::RingsOut, ep::Parts
+//   Forward: 8 warps on odd blocks; composed: ep::PartStages, ep::RingsIn, ep::RingsOut, ep::Parts
 //   RdmaReceive: 4 warps on even blocks; composed: ep::RingsIn, ep::Parts
 //
 // Window, the same on every rank:
@@ -18,7 +18,8 @@
 //   rail.taken       0x06db2480        384 bytes  2 calls x 12 stripes x 4 peers x 4; RdmaReceive writes, RdmaReceive reads
 //   rail.head        0x06db2600         48 bytes  12 stripes x 1 peers x 4; RdmaReceive writes, Forward reads
 //   rail.sent        0x06db2680        384 bytes  2 calls x 12 stripes x 4 peers x 4; Forward writes, Forward reads
-//   RdmaReceive.claims 0x06db2800          8 bytes  2 calls x 1 words x 4; RdmaReceive writes, RdmaReceive reads
+//   Forward.claims   0x06db2800          8 bytes  2 calls x 1 words x 4; Forward writes, Forward reads
+//   RdmaReceive.claims 0x06db2880          8 bytes  2 calls x 1 words x 4; RdmaReceive writes, RdmaReceive reads
 //
 // Network, the same on every rank:
 //   rail.inbox       0x00000000   38338560 bytes  12 stripes x 3 peers x 128 slots x 8320; Forward writes, RdmaReceive reads
@@ -112,6 +113,8 @@ struct Cfg {
         static constexpr bool kTma = true;
         static constexpr int kStages = 12;
         static constexpr int kPieceBytes = 1024;
+        static constexpr int kLoops = 1;
+        static constexpr ep::u64 kClaims = 0x6db2800;
     };
 
     struct RdmaReceive {
@@ -119,7 +122,7 @@ struct Cfg {
         static constexpr int kFirstWarp = 8;
         static constexpr int kWarps = 4;
         static constexpr int kLoops = 1;
-        static constexpr ep::u64 kClaims = 0x6db2800;
+        static constexpr ep::u64 kClaims = 0x6db2880;
     };
 };
 
@@ -173,9 +176,11 @@ __device__ __forceinline__ void nvl_send(const Args& args, Smem& smem, ep::Team&
         for (int stripe = team.block; stripe < Cfg::kStripes && !team.stopped;
             stripe += team.blocks) {
             inner.open(stripe, ep::all_peers(Cfg::kNodes), peer);
-            // +43  for node in nodes
-            for (int node = 0; node < Cfg::kNodes && !team.stopped; ++node) {
-                // +44  for row in recv_first[rank_at(node, peer), stripe]..recv_first[rank_at(node,
+            // +45  for turn in nodes
+            for (int turn = 0; turn < Cfg::kNodes && !team.stopped; ++turn) {
+                // +46  let node = (turn + stripe) % nodes
+                const int node = (turn + stripe) % Cfg::kNodes;
+                // +47  for row in recv_first[rank_at(node, peer), stripe]..recv_first[rank_at(node,
                 //     peer), stripe] + recv_count[rank_at(node, peer), stripe]
                 const ep::i64 row_end =
                     ep::i64{args.recv_first[(node * Cfg::kLocalRanks + peer) * Cfg::kStripes
@@ -184,9 +189,9 @@ __device__ __forceinline__ void nvl_send(const Args& args, Smem& smem, ep::Team&
                             + stripe];
                 for (ep::i64 row = args.recv_first[(node * Cfg::kLocalRanks + peer) * Cfg::kStripes
                     + stripe]; row < row_end && !team.stopped; ++row) {
-                    // +45  push inner[peer, node] { x: x[row], weights: weights[row] }
-                    // W1: publishes messages of inner, for Forward +51
-                    // W2: takes credit of inner, from Forward +51
+                    // +48  push inner[peer, node] { x: x[row], weights: weights[row] }
+                    // W1: publishes messages of inner, for Forward +56
+                    // W2: takes credit of inner, from Forward +56
                     if (!inner.has_room(node)) {
                         ep::settle(mover, inner);
                     }
@@ -213,73 +218,77 @@ __device__ __forceinline__ void nvl_send(const Args& args, Smem& smem, ep::Team&
     mover.finish();
 }
 
-/// role Forward on odd blocks, warps shared by node
+/// role Forward on odd blocks, 8 warps, warps shared by (node, stripe)
 __device__ __forceinline__ void forward(const Args& args, Smem& smem, ep::Team& team) {
     ep::PartStages<Cfg::Forward, Cfg::kLocalRanks> stages(smem.forward[team.warp], team);
     ep::RingsIn<Cfg::Inner, ep::WindowRings<Cfg::Inner, ep::Kept::kPeersOfPart>> inner(team);
     ep::RingsOut<Cfg::Rail, ep::NetRings<Cfg::Rail>> rail(team, args.net);
-    for (int stripe = team.block; stripe < Cfg::kStripes && !team.stopped; stripe += team.blocks) {
-        for (int unit = team.warp; unit < Cfg::kNodes && !team.stopped; unit += team.warps) {
-            const int node = unit % Cfg::kNodes;
-            inner.open(stripe, ep::all_peers(Cfg::Inner::kPeers), node);
-            rail.open(stripe, ep::one_peer(node));
-            // +51  for row in rail_prefix[node] + rail_first[node, stripe]..rail_prefix[node] +
-            //     rail_first[node, stripe] + rail_count[node, stripe] gather part from inner[peer,
-            //     node] at send_inner_head[row, peer] across peer in local
-            // W1: takes messages of inner, from NvlSend +45
-            // W2: publishes credit of inner, for NvlSend +45
-            ep::Parts<ep::RingsIn<Cfg::Inner,
-                ep::WindowRings<Cfg::Inner, ep::Kept::kPeersOfPart>>> parts(team, inner);
-            const ep::i64 row_end = ep::i64{args.rail_prefix[node]}
-                + args.rail_first[node * Cfg::kStripes + stripe]
-                + args.rail_count[node * Cfg::kStripes + stripe];
-            for (ep::i64 row = ep::i64{args.rail_prefix[node]}
-                + args.rail_first[node * Cfg::kStripes + stripe]; row < row_end && !team.stopped;
-                ++row) {
-                parts.clear();
-                for (int peer = team.lane; peer < Cfg::kLocalRanks; peer += ep::kLanes) {
-                    parts.expect(peer, args.send_inner_head[row * Cfg::kLocalRanks + peer]);
-                }
-                if (parts.open()) {
-                    // +52  push rail[node] { x: sum(part.x), weights: sum(part.weights) }
-                    // W3: publishes messages of rail, for RdmaReceive +56
-                    // W4: takes credit of rail, from RdmaReceive +56
-                    if (rail.reserve(node)) {
-                        char* slot = rail.slot(node);
-                        ep::for_staged_parts<ep::bf16, Cfg::kLocalRanks>(stages, parts, 0,
-                            Cfg::kHidden, Cfg::kHidden,
-                            [&](int i,
-                                const ep::StagedParts<ep::bf16, Cfg::Forward,
-                                    Cfg::kLocalRanks>& of_parts) {
-                                        ep::Wide<float> sum(0.0f);
-                                        of_parts.each([&](int, const ep::Wide<ep::bf16>& row_2) {
-                                            sum += ep::to_float(row_2);
-                                        });
-                                        ep::set_wide<ep::bf16>(slot, i, Cfg::kHidden,
-                                            ep::to_bf16(sum));
-                        });
-                        for (int base_2 = 0; base_2 < Cfg::Part::kWeightsCount;
-                            base_2 += ep::kLanes * ep::kWide) {
-                            const int i_2 = base_2 + team.lane * ep::kWide;
-                            ep::Wide<float> sum_2(0.0f);
-                            for (int peer_3 = 0; peer_3 < Cfg::kLocalRanks; ++peer_3) {
-                                const char* meta_2 = parts.meta(peer_3);
-                                if (parts.has(peer_3)) {
-                                    sum_2 += ep::get_wide<float>(meta_2 + Cfg::Part::kWeights, i_2,
-                                        Cfg::Part::kWeightsCount);
-                                }
-                            }
-                            ep::set_wide<float>(slot + Cfg::Rail::kMeta + Cfg::Part::kWeights, i_2,
-                                Cfg::Part::kWeightsCount, sum_2);
-                        }
-                        rail.publish(node);
-                    }
-                    parts.close();
-                }
+    ep::Units<Cfg::Forward, 0> units(team, Cfg::kNodes * Cfg::kStripes);
+    for (int unit; (unit = units.take()) >= 0;) {
+        const int node = unit % Cfg::kNodes;
+        const int stripe = unit / Cfg::kNodes % Cfg::kStripes;
+        inner.open(stripe, ep::all_peers(Cfg::Inner::kPeers), (node + stripe) % Cfg::kNodes);
+        rail.open(stripe, ep::one_peer((node + stripe) % Cfg::kNodes));
+        // +55  let to = (node + stripe) % nodes
+        const int to = (node + stripe) % Cfg::kNodes;
+        // +56  for row in rail_prefix[to] + rail_first[to, stripe]..rail_prefix[to] +
+        //     rail_first[to, stripe] + rail_count[to, stripe] gather part from inner[peer, (node +
+        //     stripe) % nodes] at send_inner_head[row, peer] across peer in local
+        // W1: takes messages of inner, from NvlSend +48
+        // W2: publishes credit of inner, for NvlSend +48
+        ep::Parts<ep::RingsIn<Cfg::Inner,
+            ep::WindowRings<Cfg::Inner, ep::Kept::kPeersOfPart>>> parts(team, inner);
+        const ep::i64 row_end = ep::i64{args.rail_prefix[to]}
+            + args.rail_first[to * Cfg::kStripes + stripe]
+            + args.rail_count[to * Cfg::kStripes + stripe];
+        for (ep::i64 row = ep::i64{args.rail_prefix[to]}
+            + args.rail_first[to * Cfg::kStripes + stripe]; row < row_end && !team.stopped; ++row) {
+            parts.clear();
+            for (int peer = team.lane; peer < Cfg::kLocalRanks; peer += ep::kLanes) {
+                parts.expect(peer, args.send_inner_head[row * Cfg::kLocalRanks + peer]);
             }
-            inner.close();
-            rail.close();
+            if (!parts.is_here()) {
+                rail.send();
+            }
+            if (parts.open()) {
+                // +57  push rail[(node + stripe) % nodes] { x: sum(part.x), weights:
+                //     sum(part.weights) }
+                // W3: publishes messages of rail, for RdmaReceive +61
+                // W4: takes credit of rail, from RdmaReceive +61
+                if (rail.reserve((node + stripe) % Cfg::kNodes)) {
+                    char* slot = rail.slot((node + stripe) % Cfg::kNodes);
+                    ep::for_staged_parts<ep::bf16, Cfg::kLocalRanks>(stages, parts, 0, Cfg::kHidden,
+                        Cfg::kHidden,
+                        [&](int i,
+                            const ep::StagedParts<ep::bf16, Cfg::Forward,
+                                Cfg::kLocalRanks>& of_parts) {
+                                    ep::Wide<float> sum(0.0f);
+                                    of_parts.each([&](int, const ep::Wide<ep::bf16>& row_2) {
+                                        sum += ep::to_float(row_2);
+                                    });
+                                    ep::set_wide<ep::bf16>(slot, i, Cfg::kHidden, ep::to_bf16(sum));
+                    });
+                    for (int base_2 = 0; base_2 < Cfg::Part::kWeightsCount;
+                        base_2 += ep::kLanes * ep::kWide) {
+                        const int i_2 = base_2 + team.lane * ep::kWide;
+                        ep::Wide<float> sum_2(0.0f);
+                        for (int peer_3 = 0; peer_3 < Cfg::kLocalRanks; ++peer_3) {
+                            const char* meta_2 = parts.meta(peer_3);
+                            if (parts.has(peer_3)) {
+                                sum_2 += ep::get_wide<float>(meta_2 + Cfg::Part::kWeights, i_2,
+                                    Cfg::Part::kWeightsCount);
+                            }
+                        }
+                        ep::set_wide<float>(slot + Cfg::Rail::kMeta + Cfg::Part::kWeights, i_2,
+                            Cfg::Part::kWeightsCount, sum_2);
+                    }
+                    rail.publish((node + stripe) % Cfg::kNodes);
+                }
+                parts.close();
+            }
         }
+        inner.close();
+        rail.close();
     }
 }
 
@@ -289,10 +298,10 @@ __device__ __forceinline__ void rdma_receive(const Args& args, ep::Team& team) {
     ep::Units<Cfg::RdmaReceive, 0> units(team, Cfg::kStripes);
     for (int stripe; (stripe = units.take()) >= 0;) {
         rail.open(stripe, ep::all_peers(Cfg::Rail::kPeers));
-        // +56  for token in stripe gather part from rail[node] at send_rail_head[token, node]
+        // +61  for token in stripe gather part from rail[node] at send_rail_head[token, node]
         //     across node in nodes
-        // W3: takes messages of rail, from Forward +52
-        // W4: publishes credit of rail, for Forward +52
+        // W3: takes messages of rail, from Forward +57
+        // W4: publishes credit of rail, for Forward +57
         ep::Parts<ep::RingsIn<Cfg::Rail, ep::NetRings<Cfg::Rail>>> parts(team, rail);
         const ep::Span rows(
             ep::stripe_span(ep::rows_of(args.tokens, args.tokens_from), Cfg::kStripes, stripe));
@@ -302,7 +311,7 @@ __device__ __forceinline__ void rdma_receive(const Args& args, ep::Team& team) {
                 parts.expect(node, args.send_rail_head[ep::i64{token} * Cfg::kNodes + node]);
             }
             if (parts.open()) {
-                // +57  store combined[token] = sum(part.x) + bias[token]
+                // +62  store combined[token] = sum(part.x) + bias[token]
                 ep::for_wide_parts<ep::bf16, Cfg::kNodes>(parts, 0, Cfg::kHidden, Cfg::kHidden,
                     [&](int i,
                         const ep::WideParts<ep::bf16, Cfg::kNodes, decltype(parts)>& of_parts) {
@@ -320,7 +329,7 @@ __device__ __forceinline__ void rdma_receive(const Args& args, ep::Team& team) {
                             ep::set_wide<ep::bf16>(&args.combined[ep::i64{token} * Cfg::kHidden], i,
                                 Cfg::kHidden, ep::to_bf16(sum_2));
                 });
-                // +58  store combined_weights[token] = sum(part.weights)
+                // +63  store combined_weights[token] = sum(part.weights)
                 if (args.weights != nullptr && args.combined_weights != nullptr) {
                     for (int base_2 = 0; base_2 < Cfg::kTopk; base_2 += ep::kLanes * ep::kWide) {
                         const int i_2 = base_2 + team.lane * ep::kWide;

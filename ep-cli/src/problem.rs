@@ -259,9 +259,13 @@ pub(crate) fn set(options: &mut BufferOptions, name: &str, value: &str) -> Resul
     Ok(())
 }
 
-/// The pipelines of few tokens that have tunes.
-const FEW: [StandardPipeline; 2] =
-    [StandardPipeline::DecodeDispatch, StandardPipeline::DecodeCombine];
+/// The pipelines of few tokens, and between nodes, that have tunes.
+const OTHERS: [StandardPipeline; 4] = [
+    StandardPipeline::DecodeDispatch,
+    StandardPipeline::DecodeCombine,
+    StandardPipeline::NodeDispatch,
+    StandardPipeline::NodeCombine,
+];
 
 /// A tune of every pipeline that has it, or of the one before the point. The plan checks the value.
 fn set_tune(options: &mut BufferOptions, name: &str, value: &str) -> Result<(), Failure> {
@@ -271,13 +275,14 @@ fn set_tune(options: &mut BufferOptions, name: &str, value: &str) -> Result<(), 
     };
     let mut known = Vec::new();
     let mut found = false;
-    let of_calls = Reach::Combine.pipelines().iter().chain(&FEW);
+    let of_calls = Reach::Combine.pipelines().iter().chain(&OTHERS);
     for pipeline in of_calls {
         let ir = BuiltIn::entry(*pipeline).ir();
         known.extend(ir.tunes.iter().map(|tune| tune.name.clone()));
         let is_meant = only.is_none_or(|only| only == pipeline.name());
         // The stripes of a combine are those of its dispatch, which passes them on.
-        let is_passed = tune == "stripes" && *pipeline == StandardPipeline::NvlCombine;
+        let combines = [StandardPipeline::NvlCombine, StandardPipeline::NodeCombine];
+        let is_passed = tune == "stripes" && combines.contains(pipeline);
         if is_meant && !is_passed && ir.tunes.iter().any(|it| it.name == tune) {
             found = true;
             let own = options.tunes.by_name(pipeline.name(), tune).map_err(failed)?;

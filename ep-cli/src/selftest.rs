@@ -61,8 +61,6 @@ enum Needs {
     Network,
     /// A GPU for each rank.
     GpuPerRank,
-    /// GPUs that ranks may share, and not the emulator.
-    Gpus,
 }
 
 /// One thing to test, on groups of several sizes.
@@ -201,7 +199,7 @@ impl Needs {
     fn name(self) -> Option<&'static str> {
         match self {
             Needs::Anything => None,
-            Needs::Processes | Needs::Gpus => Some("GPUs"),
+            Needs::Processes => Some("GPUs"),
             Needs::Network => Some("GPUs and libfabric"),
             Needs::Queues | Needs::GpuPerRank => Some("a GPU for each rank"),
         }
@@ -239,7 +237,7 @@ impl Place<'_> {
         }
         let need = match needs {
             Needs::Queues | Needs::GpuPerRank => ranks,
-            Needs::Anything | Needs::Processes | Needs::Network | Needs::Gpus => 1,
+            Needs::Anything | Needs::Processes | Needs::Network => 1,
         };
         let why = match &self.gpus {
             Ok(found) if *found >= need && needs == Needs::Network => {

@@ -17,8 +17,8 @@ use crate::failure::Failure;
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct Net {
     /// The network between nodes, if the pipeline has several nodes. By default a model of a network, with these
-    /// settings after a colon: latency=2us, ordered, bytes-per-us=100, dead=0-2 (nothing arrives at rank 2 from
-    /// rank 0). For `run` with one process per node: libfabric:tcp or another provider, or ibgda:mlx5_0,mlx5_1
+    /// settings after a colon: latency=2us, ordered, bytes-per-us=100 (of each link), receives-per-us=100 (of all links
+    /// to a rank), dead=0-2 (nothing arrives at rank 2 from rank 0). For `run` with one process per node: libfabric:tcp or another provider, or ibgda:mlx5_0,mlx5_1
     /// (GPUs write to the cards of their ranks in turn; not yet run on hardware). For `run` and `bench` on GPUs of this
     /// process: card, network cards that are kernels, with these settings after a colon: 50GB/s and 3us (the rate and
     /// the latency of a link, here those by default), late=7 (puts land in random order, from this seed), fail=0-2@100
@@ -170,6 +170,7 @@ impl FromStr for Kind {
             ));
         }
         let mut given = Vec::new();
+        let bytes = |value: &str| value.parse().ok().filter(|bytes| *bytes > 0);
         for setting in settings.split(',').filter(|setting| !setting.is_empty()) {
             let (name, value) = setting.split_once('=').unwrap_or((setting, ""));
             let wrong = || format!("`{setting}` is no setting of a network");
@@ -180,10 +181,8 @@ impl FromStr for Kind {
             given.push(what);
             match name {
                 "latency" => options.latency = duration(value).ok_or_else(wrong)?,
-                "bytes-per-us" => {
-                    let bytes = value.parse().ok().filter(|bytes| *bytes > 0);
-                    options.bytes_per_us = bytes.ok_or_else(wrong)?;
-                }
+                "bytes-per-us" => options.bytes_per_us = bytes(value).ok_or_else(wrong)?,
+                "receives-per-us" => options.receives_per_us = bytes(value).ok_or_else(wrong)?,
                 "reorder" if value.is_empty() => options.reorder = true,
                 "ordered" if value.is_empty() => options.reorder = false,
                 "dead" => {
@@ -247,8 +246,15 @@ mod tests {
         };
         let latency = Duration::from_micros(30);
         let dead_links = vec![(0, 2)];
-        let expected = ModelOptions { latency, bytes_per_us: 50, reorder: false, dead_links };
-        assert_eq!(read("model:latency=30us,ordered,bytes-per-us=50,dead=0-2"), expected);
+        let expected = ModelOptions {
+            latency,
+            bytes_per_us: 50,
+            receives_per_us: 70,
+            reorder: false,
+            dead_links,
+        };
+        let given = "model:latency=30us,ordered,bytes-per-us=50,receives-per-us=70,dead=0-2";
+        assert_eq!(read(given), expected);
         assert_eq!(read("model"), ModelOptions::default());
         let said = |text: &str| text.parse::<Kind>().map(drop).unwrap_err();
         assert_eq!(said("model:latency=2"), "`latency=2` is no setting of a network");

@@ -30,6 +30,7 @@ mod symbol;
 mod term;
 pub(crate) mod typed;
 mod uniform;
+mod unsent;
 mod value;
 mod ways;
 mod whole;
@@ -169,6 +170,7 @@ pub fn draft(ir: &Pipeline, role: &Role, rules: RuleSet) -> (RoleSteps, Vec<Refu
         false => (steps, Default::default()),
     };
     uses.meets = lowering.meets;
+    let steps = unsent::sent_before_waits(&lowering, steps);
     let steps = bounds::named(&mut lowering.names, steps);
     if lowering.refusals.is_empty()
         && let Some(why) = uniform::misfit(&steps)

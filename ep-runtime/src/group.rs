@@ -324,6 +324,7 @@ impl Group {
         let mut timeouts = Timeouts::new(waits.iter().map(|(_, wait)| wait.clone()).collect());
         timeouts.peers = self.report_peers(&recorders, &waits, &timeouts.edges());
         timeouts.beside = neighbors::calls_beside(&self.shared);
+        timeouts.network = self.shared.wire.as_ref().map(|wire| wire.pending()).unwrap_or_default();
         let overflow = timeouts.waits.iter().find(|wait| wait.is_overflow());
         let error = match overflow {
             Some(wait) => CallError::OutputTooSmall {

@@ -28,6 +28,8 @@ pub struct Timeouts {
     pub peers: Vec<PeerReport>,
     /// The calls that ranks of other groups on the same GPUs are in.
     pub beside: Vec<CallBeside>,
+    /// What network cards that are kernels have not carried out.
+    pub network: Vec<String>,
 }
 
 impl Timeouts {
@@ -98,6 +100,9 @@ impl fmt::Display for Timeouts {
         }
         for call in &self.beside {
             write!(f, "\n  {call}")?;
+        }
+        for text in &self.network {
+            write!(f, "\n  {text}")?;
         }
         let like = |a: &StuckWait, b: &StuckWait| {
             let kind = |it: &StuckWait| (it.rank, it.peer, it.expired);

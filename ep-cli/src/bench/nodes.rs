@@ -65,15 +65,6 @@ struct Measured<'a> {
 
 impl Between<'_> {
     pub(super) fn run(&mut self) -> Result<(), Failure> {
-        let done = self.all();
-        if let (Err(_), Some((opened, _))) = (&done, &self.cards) {
-            let pending = opened.pending().map_err(|error| Failure::Failed(error.to_string()))?;
-            pending.iter().try_for_each(|text| self.talk.say(text))?;
-        }
-        done
-    }
-
-    fn all(&mut self) -> Result<(), Failure> {
         let group = self.group().clone();
         let (nodes, each) = (group.nodes(), group.ranks() / group.nodes());
         let machine = group.backend().name();

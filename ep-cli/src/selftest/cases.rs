@@ -45,7 +45,7 @@ pub(super) const CASES: &[Case] = &[
     Case { name: "graphs", about: "captured calls replay with other tokens, routing and rows each time", needs: Needs::Anything, ranks: &[1, 2, 4], run: graphs },
     Case { name: "pairs", about: "many pairs of dispatch and combine beside a load on another stream", needs: Needs::Anything, ranks: &[1, 2, 4], run: pairs },
     Case { name: "low latency", about: "calls of all sizes and phases, with ranks that are late, and that make none for a while", needs: Needs::Anything, ranks: &[2, 4], run: low_latency },
-    Case { name: "cards", about: "nodes of ranks on GPUs, between which a kernel plays network cards, with puts that are late", needs: Needs::Gpus, ranks: &[2, 4, 8], run: cards },
+    Case { name: "cards", about: "nodes with network cards that are kernels, or models in the emulator, whose puts land in any order", needs: Needs::Anything, ranks: &[2, 4, 8], run: cards },
     Case { name: "random", about: "random shapes", needs: Needs::Anything, ranks: &[2, 4], run: random },
 ];
 
@@ -309,20 +309,25 @@ fn low_latency(place: &Place<'_>, ranks: usize) -> Result<String, Failure> {
 fn cards(place: &Place<'_>, ranks: usize) -> Result<String, Failure> {
     let nodes = if ranks < 8 { 2 } else { 4 };
     let options = ResidentOptions { seed: 7, ..ResidentOptions::default() };
-    let (group, _) = Ranks::over_cards(&place.request(ranks), ranks / nodes, &options)?;
+    let group = match &place.programs {
+        Some(programs) => Ranks::on_host_over_cards(programs, ranks, nodes, 7)?,
+        None => Ranks::over_cards(&place.request(ranks), ranks / nodes, &options)?.0,
+    };
     let call = place.call(&group);
-    let count = place.options.random.unwrap_or(20);
+    let count = place.options.random.unwrap_or(place.either(20, 1));
     let two_hops = (0..count).map(|seed| {
-        let hidden = [128, 256, 1024, 2880, 7168][seed % 5];
+        let hidden = if place.is_host() { 144 } else { [128, 256, 1024, 2880, 7168][seed % 5] };
         let (topk, experts) = (1 + seed % 8, ranks * (2 + seed % 7));
-        let base = BufferOptions::new(1 + 37 * seed % 200, hidden, topk, experts);
+        let base = BufferOptions::new(1 + 37 * seed % place.either(200, 10), hidden, topk, experts);
         let options = BufferOptions { payload: Payload::ALL[seed % Payload::ALL.len()], ..base };
         let run = Run::random_for(options, ranks, seed as u64);
         check(&group, Run { dispatch: call, combine: call, ..run })
     });
     let few = [Moved::Fp8, Moved::Bf16].into_iter().map(|payload| {
-        let (tokens, hidden, topk, experts, way) = (32, 1024, 4, 2 * ranks, Way::PerExpert);
-        let pairs = u32::try_from(place.options.pairs.unwrap_or(50)).unwrap_or(u32::MAX);
+        let (tokens, hidden) = place.either((32, 1024), (5, 128));
+        let (topk, experts, way) = (place.either(4, 2), 2 * ranks, Way::PerExpert);
+        let pairs = place.options.pairs.unwrap_or(place.either(50, 3));
+        let pairs = u32::try_from(pairs).unwrap_or(u32::MAX);
         let case = LowLatencyCase { tokens, hidden, topk, experts, payload, way, call, pairs };
         let words = format!("{case:?}");
         good(&words, LowLatency::new(&group.group, case).and_then(|calls| calls.check()))

@@ -306,11 +306,11 @@ impl Backend for GpuBackend {
         launch: &KernelLaunch,
     ) -> Result<(), BackendError> {
         let own = self.enter(rank)?;
-        let kernels = read(&self.kernels);
-        let kernel = loaded(&kernels, rank, launch.code)?;
+        // A launch may wait for another rank's, so the lock that loading needs is not held meanwhile.
+        let function = loaded(&read(&self.kernels), rank, launch.code)?.function();
         let cooperative = self.cooperative && launch.waits;
         let comes_early = launch.enters && self.arch.has_early_launch();
-        let (function, queue) = (kernel.function(), own.queue(stream));
+        let queue = own.queue(stream);
         self.beside(rank, queue, || function.launch(queue, launch, [cooperative, comes_early]))
     }
 

@@ -1,11 +1,17 @@
 //! Kernels that run beside all others of their device: network cards that are kernels.
 //!
-//! They run from the launch before which there was none in flight until some time after the last one has ended. They
-//! do not run for longer, because the driver waits for all kernels of a device when it frees memory or unloads code.
+//! They run from the first launch until some time after the last launch has ended. They do not run for longer, because
+//! the driver waits for all kernels of a device when it frees memory or unloads code.
+//!
+//! That wait holds a lock of the driver, and so does a launch that waits for room in its queue. A thread that asks the
+//! driver meanwhile waits as well. The thread that stops companions must therefore never ask the driver: streams write
+//! to host memory how far they are, and companions read from host memory whether to stop.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::ffi::c_void;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -22,6 +28,9 @@ const LOOK: Duration = Duration::from_micros(200);
 /// How long none is before companions are stopped: one call follows another within this time.
 const PATIENCE: Duration = Duration::from_millis(2);
 
+/// Streams of all ranks that may launch beside companions.
+const MARKS_MAX: usize = 1024;
+
 /// All companions of a process.
 #[derive(Default)]
 pub(super) struct Companions {
@@ -37,10 +46,11 @@ struct State {
     /// How often companions were started: not 0 while they run.
     starts: u32,
     has_thread: bool,
-    /// Launches that have begun and are not marked yet.
+    /// Launches that a thread is making now.
     begun: u32,
-    /// The end of the last launch in each stream, by rank and handle.
-    marks: BTreeMap<(usize, usize), Mark>,
+    /// By rank and handle of the stream.
+    marks: BTreeMap<(usize, usize), Arc<Mark>>,
+    words: Option<Arc<Words>>,
     idle_since: Option<Instant>,
 }
 
@@ -51,16 +61,30 @@ struct Beside {
     stream: sys::CUstream,
     function: Function,
     companion: Companion,
+    /// The number of its last start.
+    started: u32,
 }
 
-/// An event behind a launch.
+/// How far a stream is with its launches.
 struct Mark {
-    context: sys::CUcontext,
-    event: sys::CUevent,
+    words: Arc<Words>,
+    index: usize,
+    /// The number of its last launch. Held while a thread launches, so that numbers are written in order.
+    last: Mutex<u32>,
+}
+
+/// Page-locked words, one for each mark, that all devices may write.
+struct Words {
+    host: *const AtomicU32,
+    device: u64,
 }
 
 // SAFETY: driver handles belong to the process; the driver may be called with them from any thread.
 unsafe impl Send for State {}
+// SAFETY: the words are atomic, and live until the last of their owners goes.
+unsafe impl Send for Words {}
+// SAFETY: as above.
+unsafe impl Sync for Words {}
 
 /// Companions that end when this is dropped.
 struct Set {
@@ -74,7 +98,7 @@ fn enter(rank: usize, context: sys::CUcontext) -> Result<(), BackendError> {
 }
 
 impl Beside {
-    fn start(&self, number: u32) -> Result<(), BackendError> {
+    fn start(&mut self, number: u32) -> Result<(), BackendError> {
         let Companion { rank, blocks, control: (at, bytes), .. } = self.companion;
         enter(rank, self.context)?;
         let mut args = self.companion.args.clone();
@@ -92,11 +116,17 @@ impl Beside {
             phases: 1,
             args: &args,
         };
-        self.function.launch(self.stream, &launch, [false, false])
+        self.function.launch(self.stream, &launch, [false, false])?;
+        self.started = number;
+        Ok(())
     }
 
-    fn stop(&self, number: u32) {
-        let _ = (self.companion.stop)(number);
+    /// Tells the companion to end, without asking the driver.
+    fn stop(&self) {
+        let _ = (self.companion.stop)(self.started);
+    }
+
+    fn await_end(&self) {
         if enter(self.companion.rank, self.context).is_ok() {
             // SAFETY: the stream lives as long as `self`. A failure means that the device is lost.
             let _ = unsafe { sys::cuStreamSynchronize(self.stream) };
@@ -113,52 +143,97 @@ impl Drop for Beside {
     }
 }
 
+impl Words {
+    /// Allocates them; a context is current.
+    fn new(rank: usize) -> Result<Words, BackendError> {
+        let flags = sys::CU_MEMHOSTALLOC_DEVICEMAP | sys::CU_MEMHOSTALLOC_PORTABLE;
+        let (bytes, mut host) = (MARKS_MAX * size_of::<u32>(), ptr::null_mut::<c_void>());
+        // SAFETY: writes one address of `bytes` page-locked bytes.
+        let result = unsafe { sys::cuMemHostAlloc(&mut host, bytes, flags) };
+        check("cuMemHostAlloc", Some(rank), result)?;
+        let mut words = Words { host: host.cast(), device: 0 };
+        // SAFETY: `host` was just allocated with DEVICEMAP; then zeroed before anyone knows it.
+        let result = unsafe {
+            ptr::write_bytes(host.cast::<u8>(), 0, bytes);
+            sys::cuMemHostGetDevicePointer_v2(&mut words.device, host, 0)
+        };
+        check("cuMemHostGetDevicePointer", Some(rank), result).map(|()| words)
+    }
+}
+
+impl Drop for Words {
+    fn drop(&mut self) {
+        // SAFETY: allocated once in `new`. It fails if no context is left, and then the memory is gone.
+        let _ = unsafe { sys::cuMemFreeHost(self.host.cast_mut().cast()) };
+    }
+}
+
+impl Mark {
+    /// Launches, and has the stream write the number of the launch when that has ended.
+    fn launch(
+        &self,
+        rank: usize,
+        stream: sys::CUstream,
+        launch: impl FnOnce() -> Result<(), BackendError>,
+    ) -> Result<(), BackendError> {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        launch()?;
+        let next = last.wrapping_add(1);
+        let at = self.words.device + (self.index * size_of::<u32>()) as u64;
+        // SAFETY: the word lives as long as the mark, which the state keeps.
+        let result = unsafe { sys::cuStreamWriteValue32_v2(stream, at, next, 0) };
+        check("cuStreamWriteValue32", Some(rank), result)?;
+        *last = next;
+        Ok(())
+    }
+
+    /// Whether all launches have ended; no thread launches now.
+    fn is_over(&self) -> bool {
+        let last = *self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: the index is that of a word, and words live as long as the mark.
+        let word = unsafe { &*self.words.host.add(self.index) };
+        word.load(Ordering::Acquire) == last
+    }
+}
+
 impl State {
+    /// Starts the companions that do not run.
     fn start(&mut self) -> Result<(), BackendError> {
         self.idle_since = None;
-        if !self.is_running {
+        if !std::mem::replace(&mut self.is_running, true) {
             self.starts = self.starts.wrapping_add(1).max(1);
-            self.all.iter().try_for_each(|beside| beside.start(self.starts))?;
-            self.is_running = true;
         }
-        Ok(())
+        let number = self.starts;
+        let mut resting = self.all.iter_mut().filter(|beside| beside.started != number);
+        resting.try_for_each(|beside| beside.start(number))
     }
 
     fn stop(&mut self) {
         if std::mem::replace(&mut self.is_running, false) {
-            self.all.iter().for_each(|beside| beside.stop(self.starts));
+            self.all.iter().for_each(Beside::stop);
         }
     }
 
-    /// The event behind the launches in a stream; the context of the rank is current.
-    fn mark(
-        &mut self,
-        (rank, context): (usize, sys::CUcontext),
-        stream: sys::CUstream,
-    ) -> Result<sys::CUevent, BackendError> {
-        let key = (rank, stream as usize);
-        if let Some(mark) = self.marks.get(&key) {
-            return Ok(mark.event);
+    fn mark(&mut self, rank: usize, stream: sys::CUstream) -> Result<Arc<Mark>, BackendError> {
+        let (index, words) = (self.marks.len(), &self.words);
+        let mark = || {
+            let words = words.clone().filter(|_| index < MARKS_MAX);
+            let words = words.ok_or_else(|| BackendError::Missing {
+                what: format!(
+                    "at most {MARKS_MAX} streams launch beside network cards that are kernels"
+                ),
+            })?;
+            Ok::<_, BackendError>(Arc::new(Mark { words, index, last: Mutex::new(0) }))
+        };
+        match self.marks.entry((rank, stream as usize)) {
+            Entry::Occupied(known) => Ok(Arc::clone(known.get())),
+            Entry::Vacant(place) => Ok(Arc::clone(place.insert(mark()?))),
         }
-        let mut event = ptr::null_mut();
-        let flags = sys::CUevent_flags_enum::CU_EVENT_DISABLE_TIMING as u32;
-        // SAFETY: writes one handle.
-        let result = unsafe { sys::cuEventCreate(&mut event, flags) };
-        check("cuEventCreate", Some(rank), result)?;
-        self.marks.insert(key, Mark { context, event });
-        Ok(event)
     }
 
-    /// Whether no launch is in flight. A device that has failed runs none.
+    /// Whether no launch is in flight.
     fn is_idle(&self) -> bool {
-        let has_begun = self.begun > 0;
-        !has_begun
-            && self.marks.iter().all(|((rank, _), mark)| {
-                let is_entered = enter(*rank, mark.context).is_ok();
-                // SAFETY: the event lives as long as its mark.
-                let found = is_entered.then(|| unsafe { sys::cuEventQuery(mark.event) });
-                found != Some(sys::CUresult::CUDA_ERROR_NOT_READY)
-            })
+        self.begun == 0 && self.marks.values().all(|mark| mark.is_over())
     }
 
     /// Stops everything that has had nothing to accompany for a while.
@@ -170,15 +245,6 @@ impl State {
         let since = *self.idle_since.get_or_insert_with(Instant::now);
         if since.elapsed() >= PATIENCE {
             self.stop();
-        }
-    }
-
-    fn forget_marks(&mut self) {
-        for ((rank, _), mark) in std::mem::take(&mut self.marks) {
-            if enter(rank, mark.context).is_ok() {
-                // SAFETY: made once in `mark`, and not used any more.
-                let _ = unsafe { sys::cuEventDestroy_v2(mark.event) };
-            }
         }
     }
 }
@@ -193,35 +259,36 @@ impl Companions {
         self: &Arc<Companions>,
         companions: Vec<(sys::CUcontext, Function, Companion)>,
     ) -> Result<Box<dyn Send>, BackendError> {
-        let mut state = self.state();
-        state.next += 1;
-        let number = state.next;
-        let set = Set { number, companions: Arc::clone(self) };
         let mut added = Vec::new();
         for (context, function, companion) in companions {
             enter(companion.rank, context)?;
-            let mut stream = ptr::null_mut();
-            let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
-            // SAFETY: writes one handle.
-            let result = unsafe { sys::cuStreamCreate(&mut stream, flags) };
-            check("cuStreamCreate", Some(companion.rank), result)?;
-            added.push(Beside { set: number, context, stream, function, companion });
+            let stream = own_stream(companion.rank)?;
+            added.push(Beside { set: 0, context, stream, function, companion, started: 0 });
         }
-        if state.is_running {
-            added.iter().try_for_each(|beside| beside.start(state.starts))?;
-        }
-        state.all.extend(added);
-        self.has_any.store(true, Ordering::Release);
-        if !std::mem::replace(&mut state.has_thread, true) {
+        let Some(rank) = added.first().map(|beside| beside.companion.rank) else {
+            return Ok(Box::new(()));
+        };
+        let known = self.state().words.clone();
+        // If another thread was faster, its words count, and these are freed when the state is not locked any more.
+        let words = known.map_or_else(|| Words::new(rank).map(Arc::new), Ok)?;
+        let mut state = self.state();
+        state.words.get_or_insert_with(|| Arc::clone(&words));
+        if !state.has_thread {
+            // It looks for companions once the state is not locked any more.
             let own = Arc::clone(self);
             let thread = thread::Builder::new().name("ep-companions".to_string());
             let spawned = thread.spawn(move || own.watch());
             spawned.map_err(|error| BackendError::Missing {
                 what: format!("there is no thread to watch kernels: {error}"),
             })?;
+            state.has_thread = true;
         }
-        drop(state);
-        Ok(Box::new(set))
+        state.next += 1;
+        let number = state.next;
+        added.iter_mut().for_each(|beside| beside.set = number);
+        state.all.extend(added);
+        self.has_any.store(true, Ordering::Release);
+        Ok(Box::new(Set { number, companions: Arc::clone(self) }))
     }
 
     pub(super) fn has_any(&self) -> bool {
@@ -235,20 +302,16 @@ impl Companions {
         stream: sys::CUstream,
         launch: impl FnOnce() -> Result<(), BackendError>,
     ) -> Result<(), BackendError> {
-        let event = {
+        let mark = {
             let mut state = self.state();
             state.start()?;
             enter(own.0, own.1)?;
-            let event = state.mark(own, stream)?;
+            let mark = state.mark(own.0, stream)?;
             state.begun += 1;
-            event
+            mark
         };
         // Not under the lock: a launch waits while its queue is full, and that may wait for another rank's launch.
-        let done = launch().and_then(|()| {
-            // SAFETY: the event was made in this context and lives as long as there are companions; the stream is the
-            // one of the launch.
-            check("cuEventRecord", Some(own.0), unsafe { sys::cuEventRecord(event, stream) })
-        });
+        let done = mark.launch(own.0, stream, launch);
         self.state().begun -= 1;
         done
     }
@@ -268,18 +331,33 @@ impl Companions {
 
 impl Drop for Set {
     fn drop(&mut self) {
-        let mut state = self.companions.state();
-        let all = std::mem::take(&mut state.all);
-        let (ended, rest): (Vec<Beside>, Vec<Beside>) =
-            all.into_iter().partition(|beside| beside.set == self.number);
-        if state.is_running {
-            ended.iter().for_each(|beside| beside.stop(state.starts));
-        }
-        state.all = rest;
-        if state.all.is_empty() {
-            self.companions.has_any.store(false, Ordering::Release);
-            state.is_running = false;
-            state.forget_marks();
-        }
+        let ended = {
+            let mut state = self.companions.state();
+            let all = std::mem::take(&mut state.all);
+            let (ended, rest): (Vec<Beside>, Vec<Beside>) =
+                all.into_iter().partition(|beside| beside.set == self.number);
+            state.all = rest;
+            if state.all.is_empty() {
+                self.companions.has_any.store(false, Ordering::Release);
+                state.is_running = false;
+            }
+            ended
+        };
+        ended.iter().for_each(Beside::stop);
+        ended.iter().for_each(Beside::await_end);
     }
+}
+
+/// A stream that shares no hardware queue with those of ranks: it has the highest priority. A context is current.
+fn own_stream(rank: usize) -> Result<sys::CUstream, BackendError> {
+    let (mut least, mut greatest) = (0, 0);
+    // SAFETY: writes two numbers.
+    let result = unsafe { sys::cuCtxGetStreamPriorityRange(&mut least, &mut greatest) };
+    check("cuCtxGetStreamPriorityRange", Some(rank), result)?;
+    let mut stream = ptr::null_mut();
+    let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
+    // SAFETY: writes one handle.
+    let result = unsafe { sys::cuStreamCreateWithPriority(&mut stream, flags, greatest) };
+    check("cuStreamCreateWithPriority", Some(rank), result)?;
+    Ok(stream)
 }

@@ -23,6 +23,11 @@ pub(crate) trait Wire: Send + Sync {
 
     /// Opens a network for kernels that share a window; all processes do it together.
     fn open(&self, group: &Group, plans: &[&Plan]) -> Result<Net, CallError>;
+
+    /// What its networks have been asked for and not carried out, in words, while no kernel runs.
+    fn pending(&self) -> Vec<String> {
+        Vec::new()
+    }
 }
 
 /// The network of some kernels.

@@ -7,7 +7,7 @@
 //! entry and all before it have landed.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use ep_emu::{Actor, ActorMemory, Address};
@@ -26,10 +26,42 @@ const AT_ONCE: usize = 16;
 const RETRIES_NS: u64 = 100_000;
 
 /// What the network and its cards know of one another.
-#[derive(Default)]
 pub(super) struct Shared {
     pub(super) gone: AtomicBool,
     pub(super) failure: OnceLock<NetError>,
+    /// When each rank has received what is on its way to it.
+    ports: Vec<AtomicU64>,
+    now_ns: AtomicU64,
+}
+
+impl Shared {
+    pub(super) fn new(ranks: usize) -> Shared {
+        let ports = (0..ranks).map(|_| AtomicU64::new(0)).collect();
+        Shared {
+            gone: AtomicBool::new(false),
+            failure: OnceLock::new(),
+            ports,
+            now_ns: AtomicU64::new(0),
+        }
+    }
+
+    /// Takes note of the time, which each run counts from 0.
+    pub(super) fn pass(&self, now_ns: u64) {
+        if now_ns < self.now_ns.swap(now_ns, Ordering::Relaxed) {
+            self.ports.iter().for_each(|port| port.store(0, Ordering::Relaxed));
+        }
+    }
+
+    /// When `bytes` that reach `rank` at `arrives_ns` have been received, behind all that came before, at `rate` bytes
+    /// per microsecond.
+    pub(super) fn received(&self, rank: usize, arrives_ns: u64, (bytes, rate): (u64, u64)) -> u64 {
+        let Some(takes) = (bytes * 1000).checked_div(rate) else { return arrives_ns };
+        // Actors take their steps one after another.
+        let port = &self.ports[rank];
+        let begins = arrives_ns.saturating_sub(takes).max(port.load(Ordering::Relaxed));
+        port.store(begins + takes, Ordering::Relaxed);
+        begins + takes
+    }
 }
 
 /// How far the card is with an entry.
@@ -61,6 +93,7 @@ pub(super) struct CardPair {
     theirs: u64,
     latency_ns: u64,
     bytes_per_us: u64,
+    receives_per_us: u64,
     reorder: bool,
     is_dead: bool,
     heard: Heard,
@@ -91,6 +124,7 @@ impl CardPair {
             theirs: bases[end.peer],
             latency_ns: u64::try_from(options.latency.as_nanos()).unwrap_or(u64::MAX),
             bytes_per_us: options.bytes_per_us,
+            receives_per_us: options.receives_per_us,
             reorder: options.reorder,
             is_dead: options.dead_links.contains(&(end.rank, end.peer)),
             heard: Heard { rung: 0, recorded: 0, known: first },
@@ -205,6 +239,8 @@ impl CardPair {
         let takes = (bytes.len() as u64 * 1000).checked_div(self.bytes_per_us).unwrap_or(0);
         self.free_ns = self.free_ns.max(self.now_ns) + takes;
         let arrives = self.free_ns + self.latency_ns;
+        let incoming = (bytes.len() as u64, self.receives_per_us);
+        let arrives = self.shared.received(self.end.peer, arrives, incoming);
         let packet = &mut self.packets[at];
         packet.bytes = bytes;
         packet.stage = Stage::Sent(0);
@@ -297,7 +333,13 @@ impl Actor for CardPair {
         if self.is_over() {
             return false;
         }
-        self.now_ns = memory.clock_ns();
+        let now_ns = memory.clock_ns();
+        self.shared.pass(now_ns);
+        if now_ns < self.now_ns {
+            self.free_ns = 0;
+            self.packets.iter_mut().for_each(|packet| packet.due_ns = packet.due_ns.min(now_ns));
+        }
+        self.now_ns = now_ns;
         if self.has_failed {
             let hears = self.listen(memory);
             if hears {

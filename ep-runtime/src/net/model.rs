@@ -36,6 +36,8 @@ pub struct ModelOptions {
     pub latency: Duration,
     /// Bytes that a link carries per microsecond; 0: no limit.
     pub bytes_per_us: u64,
+    /// Bytes that a rank receives per microsecond over all of its links; 0: no limit.
+    pub receives_per_us: u64,
     /// Whether writes overtake one another.
     pub reorder: bool,
     /// Links that carry nothing, from one rank to another.
@@ -45,7 +47,13 @@ pub struct ModelOptions {
 impl Default for ModelOptions {
     fn default() -> ModelOptions {
         let latency = Duration::from_micros(2);
-        ModelOptions { latency, bytes_per_us: 0, reorder: true, dead_links: Vec::new() }
+        ModelOptions {
+            latency,
+            bytes_per_us: 0,
+            receives_per_us: 0,
+            reorder: true,
+            dead_links: Vec::new(),
+        }
     }
 }
 
@@ -73,7 +81,7 @@ impl ModelNetwork {
             Views::new(&any, rank, (&layout, rank), places)
         };
         let views = (0..ranks).map(view).collect::<Result<Vec<_>, _>>()?;
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(Shared::new(ranks));
         for rank in 0..ranks {
             for queue in 0..layout.queues {
                 let actor = ModelQueue::new((rank, queue), layout, &bases, options, &shared);
@@ -94,7 +102,7 @@ impl ModelNetwork {
         let layout = PairLayout(Layout { ranks, ..layout });
         layout.0.check_pairs()?;
         let (memories, bases) = memories(&any, layout.bytes())?;
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(Shared::new(ranks));
         let mut views = Vec::new();
         for rank in 0..ranks {
             let words = layout.table(rank, &bases);
@@ -240,6 +248,7 @@ struct ModelQueue {
     bases: Vec<u64>,
     latency_ns: u64,
     bytes_per_us: u64,
+    receives_per_us: u64,
     reorder: bool,
     taken: u32,
     /// Sources that have not been read, of all that were taken.
@@ -277,6 +286,7 @@ impl ModelQueue {
             bases: bases.to_vec(),
             latency_ns: u64::try_from(options.latency.as_nanos()).unwrap_or(u64::MAX),
             bytes_per_us: options.bytes_per_us,
+            receives_per_us: options.receives_per_us,
             reorder: options.reorder,
             taken: 0,
             unread: 0,
@@ -362,7 +372,8 @@ impl ModelQueue {
         };
         let takes = (bytes * 1000).checked_div(self.bytes_per_us).unwrap_or(0);
         flow.free_ns = flow.free_ns.max(now_ns) + takes;
-        let due_ns = flow.free_ns + self.latency_ns;
+        let arrives = flow.free_ns + self.latency_ns;
+        let due_ns = self.shared.received(request.peer(), arrives, (bytes, self.receives_per_us));
         self.packets.push(Packet { request, place, bytes: None, landed: 0, due_ns });
         true
     }
@@ -456,7 +467,13 @@ impl Actor for ModelQueue {
         if self.is_over() {
             return false;
         }
-        self.now_ns = memory.clock_ns();
+        let now_ns = memory.clock_ns();
+        self.shared.pass(now_ns);
+        if now_ns < self.now_ns {
+            self.flows.iter_mut().for_each(|flow| flow.free_ns = 0);
+            self.packets.iter_mut().for_each(|packet| packet.due_ns = packet.due_ns.min(now_ns));
+        }
+        self.now_ns = now_ns;
         // Any of the three may be what happens next.
         match memory.draw(3) {
             0 => self.take(memory) || self.post() || self.carry(memory),

@@ -197,11 +197,6 @@ impl ResidentNetwork {
         traffic(&self.players, self.backend.ranks())
     }
 
-    /// The queue pairs with entries that their card has not ended, between two calls.
-    pub fn pending(&self) -> Result<Vec<String>, NetError> {
-        pending(&self.players)
-    }
-
     /// The first entry or doorbell that makes no sense, if any.
     pub fn failure(&self) -> Option<NetError> {
         self.players.iter().find_map(Player::failure)
@@ -427,7 +422,7 @@ pub struct Opened(Mutex<Vec<Weak<Vec<Player>>>>);
 
 impl Opened {
     /// The queue pairs with entries that their card has not ended, between two calls.
-    pub fn pending(&self) -> Result<Vec<String>, NetError> {
+    fn pending(&self) -> Result<Vec<String>, NetError> {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let known: Vec<_> = known.iter().filter_map(Weak::upgrade).collect();
         let all = known.iter().map(|players| pending(players)).collect::<Result<Vec<_>, _>>()?;
@@ -480,6 +475,10 @@ impl Wire for Cards {
 
     fn gather(&self, _: &str, value: u64) -> Result<Vec<u64>, CallError> {
         Ok(vec![value])
+    }
+
+    fn pending(&self) -> Vec<String> {
+        self.opened.pending().unwrap_or_else(|error| vec![error.to_string()])
     }
 
     fn open(&self, group: &Group, plans: &[&Plan]) -> Result<Net, CallError> {

@@ -51,16 +51,21 @@ pipeline! {
         };
 
         role NvlSend[peer] on even blocks, 8 warps {
-            for node in nodes {
+            // Stripes begin with different nodes, so that no node receives all rows at once. All ranks send a stripe in the
+            // same order: a receiver needs the rows of all nodes for a token.
+            for turn in nodes {
+                let node = (turn + stripe) % nodes;
                 for row in recv_first[rank_at(node, peer), stripe]..recv_first[rank_at(node, peer), stripe] + recv_count[rank_at(node, peer), stripe] {
                     push inner[peer, node] { x: x[row], weights: weights[row] };
                 }
             }
         }
-        // Positions are computed, arrival is waited for, the sum is looked up.
-        role Forward on odd blocks, warps shared by node {
-            for row in rail_prefix[node] + rail_first[node, stripe]..rail_prefix[node] + rail_first[node, stripe] + rail_count[node, stripe] gather part from inner[peer, node] at send_inner_head[row, peer] across peer in local {
-                push rail[node] { x: sum(part.x), weights: sum(part.weights) };
+        // Positions are computed, arrival is waited for, the sum is looked up. Units of a stripe are in the order in which its
+        // rows come: there may be more units than warps.
+        role Forward on odd blocks, 8 warps, warps shared by (node, stripe) {
+            let to = (node + stripe) % nodes;
+            for row in rail_prefix[to] + rail_first[to, stripe]..rail_prefix[to] + rail_first[to, stripe] + rail_count[to, stripe] gather part from inner[peer, (node + stripe) % nodes] at send_inner_head[row, peer] across peer in local {
+                push rail[(node + stripe) % nodes] { x: sum(part.x), weights: sum(part.weights) };
             }
         }
         role RdmaReceive on even blocks, 4 warps, warps shared by token {

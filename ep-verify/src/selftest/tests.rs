@@ -8,9 +8,10 @@ use super::*;
 use crate::unordered::{UnorderedBackend, allocations_of, programs};
 use ep_runtime::RuleSet;
 use ep_runtime::backend::{Backend, Signal, Stream};
-use ep_runtime::buffer::{BuiltIn, BuiltInBy, Via};
+use ep_runtime::buffer::{BuiltIn, BuiltInBy, StandardPipeline, Via};
 use ep_runtime::group::GroupOptions;
 use ep_runtime::host::{Build, HostBackend, HostOptions};
+use ep_runtime::net::ModelOptions;
 use std::time::Duration;
 
 fn case(options: BufferOptions, tokens: &[usize]) -> Case {
@@ -404,4 +405,33 @@ fn the_floor_keeps_the_rules_of_memory() {
             assert!(findings.is_good(), "{findings}");
         }
     }
+}
+
+/// Four nodes, whose links are slow, by the clock of the emulator. If all began with the same node, the links of the
+/// others would be idle.
+#[test]
+fn all_links_are_busy_while_nodes_combine_at_length() {
+    let Some(programs) = programs() else { return };
+    let (nodes, tokens) = (4, 384);
+    let host = HostOptions { build: Build::Plain, ..HostOptions::new(nodes) };
+    let backend = HostBackend::new(programs, host).unwrap();
+    let net = ModelOptions { receives_per_us: 1, ..ModelOptions::default() };
+    let group = Group::over_model(&backend, nodes, &net).unwrap();
+    // Each token has a row from each node, which fills its slot.
+    let mut options = BufferOptions { nodes, ..BufferOptions::new(tokens, 176, nodes, nodes) };
+    let (dispatch, combine) = (&mut options.tunes.node_dispatch, &mut options.tunes.node_combine);
+    (dispatch.stripes, dispatch.rdma_depth, dispatch.rdma_chunk) = (Some(4), Some(32), Some(4));
+    (combine.rdma_depth, combine.rdma_chunk) = (Some(32), Some(4));
+    let call = CallOptions::sms(8);
+    let run = Case { dispatch: call, combine: call, ..case(options, &vec![tokens; nodes]) };
+    let test = Selftest::new(&group, &BuiltIn, run).unwrap();
+    let events = [(); 2].map(|()| backend.create_event(0).unwrap());
+    let mut next = events.iter();
+    let mut look = || Ok(backend.record(0, Stream::OWN, next.next().unwrap())?);
+    test.once(Operation::Combine, &mut look).unwrap();
+    group.sync(0).unwrap();
+    let took = backend.elapsed(0, &events[0], &events[1]).unwrap();
+    let bytes = (nodes - 1) * tokens * test.row_bytes(StandardPipeline::NodeCombine) as usize;
+    let least = Duration::from_micros(bytes as u64);
+    assert!(took * 2 <= least * 3, "{took:?}, of which {least:?} on each link");
 }

@@ -307,6 +307,24 @@ protected:
         return !team_.stopped;
     }
 
+    /// For each lane's ring that `asks`: whether what the other end tells has reached `want`, in all of them. The
+    /// same of `await_each`, which waits until it has.
+    template <class Word>
+    __device__ __forceinline__ bool has_come_each(int g, bool asks, u32 want) {
+        const bool looks = asks && !reached(seen_[g], want);
+        if (looks) seen_[g] = load_acquire_sys(Rings::template counter<Word>(ring(g)));
+        return __ballot_sync(kAllLanes, asks && !reached(seen_[g], want)) == 0;
+    }
+    template <class Word>
+    __device__ __forceinline__ void await_each(int g, bool asks, u32 want, Waiting kind) {
+        const bool looks = asks && !reached(seen_[g], want);
+        if (__ballot_sync(kAllLanes, looks) == 0) return;
+        const Site site{Ring::kChannel, kind, stripe_, looks ? Rings::rank_of(ring(g)) : -1, want};
+        const u32 now =
+            wait_counter(team_, site, looks ? Rings::template counter<Word>(ring(g)) : nullptr);
+        if (looks) seen_[g] = now;
+    }
+
     Peers kept_;
     u32 start_[kGroups] = {};  // the rings' counters at the start of the stripe
     u32 moved_[kGroups] = {};  // messages of this stripe

@@ -1,7 +1,8 @@
 // Rings of a stripe to ranks of which some are on other machines: what `RingsOut` and `RingsIn` (rings.cuh)
 // do over a network. A near rank is reached by stores into its window; a far one by net.cuh. There, a slot is
 // filled in this rank's own data, at the place that it has among those of the ring, and put to the peer's;
-// it may be filled anew once its credit has come back, since what was read there had landed.
+// it may be filled anew once its credit has come back, since what was read there had landed. Slots in a row
+// leave together, by one put and one signal.
 //
 // `Ring` is the channel's Cfg struct. In a window,
 //   kSlots    [stripe, near peer, slot]   kSlotBytes each: the row, then its other fields
@@ -86,12 +87,15 @@ protected:
         return team_.group.window + Ring::kSlots + slot_at(near(ring), at);
     }
 
-    /// Sends a slot that the warp has filled.
-    __device__ __forceinline__ void send(int ring, u32 at) {
-        if (is_near(ring)) return;
-        const u64 to = Ring::kInbox + slot_at(far(own(), ring), at);
-        const u64 from = Ring::kOutbox + slot_at(far(ring, own()), at);
-        queue_.put(rank_of(ring), to, from, team_.leader() ? Ring::kSlotBytes : 0);
+    /// Sends `count` slots of each lane's ring, if that is not 0, from slot `at` on, and tells the peer of them. What
+    /// the lane has done, and the warp before, comes first (M1): the peer acquires.
+    __device__ __forceinline__ void send(int ring, u32 at, u32 count) {
+        const u32 far_count = is_near(ring) ? 0 : count;
+        const u32 left = Ring::kDepth - at, before = far_count < left ? far_count : left;
+        put(ring, at, before);
+        // The ring wraps.
+        if (__ballot_sync(kAllLanes, far_count != before) != 0) put(ring, 0, far_count - before);
+        add<TailWord>(ring, count);
     }
 
     __device__ __forceinline__ void announce(int ring, int word, int value) {
@@ -168,6 +172,13 @@ protected:
     int stripe_ = 0;
 
 private:
+    /// Puts `count` slots of each lane's ring, which lie in a row.
+    __device__ __forceinline__ void put(int ring, u32 at, u32 count) {
+        const u64 to = Ring::kInbox + slot_at(far(own(), ring), at);
+        const u64 from = Ring::kOutbox + slot_at(far(ring, own()), at);
+        queue_.put(rank_of(ring), to, from, count * static_cast<u32>(Ring::kSlotBytes));
+    }
+
     /// The ring of a near peer.
     __device__ __forceinline__ int near(int peer) const {
         return stripe_ * kNear + Peers::near_of(peer);

@@ -38,6 +38,12 @@ public:
         return source_.arrived(entries_, true);
     }
 
+    /// Whether they have, so that `open` waits for nobody.
+    __device__ __forceinline__ bool is_here() {
+        __syncwarp();
+        return source_.have_arrived(entries_);
+    }
+
     /// The first peer that has a part; negative: none.
     __device__ __forceinline__ int first() const {
         int found = -1;

@@ -40,6 +40,7 @@ public:
 
     /// Tells the receiver one number of the stripe's header.
     __device__ __forceinline__ void announce(int ring, int word, int value) {
+        send();
         Rings::announce(ring, word, value);
     }
 
@@ -55,6 +56,10 @@ public:
 
     /// Waits until the next slot is free. False: the team is stopped.
     __device__ __forceinline__ bool reserve(int ring) {
+        // The receiver frees no slot of a message that it has not seen.
+        if constexpr (Rings::kSends) {
+            if (!has_room(ring)) send();
+        }
         // M4: the receiver's loads, which it released, come before the stores into the slot.
         return End::template await<HeadWord>(ring, wanted(ring), Waiting::kCredit);
     }
@@ -64,14 +69,29 @@ public:
         return Rings::slot_there(ring, End::next_at(ring));
     }
 
-    /// Publishes the next message, which all lanes have written.
+    /// Publishes the next message, which all lanes have written. Over a network, a whole chunk leaves at once, and
+    /// the caller calls `send` before it waits for something else.
     __device__ __forceinline__ void publish(int ring) {
         __syncwarp();
-        if constexpr (Rings::kSends) Rings::send(ring, End::next_at(ring));
-        // M1: comes after the stores of all lanes, by the barrier; the receiver acquires.
-        Rings::template add<TailWord>(ring, team_.leader() ? 1 : 0);
-        End::count(ring);
+        if constexpr (Rings::kSends) {
+            End::count(ring);
+            bool is_full = false;
+#pragma unroll
+            for (int g = 0; g < End::kGroups; ++g) {
+                if (g == ring / kLanes && End::keeps(ring)) is_full = ++unsent_[g] == Ring::kChunk;
+            }
+            if (__ballot_sync(kAllLanes, is_full) != 0) send_from(Ring::kChunk);
+        } else {
+            // M1: comes after the stores of all lanes, by the barrier; the receiver acquires.
+            Rings::template add<TailWord>(ring, team_.leader() ? 1 : 0);
+            End::count(ring);
+        }
         __syncwarp();
+    }
+
+    /// Sends all messages that were published, before the warp waits for anything: a peer may wait for them.
+    __device__ __forceinline__ void send() {
+        if constexpr (Rings::kSends) send_from(1);
     }
 
     /// Publishes the next message once `rows` rows of the mover are stored, by the lane of the ring.
@@ -85,15 +105,31 @@ public:
 
     /// Ends the stripe.
     __device__ __forceinline__ void close() {
+        send();
         End::keep(Ring::kSent);
         __syncwarp();
     }
 
 private:
+    /// Sends the messages of each ring that has at least so many.
+    __device__ __forceinline__ void send_from(u32 least) {
+        __syncwarp();
+#pragma unroll
+        for (int g = 0; g < End::kGroups; ++g) {
+            const u32 count = unsent_[g] >= least ? unsent_[g] : 0;
+            if (__ballot_sync(kAllLanes, count != 0) == 0) continue;
+            // M1: comes after the stores of all lanes, by the barrier; the receiver acquires.
+            Rings::send(End::ring(g), (start_[g] + moved_[g] - unsent_[g]) % Ring::kDepth, count);
+            if (count != 0) unsent_[g] = 0;
+        }
+    }
+
     /// Where the head stands when the next slot is free.
     __device__ __forceinline__ u32 wanted(int ring) const {
         return End::of(start_, ring) + End::of(moved_, ring) + 1 - Ring::kDepth;
     }
+
+    u32 unsent_[End::kGroups] = {};  // messages that were published and not sent
 };
 
 /// The receiving ends.
@@ -113,11 +149,31 @@ public:
         // What was taken had arrived.
         End::begin(stripe, kept, of, Ring::kTaken, 0);
         last_ = -1;
+#pragma unroll
+        for (int g = 0; g < kGroups; ++g) read_[g] = 0;
     }
 
-    /// One number of the header that the sender announces.
+    /// One number of the header that the sender announces. Each is waited for and read once in a stripe.
     __device__ __forceinline__ int header(int ring, int word) {
-        return static_cast<int>(__shfl_sync(kAllLanes, Rings::announced(ring, word), 0));
+        if ((End::of(read_, ring) >> word & 1) == 0) {
+            const u32 found = __shfl_sync(kAllLanes, Rings::announced(ring, word), 0);
+            if (team_.stopped) return 0;
+#pragma unroll
+            for (int g = 0; g < kGroups; ++g) {
+                if (g != ring / kLanes || !End::keeps(ring)) continue;
+                read_[g] |= 1u << word;
+#pragma unroll
+                for (int i = 0; i < kWords; ++i) {
+                    if (i == word) header_[i][g] = found;
+                }
+            }
+        }
+        u32 value = 0;
+#pragma unroll
+        for (int i = 0; i < kWords; ++i) {
+            if (i == word) value = End::of(header_[i], ring);
+        }
+        return static_cast<int>(value);
     }
 
     /// How many messages of `ring` have been taken.
@@ -146,10 +202,7 @@ public:
                 if (!serves(ring) || team_.stopped) continue;
                 if (taken(ring) >= header(ring, count)) continue;
                 open = true;
-                u32 seen = 0;
-                if (team_.leader()) seen = load_relaxed_sys(tail(ring));
-                seen = __shfl_sync(kAllLanes, seen, 0);
-                if (!reached(seen, wanted(ring))) continue;
+                if (!has_message(ring)) continue;
                 last_ = ring;
                 return ring;
             }
@@ -214,14 +267,22 @@ public:
     __device__ __forceinline__ bool arrived(const i32 (&positions)[kGroups], bool) {
 #pragma unroll
         for (int g = 0; g < kGroups; ++g) {
-            const bool some = End::used(g) && positions[g] >= 0;
-            const u32 want = start_[g] + static_cast<u32>(positions[g]) + 1;
-            const Site site{Ring::kChannel, Waiting::kArrival, stripe_,
-                            some ? Rings::rank_of(End::ring(g)) : -1, want};
             // M2: pairs with the sender's release; all lanes read after the barrier.
-            wait_counter(team_, site, some ? tail(End::ring(g)) : nullptr);
+            End::template await_each<TailWord>(g, is_asked(g, positions[g]), behind(g, positions[g]),
+                                               Waiting::kArrival);
         }
         return !team_.stopped;
+    }
+
+    /// Whether they have arrived, so that `arrived` waits for nobody.
+    __device__ __forceinline__ bool have_arrived(const i32 (&positions)[kGroups]) {
+        bool all = true;
+#pragma unroll
+        for (int g = 0; g < kGroups; ++g) {
+            const bool asks = is_asked(g, positions[g]);
+            all = End::template has_come_each<TailWord>(g, asks, behind(g, positions[g])) && all;
+        }
+        return all;
     }
 
     /// The row at a position of the lane's ring.
@@ -259,6 +320,14 @@ private:
         return Rings::template counter<TailWord>(ring);
     }
 
+    /// Whether a message at this position is of this lane's ring, and where the tail stands when it has arrived.
+    __device__ __forceinline__ bool is_asked(int g, i32 position) const {
+        return End::used(g) && position >= 0;
+    }
+    __device__ __forceinline__ u32 behind(int g, i32 position) const {
+        return start_[g] + static_cast<u32>(position) + 1;
+    }
+
     /// Where the tail stands when the next message has arrived.
     __device__ __forceinline__ u32 wanted(int ring) const {
         return End::of(start_, ring) + End::of(moved_, ring) + 1;
@@ -293,7 +362,11 @@ private:
         });
     }
 
+    static constexpr int kWords = Ring::kHeaderWords > 0 ? Ring::kHeaderWords : 1;
+
     int last_ = -1;  // the ring whose message was taken last, by `next`
+    u32 header_[kWords][kGroups] = {};
+    u32 read_[kGroups] = {};  // the words of the header that have been read
 };
 
 }  // namespace ep

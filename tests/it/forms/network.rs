@@ -112,7 +112,8 @@ fn rings_reach_near_and_far_peers() {
 #[test]
 fn a_slow_wire_changes_nothing() {
     let latency = Duration::from_micros(300);
-    let slow = ModelOptions { latency, bytes_per_us: 50, reorder: false, dead_links: Vec::new() };
+    let slow =
+        ModelOptions { latency, bytes_per_us: 50, reorder: false, ..ModelOptions::default() };
     let held = own(FAN, (2, 2, 4), &|form| form.over(&slow));
     held.unwrap_or_else(|words| panic!("{words}"));
 }
@@ -309,13 +310,33 @@ and
 +         }
 +         queue_.signal(rank_of(ring), number(Word::kNumber), is_near(ring) ? 0 : count);
 
-== a slot is told of before it is sent
+== slots are told of before they are sent
+in ep/net_rings.cuh
+-         put(ring, at, before);
++         add<TailWord>(ring, count);
++         put(ring, at, before);
+and
+-         if (__ballot_sync(kAllLanes, far_count != before) != 0) put(ring, 0, far_count - before);
+-         add<TailWord>(ring, count);
++         if (__ballot_sync(kAllLanes, far_count != before) != 0) put(ring, 0, far_count - before);
+
+== a run of slots goes on behind the end of its ring
+in ep/net_rings.cuh
+-         put(ring, at, before);
++         put(ring, at, far_count);
+and
+-         if (__ballot_sync(kAllLanes, far_count != before) != 0) put(ring, 0, far_count - before);
+
+== the last slots of a stripe are not sent
 in ep/rings.cuh
--         if constexpr (Rings::kSends) Rings::send(ring, End::next_at(ring));
--         // M1: comes after the stores of all lanes, by the barrier; the receiver acquires.
--         Rings::template add<TailWord>(ring, team_.leader() ? 1 : 0);
-+         Rings::template add<TailWord>(ring, team_.leader() ? 1 : 0);
-+         if constexpr (Rings::kSends) Rings::send(ring, End::next_at(ring));
+-         send();
+-         End::keep(Ring::kSent);
++         End::keep(Ring::kSent);
+
+== a run begins at its last slot
+in ep/rings.cuh
+-             Rings::send(End::ring(g), (start_[g] + moved_[g] - unsent_[g]) % Ring::kDepth, count);
++             Rings::send(End::ring(g), (start_[g] + moved_[g] - 1) % Ring::kDepth, count);
 
 == a chunk is given back by the first of its readers
 in ep/net_rings.cuh
@@ -389,7 +410,7 @@ fn every_channel_goes_through_cards() {
         latency: Duration::from_micros(300),
         bytes_per_us: 50,
         reorder: false,
-        dead_links: Vec::new(),
+        ..ModelOptions::default()
     };
     for source in [SPREAD, FAN, NOTES, ROWS] {
         let all = [accepted(&source.replace("rdma", "ibgda")).unwrap_or_else(|it| panic!("{it}"))];

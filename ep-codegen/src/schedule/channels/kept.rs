@@ -4,7 +4,9 @@
 use super::End;
 use crate::ir::network::{over_network, readers};
 use crate::ir::slots::places;
-use crate::ir::{Action, Channel, Domain, Elem, Expr, NameKind, PeerSet, Share, Stmt, walk};
+use crate::ir::{
+    Action, BinaryOp, Channel, Domain, Elem, Expr, NameKind, PeerSet, Share, Stmt, walk,
+};
 use crate::schedule::library::ep;
 use crate::schedule::limit::Limit;
 use crate::schedule::scope::Scope;
@@ -40,7 +42,7 @@ impl RoleLowering<'_> {
             return Ok(Kept::PartsOfPeer(peer.clone()));
         }
         if let (Share::Indices { names }, Some(part)) = (&self.role.share, all_same(1))
-            && matches!(part, Expr::Name { name, .. } if names.contains(name))
+            && is_of_unit(part, names)
         {
             return Ok(Kept::PeersOfPart(part.clone()));
         }
@@ -89,7 +91,7 @@ impl RoleLowering<'_> {
             (_, Expr::Name { kind: NameKind::Me, .. }) => true,
             (Share::Peer { binder, .. }, Expr::Name { name, .. }) => name == binder,
             (Share::SourceStripe, Expr::Name { name, .. }) => name == "source",
-            (Share::Indices { names }, Expr::Name { name, .. }) => names.contains(name),
+            (Share::Indices { names }, index) => is_of_unit(index, names),
             _ => false,
         };
         let one_warp =
@@ -141,6 +143,26 @@ impl RoleLowering<'_> {
     }
 }
 
+/// Whether an index is one of the numbers that name a unit of work, or `(i + j) % is`, which begins elsewhere for each
+/// `j`: it is another one for each unit.
+fn is_of_unit(index: &Expr, names: &[String]) -> bool {
+    let name_of = |expr: &Expr| match expr {
+        Expr::Name { name, .. } => Some(name.clone()),
+        _ => None,
+    };
+    let of_unit = |expr: &Expr| name_of(expr).filter(|name| names.contains(name));
+    let Expr::Binary { op: BinaryOp::Rem, left, right } = index else {
+        return of_unit(index).is_some();
+    };
+    let Expr::Binary { op: BinaryOp::Add, left: turned, right: by } = &**left else {
+        return false;
+    };
+    match (of_unit(turned), of_unit(by), name_of(right)) {
+        (Some(turned), Some(by), Some(count)) => turned != by && count == format!("{turned}s"),
+        _ => false,
+    }
+}
+
 fn is_me(index: &Expr) -> bool {
     matches!(index, Expr::Name { kind: NameKind::Me, .. })
 }
@@ -181,4 +203,29 @@ fn indices_of(body: &[Stmt], channel: &str, end: End) -> Vec<Vec<Expr>> {
         }
     });
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_index_of_a_unit_is_another_one_for_each() {
+        let name = |name: &str, kind| Expr::Name { name: name.to_string(), kind };
+        let [node, stripe] = ["node", "stripe"].map(|it| name(it, NameKind::Binder));
+        let [nodes, stripes] = ["nodes", "stripes"].map(|it| name(it, NameKind::Dim));
+        let of = |op, left: &Expr, right: &Expr| Expr::Binary {
+            op,
+            left: Box::new(left.clone()),
+            right: Box::new(right.clone()),
+        };
+        let turned =
+            |by: &Expr, count: &Expr| of(BinaryOp::Rem, &of(BinaryOp::Add, &node, by), count);
+        let names = ["node".to_string(), "stripe".to_string()];
+        let is_taken = |index: &Expr| is_of_unit(index, &names);
+        assert!(is_taken(&node) && is_taken(&turned(&stripe, &nodes)));
+        // Twice a number, and a number of other indices, are the same for several units.
+        assert!(!is_taken(&turned(&node, &nodes)) && !is_taken(&turned(&stripe, &stripes)));
+        assert!(!is_taken(&nodes) && !is_taken(&of(BinaryOp::Rem, &node, &nodes)));
+    }
 }

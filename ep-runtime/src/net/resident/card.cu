@@ -145,7 +145,7 @@ struct Args {
     u32 tickets_mask;
     u32 fronts, backs;
     u32 until_idle;  // stop when nothing is left to do
-    u32 start;       // the number of this start: the kernel ends when the stop word is it
+    u32 start;       // the number of this start: the kernel ends when the stop word has reached it
 };
 
 /// What the fronts of a block share.
@@ -746,7 +746,7 @@ __device__ __forceinline__ bool is_idle(const Pair& pair, State* state) {
 __device__ __forceinline__ void run_warden(const Card& card) {
     const Args& args = card.args;
     for (bool is_over = false; !is_over;) {
-        is_over = load_acquire_sys(args.stop) == args.start;
+        is_over = static_cast<i32>(load_acquire_sys(args.stop) - args.start) >= 0;
         if (args.until_idle != 0) {
             bool is_quiet = true;
             for (u32 at = static_cast<u32>(card.lane); at < args.pair_count; at += kLanes) {

@@ -138,7 +138,7 @@ fn rows_come_over_as_they_were_in_every_schedule_at_length() {
             latency: Duration::from_micros(300),
             bytes_per_us: 50,
             reorder: false,
-            dead_links: Vec::new(),
+            ..ModelOptions::default()
         };
         let modelled = Modelled { options: slow, build: Build::Plain, ..modelled };
         for seed in 1..=20 {
