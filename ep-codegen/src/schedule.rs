@@ -186,7 +186,8 @@ pub fn draft(ir: &Pipeline, role: &Role, rules: RuleSet) -> (RoleSteps, Vec<Refu
     }
     #[cfg(any(test, feature = "sabotage"))]
     let steps = sabotage::spoiled(steps);
-    let warps = match uses.claims > 0 || uses.slices {
+    let whole_stripes = matches!(cut::sends_parts(ir, role, rules), Some(Err(_)));
+    let warps = match (uses.claims > 0 || uses.slices) && !whole_stripes {
         true => Warps::All,
         false => lowering.warps(),
     };
@@ -214,6 +215,8 @@ struct RoleLowering<'a> {
     meets: usize,
     /// The direct channels whose ends know the first position of the run that is being pushed.
     in_runs: Vec<String>,
+    /// Which share of the rows of a stripe this warp takes, of how many.
+    share: Option<(Term, Term)>,
     /// Statements that one warp does alone although the role has more.
     why_not: Vec<WhyNot>,
     /// How many times the body's statements run in a call, by all warps of all blocks.
@@ -239,6 +242,7 @@ impl<'a> RoleLowering<'a> {
             cut: false,
             meets: 0,
             in_runs: Vec::new(),
+            share: None,
             why_not: Vec::new(),
             closers: None,
             places: Vec::new(),

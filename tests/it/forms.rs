@@ -22,5 +22,6 @@ mod run;
 mod sabotaged;
 mod shared;
 mod slots;
+mod stripes;
 mod teams;
 mod words;

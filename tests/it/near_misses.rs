@@ -1,9 +1,9 @@
 //! Standard pipelines rewritten into others that mean the same: their roles use as many warps.
 
 use ep_codegen::ir::{
-    Action, BinaryOp, CONDITION, Domain, Expr, NameKind, Pipeline, Stmt, TensorKind,
+    Action, BinaryOp, CONDITION, ChannelKind, Domain, Expr, NameKind, Pipeline, Stmt, TensorKind,
 };
-use ep_codegen::schedule::{Recipe, RuleSet, Warps};
+use ep_codegen::schedule::{Recipe, RoleRule, RuleSet, Warps};
 use ep_runtime::pipelines;
 
 type Edit = fn(&mut Pipeline);
@@ -47,6 +47,28 @@ fn near_misses_use_as_many_warps() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn a_composed_dispatch_by_stripes_uses_all_warps() {
+    let dispatch = pipelines::ALL.iter().find(|entry| entry.name == "nvl-dispatch");
+    let whole = dispatch.expect("it is a standard pipeline").ir();
+    let mut seen = 0;
+    for ir in whole.choices().iter().map(|choice| whole.select(choice)) {
+        if !ir.channels.iter().any(|channel| channel.kind == ChannelKind::Direct) {
+            continue;
+        }
+        for (name, edit) in EDITS.iter().chain([&("nothing", (|_| ()) as Edit)]) {
+            let mut near = ir.clone();
+            edit(&mut near);
+            for own in Recipe::of(&near, RuleSet::Without(RoleRule::Roles)).roles {
+                assert_eq!(own.warps, Warps::All, "{name}, {}: {:?}", own.role, own.reasons());
+                assert_eq!(own.reasons(), Vec::<String>::new(), "{name}, {}", own.role);
+                seen += 1;
+            }
+        }
+    }
+    assert!(seen >= 3 * 11, "only {seen} roles");
 }
 
 fn plus_nothing(ir: &mut Pipeline) {

@@ -77,6 +77,31 @@ const REREAD: &str = "pipeline! { pipeline Team {
     }
 } }";
 
+/// Rows that each rank sends by stripes, in a role whose body is `statements` and that records `tables`.
+fn stripes(tables: &str, statements: &str) -> String {
+    format!(
+        "pipeline! {{ pipeline Stripes {{
+            shape {{ ranks: 1..=64, hidden: 16..=4096 step 16 }}
+            size tokens;
+            size all_tokens = begins[ranks];
+            input x: bf16[tokens, ranks, hidden], begins: i32[ranks + 1];
+            output y: bf16[all_tokens, hidden] in window;
+            {tables}
+            tune {{ stripes: 4 in [1, 2, 4, 8] }}
+            message Row {{ row x: bf16[hidden] }}
+            channel rows: direct<Row> over nvlink from Send to Take per all;
+            role Send on all blocks, 4 warps, warps shared by token {{ {statements} }}
+            role Take on all blocks, 4 warps, warps shared by (source, stripe) {{
+                for row in rows[source] {{ store y[row.row] = row.x; }}
+            }}
+        }} }}"
+    )
+}
+
+const PUSHES: &str = "for token in stripe {
+    for peer in ranks { push rows[peer] at begins[me] + stripe.first { x: x[token, peer] }; }
+}";
+
 const EXCHANGE: &str = "
     for peer in ranks { push totals[peer] { rows: peer }; }
     await totals;
@@ -110,6 +135,18 @@ fn a_recipe_says_who_carries_out_a_role_and_what_keeps_the_others_from_it() {
     }
     out += &text("a team that reads what it writes", recipes(REREAD, "", ""));
     out += &text("low-latency-dispatch", recipes(LOW_LATENCY, "", ""));
+    out += &text("rows by stripes", recipes(&stripes("", PUSHES), "", ""));
+    for (title, tables, statement) in [
+        ("a number for each stripe", "table seen: i32[stripes];", "record seen[stripe] = stripe;"),
+        (
+            "turns that add to one number",
+            "inout total: i32[1];",
+            "for token in stripe { add total[0] = token; }",
+        ),
+    ] {
+        let more = stripes(tables, &format!("{PUSHES} {statement}"));
+        out += &text(&format!("rows by stripes, {title}"), recipes(&more, "", ""));
+    }
     insta::assert_snapshot!(out);
 }
 

@@ -65,6 +65,8 @@ pub(super) enum EndCall {
     Waits { unless: &'static str },
     /// It waits for a peer, or tells it that all is there: no row is on its way by then.
     Settles,
+    /// It ends a part of a stripe; this one does behind the rows that the mover carries.
+    Ends { behind: &'static str },
     /// It waits for nobody.
     Free,
     /// It tells a peer of a row; this one does when the row has arrived.
@@ -80,6 +82,8 @@ pub(super) fn call_of_end(kind: ChannelKind, method: &str) -> Option<EndCall> {
         (ChannelKind::Ring, "release") => Some(EndCall::Tells { later: "release_after" }),
         (ChannelKind::Ring, "header" | "announce" | "close")
         | (ChannelKind::Direct, "arrived" | "close") => Some(EndCall::Settles),
+        (ChannelKind::Direct, "close_part") => Some(EndCall::Ends { behind: "close_part_behind" }),
+        (ChannelKind::Direct, "finish") => Some(EndCall::Ends { behind: "finish_behind" }),
         (ChannelKind::Direct, "reserve") => Some(EndCall::Free),
         (ChannelKind::Ring | ChannelKind::Direct, _) => None,
         // Their rows are not staged.

@@ -7,6 +7,7 @@
 
 mod runs;
 mod steps;
+mod stripes;
 
 use super::one_warp::has_one_warp;
 use super::{RoleRule, RuleSet};
@@ -17,6 +18,7 @@ use crate::ir::{
 };
 use runs::PEER;
 pub(super) use runs::first_rows;
+pub(super) use stripes::sends_parts;
 
 /// Runs into which each loop over rows of a direct channel is cut.
 pub(crate) const RUNS: i64 = 192;
@@ -78,11 +80,17 @@ pub(super) fn shares_units(ir: &Pipeline, role: &Role, rules: RuleSet) -> bool {
         Action::For { domain: Domain::Tokens | Domain::Range { .. }, .. } => {
             cut.order(stmt).is_none()
         }
+        // The rows of a stripe are there together.
+        Action::Receive { channel, .. } if role.share == Share::SourceStripe => {
+            let lands = |it: &Channel| it.name == *channel && it.kind.traits().lands;
+            ir.channels.iter().any(lands) && cut.order(stmt).is_none()
+        }
         _ => false,
     };
     let opens = ends(ir, role).any(|it| {
         let kind = it.kind.traits();
-        kind.opens_out || kind.opens_in || kind.offers
+        let sends = it.from.contains(&role.name);
+        (kind.opens_out && sends) || (kind.opens_in && it.to == role.name) || kind.offers
     });
     rules.has(RoleRule::Cut)
         && !opens
@@ -163,10 +171,7 @@ impl<'p> Cut<'p> {
                 return Some("places are dealt out in order, by one warp");
             }
             Action::For { binder, domain, .. }
-                if !matches!(
-                    domain,
-                    Domain::Stripe | Domain::ReceivedFrom { .. } | Domain::Once
-                ) =>
+                if !matches!(domain, Domain::ReceivedFrom { .. } | Domain::Once) =>
             {
                 Turn::of(binder, None, walk::nested(stmt))
             }

@@ -14,7 +14,7 @@ pub(super) fn reread(role: &Role) -> Vec<String> {
         written.extend(walk::target(stmt).map(|place| place.tensor.clone()));
     });
     let mut found: Vec<String> = Vec::new();
-    for (tensor, _) in reads(role) {
+    for (tensor, _) in elements(role) {
         if written.contains(&tensor) && !found.contains(&tensor) {
             found.push(tensor);
         }
@@ -22,8 +22,17 @@ pub(super) fn reread(role: &Role) -> Vec<String> {
     found
 }
 
+/// Whether a value is made of elements of a tensor.
+pub(super) fn reads(value: &Expr, tensor: &str) -> bool {
+    let mut found = false;
+    walk::expr(value, &mut |part| {
+        found |= matches!(part, Expr::Element { tensor: own, .. } if own == tensor);
+    });
+    found
+}
+
 /// The elements that a role reads.
-fn reads(role: &Role) -> Vec<(String, Vec<Expr>)> {
+fn elements(role: &Role) -> Vec<(String, Vec<Expr>)> {
     let mut found = Vec::new();
     walk::stmts(&role.body, &mut |stmt| {
         walk::exprs(stmt, &mut |part| {

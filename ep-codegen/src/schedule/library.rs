@@ -73,14 +73,14 @@ pub mod ep {
         }
         rows {
             all_peers, copy_row, for_range, for_rows, for_stripe_tokens, one_peer, other_peers, Peers,
-            recorded, rows_of, Span, span_of, stripe_span,
+            recorded, rows_of, Span, span_of, span_part, stripe_span,
         }
         slot_rows { SlotParts, SlotRowsIn, SlotRowsOut, WindowSlots }
         slot_times { SlotTimes }
         slots { put, SlotChannel, SlotWords, word_of }
         sync {
-            all_blocks, Call, clear, enter, Group, is_alive, is_between, kLanes, leave, meet, Net, product, shares_of,
-            Sequence, Team, Units,
+            all_blocks, Call, clear, enter, Group, is_alive, is_between, kLanes, leave, meet, Net, parts_of, product,
+            shares_of, Sequence, Team, Units,
         }
         spread_back { SpreadIn, SpreadOut }
         way_back { back_begin, BackIn, BackOut }

@@ -1,7 +1,7 @@
 //! What one warp does alone although its role has more of them, and the units that roles deal out to warps.
 
 use super::RoleLowering;
-use super::cut::shares_units;
+use super::cut::{sends_parts, shares_units};
 use super::recipe::{Warps, WhyNot};
 use crate::ir::slots::{shared_axis, shared_sources};
 use crate::ir::stripes::is_by_stripe;
@@ -51,6 +51,14 @@ impl RoleLowering<'_> {
         self.why_not.extend(sends.into_iter().chain(reads));
     }
 
+    /// Notes why one warp sends all of a stripe.
+    pub(super) fn note_stripes(&mut self) {
+        if let Some(Err((at, why))) = sends_parts(self.ir, self.role, self.rules) {
+            let reason = format!("one warp sends each stripe: {why}");
+            self.why_not.push(WhyNot { at, reason, channel: None });
+        }
+    }
+
     /// Notes a loop whose turns one warp takes.
     pub(super) fn note_loop(&mut self, stmt: &Stmt) {
         let reason = match &stmt.action {
@@ -83,10 +91,15 @@ impl RoleLowering<'_> {
         if self.single && !has_one_warp(self.role) {
             return Warps::One;
         }
-        if matches!(self.role.share, Share::Indices { .. } | Share::SourceStripe)
-            && !is_by_stripe(self.ir, self.role)
-            && shares_units(self.ir, self.role, self.rules)
-        {
+        if self.sends_parts() {
+            return Warps::All;
+        }
+        let of_units = match &self.role.share {
+            Share::SourceStripe => true,
+            Share::Indices { .. } => !is_by_stripe(self.ir, self.role),
+            _ => false,
+        };
+        if of_units && shares_units(self.ir, self.role, self.rules) {
             return Warps::All;
         }
         let number = |name: &str| Expr::Name { name: name.to_string(), kind: NameKind::Dim };

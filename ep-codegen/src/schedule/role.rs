@@ -2,6 +2,7 @@
 
 use super::channels::End;
 use super::cut::{first_rows, loops_in_runs, shares_units};
+use super::hazards::reads;
 use super::loops::is_indexed_by;
 use super::one_warp::has_one_warp;
 use super::scope::{Meaning, Scope};
@@ -88,12 +89,17 @@ impl RoleLowering<'_> {
         match &self.role.share.clone() {
             Share::Team if self.cut => self.cut_team(out),
             Share::Team => self.team(&scope, out),
-            Share::Peer { binder, set } => self.peers(&scope, binder, set, out),
+            _ if self.sends_parts() => self.parts_of_stripes(out),
+            Share::Peer { binder, set } => {
+                self.note_stripes();
+                self.peers(&scope, binder, set, out)
+            }
             Share::Stripe | Share::Token | Share::BlockPerToken
                 if is_by_stripe(self.ir, self.role) =>
             {
                 let stripes = self.stripes_loop(&scope, Takers::Spread)?;
                 self.closers = Some(stripes.0.to.clone());
+                self.note_stripes();
                 self.unit(stripes, out)
             }
             Share::Stripe | Share::Token | Share::BlockPerToken => self.dealt(&scope, out),
@@ -148,7 +154,7 @@ impl RoleLowering<'_> {
     }
 
     /// Says where the rows of a unit begin for each peer, where that is known ahead of its pushes.
-    fn first_positions(
+    pub(super) fn first_positions(
         &mut self,
         scope: &Scope,
         sends: &[Stmt],
@@ -156,9 +162,10 @@ impl RoleLowering<'_> {
     ) -> Lowered<()> {
         for (channel, end) in self.ends() {
             let lands = channel.kind.traits().lands && end == End::Out;
-            let Some(first) = first_rows(sends, channel).filter(|_| lands && self.looks()) else {
-                continue;
-            };
+            let is_known = lands && (self.looks() || self.sends_parts());
+            let reads_own = |first: &Expr| self.reread.iter().any(|own| reads(first, own));
+            let is_known = |first: &Expr| is_known && !reads_own(first);
+            let Some(first) = first_rows(sends, channel).filter(is_known) else { continue };
             let object = self.object_of(&channel.name, end);
             let each = (channel, Takers::Lanes);
             self.for_peers(scope, each, out, &mut |this, scope, peer, steps| {

@@ -60,11 +60,13 @@ pub enum Bug {
     PeersForgotten,
     /// All words of a header go to the first place.
     HeadersInOnePlace,
+    /// All parts of a stripe begin where the stripe does.
+    PartsInOnePlace,
 }
 
 impl Bug {
     /// Every bug.
-    pub const ALL: [Bug; 24] = [
+    pub const ALL: [Bug; 25] = [
         Bug::TokenNotWaited,
         Bug::StageFreedEarly,
         Bug::DebtKept,
@@ -89,6 +91,7 @@ impl Bug {
         Bug::ProductsCut,
         Bug::PeersForgotten,
         Bug::HeadersInOnePlace,
+        Bug::PartsInOnePlace,
     ];
 }
 
@@ -142,6 +145,7 @@ fn one(bug: Bug, mut step: Step) -> Vec<Step> {
         (Bug::DebtKept, step) if is_call(step, ep::settle) => return Vec::new(),
         (Bug::FenceLeftOut, step) if calls(step, "fence_global") => return Vec::new(),
         (Bug::EndNotTold, step) if calls(step, "close") => return Vec::new(),
+        (Bug::PartsInOnePlace, step) if calls(step, "behind") => return Vec::new(),
         (Bug::MeetLeftOut, Step::Meet) | (Bug::ConditionLeftOut, Step::SkipUnless(_)) => {
             return Vec::new();
         }

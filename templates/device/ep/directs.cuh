@@ -4,9 +4,11 @@
 //   DirectOut  open -> next, reserve -> row, meta -> stored -> .. -> close
 //              open -> begin -> next, ..            where the first positions are known at once
 //              count .. meet -> open -> begin_run -> ..   of a run of pushes, which is a stripe
+//              open_part -> begin -> behind -> next, .. -> close_part .. -> finish   of parts of stripes
 //   DirectIn   arrived -> first, rows, meta
 //
-// `Rows` is the channel's Cfg struct.
+// Several warps send a stripe in parts: each counts its part in kStored, and the lane that counts the last part tells
+// the receiver, as in DirectProducer. `Rows` is the channel's Cfg struct.
 #pragma once
 
 #include <ep/compute.cuh>
@@ -34,9 +36,15 @@ public:
         peers_ = peers;
 #pragma unroll
         for (int g = 0; g < kGroups; ++g) {
-            first_[g] = rows_[g] = 0;
+            first_[g] = ahead_[g] = rows_[g] = 0;
             if (!same) wait_ready(g);
         }
+    }
+
+    /// Begins one of `parts` parts of a stripe, each of which a warp sends.
+    __device__ __forceinline__ void open_part(int stripe, int parts, const Peers& peers) {
+        open(stripe, peers);
+        parts_ = parts;
     }
 
     /// The position of the stripe's first row for `peer`, in the lane that keeps the peer.
@@ -44,6 +52,14 @@ public:
 #pragma unroll
         for (int g = 0; g < kGroups; ++g) {
             if (g == peer / kLanes) first_[g] = first;
+        }
+    }
+
+    /// The next rows for `peer` lie behind `ahead` rows of the stripe; takes effect in the lane that keeps the peer.
+    __device__ __forceinline__ void behind(int peer, int ahead) {
+#pragma unroll
+        for (int g = 0; g < kGroups; ++g) {
+            if (g == peer / kLanes && team_.lane == peer % kLanes) ahead_[g] = ahead - rows_[g];
         }
     }
 
@@ -70,7 +86,7 @@ public:
         u32 rows = 0;
 #pragma unroll
         for (int g = 0; g < kGroups; ++g) {
-            if (g == peer / kLanes) rows = static_cast<u32>(first_[g] + rows_[g]);
+            if (g == peer / kLanes) rows = static_cast<u32>(first_[g] + ahead_[g] + rows_[g]);
         }
         return static_cast<int>(__shfl_sync(kAllLanes, rows, peer % kLanes));
     }
@@ -128,18 +144,119 @@ public:
         __syncwarp();
 #pragma unroll
         for (int g = 0; g < kGroups; ++g) {
-            if (!used(g) || team_.stopped) continue;
-            DirectClosed* closed =
-                reinterpret_cast<DirectClosed*>(window_of(peer(g)) + Rows::kClosed) +
-                team_.own(kPeers) * Rows::kStripes + stripe_;
             // M1: comes after the stores of all lanes, by the barrier; the receiver acquires.
-            store_release_sys(&closed->first, stamped(team_.epoch, static_cast<u32>(first_[g])));
-            store_relaxed_sys(&closed->rows, stamped(team_.epoch, static_cast<u32>(rows_[g])));
+            if (used(g) && !team_.stopped) tell(g, stripe_, first_[g], static_cast<u32>(rows_[g]));
         }
         __syncwarp();
     }
 
+    /// Ends a part of a stripe whose rows are stored.
+    __device__ __forceinline__ void close_part() { count(part()); }
+
+    /// Ends a part whose rows `mover` carries: counts it once those of the next part are under way, and need not be
+    /// waited for.
+    template <class Mover>
+    __device__ __forceinline__ void close_part_behind(Mover& mover) {
+        const u32 begun = mover.rows_begun();
+        const bool has_rows = begun != begun_;
+        if (has_rows && waiting_) {
+            mover.complete(begun - begun_);
+            count(before_);
+        }
+        if (has_rows) {
+            before_ = part();
+        } else {
+            count(part());
+        }
+        waiting_ = waiting_ || has_rows;
+        begun_ = begun;
+    }
+
+    /// Ends the last part.
+    __device__ __forceinline__ void finish() { look(); }
+
+    /// Ends the last part whose rows `mover` carries.
+    template <class Mover>
+    __device__ __forceinline__ void finish_behind(Mover& mover) {
+        mover.flush();
+        if (waiting_) count(before_);
+        waiting_ = false;
+        look();
+    }
+
 private:
+    /// A part of a stripe, from the lane's side.
+    struct Part {
+        int stripe;
+        bool used[kGroups];  // whether it goes to the lane's peer
+        int first[kGroups];  // position of the stripe's first row
+        u64 rows[kGroups];   // a part and its rows, or all that have been counted
+    };
+
+    /// The part that has just been sent.
+    __device__ __forceinline__ Part part() const {
+        Part own{stripe_, {}, {}, {}};
+#pragma unroll
+        for (int g = 0; g < kGroups; ++g) {
+            own.used[g] = used(g);
+            own.first[g] = first_[g];
+            own.rows[g] = u64{1} << 32 | static_cast<u32>(rows_[g]);
+        }
+        return own;
+    }
+
+    /// Adds a part to its stripe. `look` finds out later whether it was the last one: the answer takes its time.
+    __device__ __forceinline__ void count(const Part& part) {
+        look();
+        counted_ = part;
+        counting_ = !team_.stopped;
+        __syncwarp();
+#pragma unroll
+        for (int g = 0; g < kGroups; ++g) {
+            if (!counting_ || !part.used[g] || parts_ == 1) continue;
+            // M1: comes after the stores of all lanes, by the barrier, and after this lane's bulk stores, which have
+            // been waited for; released to the lane that tells.
+            counted_.rows[g] += fetch_add_release_gpu(sum_of(g), part.rows[g]);
+        }
+        if (parts_ == 1) look();
+        __syncwarp();
+    }
+
+    /// Tells the receivers of the stripe whose part was counted last, if that part completed it.
+    __device__ __forceinline__ void look() {
+        __syncwarp();
+#pragma unroll
+        for (int g = 0; g < kGroups; ++g) {
+            const bool is_last = counted_.rows[g] >> 32 == static_cast<u64>(parts_);
+            if (!counting_ || !counted_.used[g] || !is_last) continue;
+            if (parts_ > 1) {
+                // M1: acquires the rows of the other lanes that counted, to release them all.
+                load_acquire_gpu(sum_of(g));
+                // No lane is left that counts; those of the next launch on this stream do.
+                store_relaxed_sys(sum_of(g), u64{0});
+            }
+            tell(g, counted_.stripe, counted_.first[g], static_cast<u32>(counted_.rows[g]));
+        }
+        counting_ = false;
+        __syncwarp();
+    }
+
+    /// Where the parts of a stripe are counted for a peer.
+    __device__ __forceinline__ u64* sum_of(int g) const {
+        u64* sums = reinterpret_cast<u64*>(team_.group.window + Rows::kStored);
+        return sums + peer(g) * Rows::kStripes + counted_.stripe;
+    }
+
+    /// Tells a receiver how many rows of a stripe it got, and where the first one is.
+    __device__ __forceinline__ void tell(int g, int stripe, int first, u32 rows) {
+        DirectClosed* closed = reinterpret_cast<DirectClosed*>(window_of(peer(g)) + Rows::kClosed) +
+                               team_.own(kPeers) * Rows::kStripes + stripe;
+        // M1: releases what this lane has acquired or was ordered behind; DirectIn and for_messages acquire.
+        store_release_sys(&closed->first, stamped(team_.epoch, static_cast<u32>(first)));
+        // Behind it, so that the release waits for no acknowledgement of this one.
+        store_relaxed_sys(&closed->rows, stamped(team_.epoch, rows));
+    }
+
     /// The rows of all runs for a peer.
     __device__ __forceinline__ u32* counted(int peer) const {
         return reinterpret_cast<u32*>(team_.group.window + Rows::kStored) + peer * Rows::kStripes;
@@ -198,7 +315,14 @@ private:
     char* meta_at_[kGroups] = {};
     u32 capacity_[kGroups] = {};
     int first_[kGroups] = {};  // position of the stripe's first row
-    int rows_[kGroups] = {};   // rows of the stripe
+    int ahead_[kGroups] = {};  // rows of the stripe that other warps send before those of this part
+    int rows_[kGroups] = {};   // rows of the stripe, or of the part
+    int parts_ = 1;            // of each stripe
+    Part before_ = {};         // a part that is stored, but for what is on its way,
+    bool waiting_ = false;     // if there is one
+    Part counted_ = {};        // the part that was counted last,
+    bool counting_ = false;    // if nobody has looked since
+    u32 begun_ = 0;            // rows of the mover when the part was opened
 };
 
 /// The receiving end: rows are in place, their other fields in records.

@@ -36,6 +36,12 @@ __device__ __forceinline__ Span stripe_span(int tokens, int stripes, int stripe)
     return Span{begin, begin + each + (stripe < longer ? 1 : 0)};
 }
 
+/// One of `parts` parts of a span.
+__device__ __forceinline__ Span span_part(const Span& all, int parts, int part) {
+    const Span own = stripe_span(all.end - all.begin, parts, part);
+    return Span{all.begin + own.begin, all.begin + own.end};
+}
+
 /// What a table records for a token and a peer: the position of the row, or, when there is none,
 /// -1 - the position that the next one would have had. So every entry says how far the peer is.
 __device__ __forceinline__ i32 recorded(bool match, int position) {

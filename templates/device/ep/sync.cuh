@@ -159,6 +159,18 @@ __device__ __forceinline__ int shares_of(const Team& team, int units) {
     return shares > 1 ? shares : 1;
 }
 
+/// Into how many parts a role cuts each of `units` stripes, which have up to `longest` tokens, so that all of its warps
+/// send: one part for each warp, or up to four if each has four tokens or more.
+__device__ __forceinline__ int parts_of(const Team& team, int units, int longest) {
+    const int warps = team.count();
+    const int least = (warps + units - 1) / units;
+    const int most = (4 * warps + units - 1) / units;
+    int parts = longest / 4 < most ? longest / 4 : most;
+    parts = parts > least ? parts : least;
+    parts = parts < longest ? parts : longest;
+    return parts > 1 ? parts : 1;
+}
+
 /// Numbers from 0 on that the warps of a role take as they come free for them: peers and links are
 /// not equally fast, and a warp that is done sooner takes more. `given`: how many are given out,
 /// after the first one of each warp.

@@ -9,7 +9,7 @@ use crate::schedule::limit::{Limit, broken};
 use crate::schedule::scope::{Arrived, Scope};
 use crate::schedule::statements::bind_position;
 use crate::schedule::step::{Step, Takers};
-use crate::schedule::symbol::Constant;
+use crate::schedule::symbol::{Constant, Symbol};
 use crate::schedule::term::Term;
 use crate::schedule::value::{Numbers, STRIPE, counted_loop};
 use crate::schedule::{Lowered, RoleLowering};
@@ -259,10 +259,20 @@ impl<'a> RoleLowering<'a> {
             ],
         };
         self.with_message(scope, stmt, arrived, &mut steps)?;
-        let numbers = Numbers { from: Term::int(0), to: number("rows"), others: false };
-        let turns = counted_loop(name, numbers, takers, steps);
+        let mut body = Vec::new();
+        let mut numbers = Numbers { from: Term::int(0), to: number("rows"), others: false };
+        if let Some((share, shares)) = self.share.clone() {
+            let own = self.names.fresh("own");
+            let args = vec![numbers.to, shares, share];
+            let value = Term::call(ep::stripe_span, args, Elem::I32);
+            let class = Symbol::from(ep::Span).fixed();
+            body.push(Step::Object { class, name: own.clone(), args: vec![value] });
+            numbers.from = Term::index(format!("{own}.begin"));
+            numbers.to = Term::index(format!("{own}.end"));
+        }
+        body.push(counted_loop(name, numbers, takers, steps));
         let come = Term::method(&object, "arrived", vec![source, stripe], Elem::Bool);
-        out.push(Step::If { condition: come, body: vec![turns] });
+        out.push(Step::If { condition: come, body });
         Ok(())
     }
 }

@@ -3,7 +3,7 @@
 use super::{Cut, pushes_to, written};
 use crate::ir::put::{hides, put};
 use crate::ir::{
-    Action, BinaryOp, Channel, Domain, Elem, Expr, Fold, NameKind, PeerSet, Stmt, walk,
+    Action, BinaryOp, Channel, Domain, Elem, Expr, Fold, NameKind, PeerSet, Share, Stmt, walk,
 };
 
 /// The peer for which a run counts, as no declaration can name it.
@@ -21,8 +21,16 @@ pub(super) fn own_name(name: &str) -> Expr {
 pub(in crate::schedule) fn first_rows(body: &[Stmt], channel: &Channel) -> Option<Expr> {
     let mut found: Option<Expr> = None;
     let mut fits = true;
-    let mut bound = Vec::new();
-    walk::stmts(body, &mut |inner| bound.extend(names_of(inner)));
+    let (mut bound, mut lets) = (Vec::new(), Vec::new());
+    walk::stmts(body, &mut |inner| {
+        bound.extend(names_of(inner));
+        if let Action::Let { name, value } = &inner.action {
+            lets.push((name, value.clone()));
+        }
+    });
+    let is_once = |name: &String| lets.iter().filter(|(other, _)| *other == name).count() == 1;
+    let own: Vec<(&String, Expr)> =
+        lets.iter().filter(|(name, _)| is_once(name)).cloned().collect();
     walk::stmts(body, &mut |inner| {
         let Action::Push { channel: to, peer, position: Some(position), .. } = &inner.action else {
             return;
@@ -31,6 +39,7 @@ pub(in crate::schedule) fn first_rows(body: &[Stmt], channel: &Channel) -> Optio
             return;
         }
         let mut first = position.clone();
+        fits &= settle(&mut first, &own).is_some();
         if let Some(Expr::Name { name, kind: NameKind::Binder }) = peer {
             put(&mut first, name, &own_name(PEER));
         }
@@ -54,18 +63,30 @@ impl Cut<'_> {
         };
         if !matches!(
             domain,
-            Domain::Tokens | Domain::Dim { .. } | Domain::Range { .. } | Domain::Peers { .. }
+            Domain::Tokens
+                | Domain::Dim { .. }
+                | Domain::Range { .. }
+                | Domain::Peers { .. }
+                | Domain::Stripe
         ) {
             return None;
         }
         let range = Domain::Range { low: own_name(BEGIN), high: own_name(END) };
-        let rows = self.rows(body, channel, None)?;
+        // A role that shares its peers asks for the one that it serves.
+        let known = match &self.role.share {
+            Share::Peer { binder, .. } => Some(binder.as_str()),
+            _ => None,
+        };
+        let rows = self.rows(body, channel, known)?;
         let mut turn = filtered(filter.as_ref(), rows);
         if matches!(domain, Domain::Peers { set: PeerSet::Others }) {
             let me = Expr::Name { name: "me".to_string(), kind: NameKind::Me };
             turn = filtered(Some(&binary(BinaryOp::Ne, own_name(binder), me)), turn);
         }
-        let whole = sum(binder, range, turn);
+        let whole = match turn {
+            Expr::Int { value: 1 } => binary(BinaryOp::Sub, own_name(END), own_name(BEGIN)),
+            turn => sum(binder, range, turn),
+        };
         // What the turns themselves change or bring is not known yet.
         let own = written(std::slice::from_ref(stmt));
         let mut fits = true;

@@ -17,7 +17,7 @@ use crate::schedule::value::{Numbers, counted_loop};
 use crate::schedule::{Lowered, RoleLowering};
 
 /// What is done for a peer or a stripe, under its number.
-type ForEach<'a, 'f> =
+pub(super) type ForEach<'a, 'f> =
     dyn FnMut(&mut RoleLowering<'a>, &Scope, Term, &mut Vec<Step>) -> Lowered<()> + 'f;
 
 /// What stands in the order of a role that is cut.
@@ -222,6 +222,12 @@ impl<'a> RoleLowering<'a> {
                 self.one(&mut scope, stmt, out);
                 continue;
             }
+            if matches!(stmt.action, Action::Receive { .. }) {
+                self.share = Some(share.clone());
+                self.one(&mut scope, stmt, out);
+                self.share = None;
+                continue;
+            }
             out.push(Step::Says(stmt.at.clone()));
             let (mut ahead, mut steps) = (Vec::new(), Vec::new());
             let presence = self.presence(&scope, stmt);
@@ -234,7 +240,12 @@ impl<'a> RoleLowering<'a> {
     }
 
     /// The turns of a loop from [`BEGIN`] up to [`END`].
-    fn turns_between(&mut self, scope: &Scope, stmt: &Stmt, out: &mut Vec<Step>) -> Lowered<()> {
+    pub(super) fn turns_between(
+        &mut self,
+        scope: &Scope,
+        stmt: &Stmt,
+        out: &mut Vec<Step>,
+    ) -> Lowered<()> {
         let Action::For { binder, filter, body, .. } = &stmt.action else { return Ok(()) };
         let end = |name| match scope.find(name) {
             Some(Meaning::Value(term)) => Ok(term.clone()),

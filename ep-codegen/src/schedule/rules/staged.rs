@@ -316,7 +316,7 @@ impl<'a> Staging<'a> {
                 return Some(end);
             }
             EndCall::Free => return Some(end),
-            EndCall::Tells { .. } => return None,
+            EndCall::Tells { .. } | EndCall::Ends { .. } => return None,
         };
         if self.owes {
             let ready = Term::method(&object.name, ready, args.clone(), Elem::Bool);
@@ -350,6 +350,10 @@ impl<'a> Staging<'a> {
         let Some((object, method)) = self.method(function) else { return call.clone() };
         let what = match call_of_end(object.kind, method) {
             Some(EndCall::Tells { later }) => later,
+            Some(EndCall::Ends { behind }) => {
+                let mover = Term::name(&self.mover, Elem::I32);
+                return Term::method(&object.name, behind, vec![mover], Elem::I32);
+            }
             Some(EndCall::Settles) => {
                 self.settle_once(out);
                 return call.clone();

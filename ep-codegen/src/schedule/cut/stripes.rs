@@ -1,0 +1,274 @@
+//! Roles whose work is dealt by stripes and that send rows of direct channels: several warps send each stripe, a part
+//! of it each.
+//!
+//! What it gains: with few stripes one warp for each sends a fraction of what the links carry. A warp counts the
+//! rows of the stripe that lie before its part, so that rows have the positions of one warp that sends all.
+
+use super::runs::{BEGIN, END, PEER};
+use super::steps::ForEach;
+use super::{Cut, Touched, ends, first_rows, pushes_to};
+use crate::ir::stripes::is_by_stripe;
+use crate::ir::{
+    Action, BinaryOp, Channel, Domain, Elem, Expr, NameKind, PeerSet, Pipeline, Role, Share,
+    Source, Stmt, walk,
+};
+use crate::schedule::channels::End;
+use crate::schedule::hazards::{reads, reread};
+use crate::schedule::library::ep;
+use crate::schedule::limit::broken;
+use crate::schedule::scope::{Meaning, Scope};
+use crate::schedule::statements::where_there;
+use crate::schedule::step::{Loop, Step, Takers};
+use crate::schedule::symbol::Symbol;
+use crate::schedule::term::{Term, arithmetic};
+use crate::schedule::{Lowered, RoleLowering, RoleRule, RuleSet};
+
+/// The most parts of a stripe.
+const MOST_PARTS: i64 = 1 << 13;
+
+/// Whether several warps send each stripe of a role, or the statement that keeps them from it with the reason; `None`:
+/// the role sends no rows of direct channels by stripes.
+pub(in crate::schedule) fn sends_parts(
+    ir: &Pipeline,
+    role: &Role,
+    rules: RuleSet,
+) -> Option<Result<(), (Source, &'static str)>> {
+    let fits = matches!(role.share, Share::Stripe | Share::Token | Share::Peer { .. });
+    let by_stripe = fits && is_by_stripe(ir, role);
+    let mut sent = Cut { ir, role }.sent();
+    (rules.has(RoleRule::Cut) && by_stripe && sent.next().is_some())
+        .then(|| Cut { ir, role }.is_in_parts())
+}
+
+impl<'p> Cut<'p> {
+    /// The direct channels to which the role sends.
+    fn sent(self) -> impl Iterator<Item = &'p Channel> {
+        let is_own =
+            move |it: &&Channel| it.kind.traits().lands && it.from.contains(&self.role.name);
+        self.ir.channels.iter().filter(is_own)
+    }
+
+    /// Whether the parts of a stripe need neither each other nor an order.
+    fn is_in_parts(self) -> Result<(), (Source, &'static str)> {
+        let refuse = |stmt: &Stmt, why| Err((stmt.at.clone(), why));
+        let mut before = Touched::default();
+        for stmt in &self.role.body {
+            if let Some(why) = self.whole(stmt) {
+                return refuse(stmt, why);
+            }
+            let touched = Touched::of(self.ir, &self.role.body, stmt);
+            if before.before(&touched) {
+                return refuse(stmt, "it needs what an earlier statement wrote for the stripe");
+            }
+            before.add(&touched);
+        }
+        let own = reread(self.role);
+        for channel in self.sent() {
+            let first = first_rows(&self.role.body, channel);
+            let reads = |first: &Expr| own.iter().any(|tensor| reads(first, tensor));
+            if first.is_none_or(|first| reads(&first)) {
+                let mut pushes = self.role.body.iter().filter(|stmt| pushes_to(stmt, channel));
+                let at = pushes.next().map_or(&self.role.at, |stmt| &stmt.at);
+                return Err((at.clone(), "where the rows of a stripe begin is not known ahead"));
+            }
+        }
+        let only_sends =
+            |it: &Channel| it.to != self.role.name && self.sent().any(|own| own.name == it.name);
+        match ends(self.ir, self.role).all(only_sends) {
+            true => Ok(()),
+            false => Err((self.role.at.clone(), "its other channels need one warp for a stripe")),
+        }
+    }
+
+    /// Why one warp does a statement for a whole stripe.
+    fn whole(self, stmt: &Stmt) -> Option<&'static str> {
+        let mut counts = false;
+        walk::stmts(std::slice::from_ref(stmt), &mut |inner| {
+            counts |= matches!(inner.action, Action::Count { .. } | Action::Raise { .. });
+        });
+        let unknown = |it: &Channel| pushes_to(stmt, it) && self.count(stmt, it).is_none();
+        match &stmt.action {
+            Action::Let { .. } => None,
+            _ if counts => Some("it counts for the stripe, or raises a word"),
+            Action::For { domain: Domain::Stripe, .. } => match self.order(stmt) {
+                None if self.sent().any(unknown) => Some(
+                    "how many rows go before those of a turn is not known until one warp has pushed them in order",
+                ),
+                why => why,
+            },
+            _ => Some("it is done once for a stripe"),
+        }
+    }
+}
+
+impl<'a> RoleLowering<'a> {
+    /// Whether several warps send each stripe.
+    pub(in crate::schedule) fn sends_parts(&self) -> bool {
+        sends_parts(self.ir, self.role, self.rules).is_some_and(|it| it.is_ok())
+    }
+
+    /// The parts of all stripes, in turn.
+    pub(in crate::schedule) fn parts_of_stripes(&mut self, out: &mut Vec<Step>) -> Lowered<()> {
+        let stripes = self.number("stripes");
+        let rows = self.striped(&Scope::default(), out)?.converted(&Elem::I32);
+        let served = match &self.role.share {
+            Share::Peer { binder, set } => Some((binder, set, self.number(self.peers_of(set)?))),
+            _ => None,
+        };
+        let peers = served.as_ref().map_or(Term::int(1), |(_, _, peers)| peers.clone());
+        let longest = Term::call(ep::ceil, vec![rows, stripes.clone()], Elem::I32);
+        let units = stripes.clone().times(peers.clone()).converted(&Elem::I32);
+        let args = vec![Term::name("team", Elem::I32), units.clone(), longest];
+        let parts = Term::call(ep::parts_of, args, Elem::I32);
+        let parts = Term { range: Some((1, MOST_PARTS)), ..parts };
+        let parts = self.named("parts", parts, out);
+        let (unit, mut steps) = (self.names.fresh("unit"), Vec::new());
+        let mut rest = Term::index(&unit);
+        let mut scope = Scope::default();
+        if let Some((binder, set, peers)) = served {
+            let peer = self.taken_from(&mut rest, peers, binder, &mut steps);
+            if *set == PeerSet::Others {
+                steps.push(Step::SkipUnless(peer.clone().test(BinaryOp::Ne, self.me())));
+            }
+            scope.bind(binder, Meaning::Value(peer));
+        }
+        let part = self.taken_from(&mut rest, parts.clone(), "part", &mut steps);
+        let high = stripes.range.map_or(i64::from(i32::MAX), |(_, high)| high - 1);
+        let stripe = self.named("stripe", rest.converted(&Elem::I32), &mut steps);
+        let stripe = Term { range: Some((0, high)), ..stripe };
+        scope.bind("stripe", Meaning::Value(stripe.clone()));
+        self.part_of_stripe(scope, stripe, (part, parts.clone()), &mut steps)?;
+        let to = units.times(parts).converted(&Elem::I32);
+        let (elem, from, turns) = (Elem::I32, Term::int(0), Takers::Spread);
+        out.push(Step::Loop(Loop { binder: unit, elem, from, to, turns, body: steps }));
+        for channel in (Cut { ir: self.ir, role: self.role }).sent() {
+            out.push(self.part_call(channel, "finish", Vec::new()));
+        }
+        Ok(())
+    }
+
+    /// The remainder of a number by `count`; the quotient stays.
+    fn taken_from(
+        &mut self,
+        rest: &mut Term,
+        count: Term,
+        name: &str,
+        out: &mut Vec<Step>,
+    ) -> Term {
+        let high = count.range.map_or(i64::from(i32::MAX), |(_, high)| high - 1);
+        let of = |op| arithmetic(op, rest.clone(), count.clone()).converted(&Elem::I32);
+        let own = self.named(name, of(BinaryOp::Rem), out);
+        *rest = of(BinaryOp::Div);
+        Term { range: Some((0, high)), ..own }
+    }
+
+    fn part_call(&self, channel: &Channel, method: &'static str, args: Vec<Term>) -> Step {
+        let object = self.object_of(&channel.name, End::Out);
+        Step::Do(Term::method(&object, method, args, Elem::I32))
+    }
+
+    /// The statements of a part of a stripe.
+    fn part_of_stripe(
+        &mut self,
+        mut scope: Scope,
+        stripe: Term,
+        (part, parts): (Term, Term),
+        out: &mut Vec<Step>,
+    ) -> Lowered<()> {
+        let cut = Cut { ir: self.ir, role: self.role };
+        let all = self.span(&scope, "rows", out)?;
+        let class = Symbol::from(ep::Span).fixed();
+        let own = self.names.fresh("turns");
+        let args = vec![Term::name(&all, Elem::I32), parts.clone(), part];
+        let value = Term::call(ep::span_part, args, Elem::I32);
+        out.push(Step::Object { class, name: own.clone(), args: vec![value] });
+        let end = |span: &str, what| Meaning::Value(Term::index(format!("{span}.{what}")));
+        for channel in cut.sent() {
+            let mut args = vec![stripe.clone(), parts.clone()];
+            args.extend(self.peers_at(&scope, channel, End::Out, out)?);
+            out.push(self.part_call(channel, "open_part", args));
+        }
+        self.first_positions(&scope, &self.role.body, out)?;
+        self.in_runs = cut.sent().map(|channel| channel.name.clone()).collect();
+        for stmt in &self.role.body {
+            if matches!(stmt.action, Action::Let { .. }) {
+                self.one(&mut scope, stmt, out);
+                continue;
+            }
+            for channel in cut.sent().filter(|channel| pushes_to(stmt, channel)) {
+                let spans = [("begin", &all), ("begin", &own), ("end", &all)];
+                let [from, to, end] = spans.map(|(what, span)| end(span, what));
+                self.rows_ahead(cut, (&scope, [from, to, end]), (channel, stmt), out)?;
+            }
+            out.push(Step::Says(stmt.at.clone()));
+            let presence = self.presence(&scope, stmt);
+            let inner = scope.with(BEGIN, end(&own, "begin")).with(END, end(&own, "end"));
+            let mut steps = Vec::new();
+            self.turns_between(&inner, stmt, &mut steps)?;
+            out.extend(where_there(presence, steps));
+        }
+        self.in_runs = Vec::new();
+        for channel in cut.sent() {
+            out.push(self.part_call(channel, "close_part", Vec::new()));
+        }
+        Ok(())
+    }
+
+    /// Says how many rows of a stripe go to each peer before those of its part of a loop.
+    fn rows_ahead(
+        &mut self,
+        cut: Cut<'_>,
+        (scope, [from, to, end]): (&Scope, [Meaning; 3]),
+        (channel, stmt): (&Channel, &Stmt),
+        out: &mut Vec<Step>,
+    ) -> Lowered<()> {
+        let loops = self.role.body.iter().take_while(|other| !std::ptr::eq(*other, stmt));
+        let mut counts: Vec<(Expr, &Meaning)> = Vec::new();
+        for other in loops.filter(|other| pushes_to(other, channel)) {
+            counts.push((
+                cut.count(other, channel).ok_or(broken("rows that cannot be counted"))?,
+                &end,
+            ));
+        }
+        counts.push((cut.count(stmt, channel).ok_or(broken("rows that cannot be counted"))?, &to));
+        let object = self.object_of(&channel.name, End::Out);
+        let each: &mut ForEach<'a, '_> = &mut |this, scope, peer, steps| {
+            let mut ahead: Option<Term> = None;
+            for (rows, upto) in &counts {
+                let scope = scope.with(BEGIN, from.clone()).with(END, (*upto).clone());
+                let rows = this.scalar(&scope, rows, steps)?.converted(&Elem::I32);
+                ahead = Some(match ahead {
+                    None => rows,
+                    Some(before) => before.plus(rows).converted(&Elem::I32),
+                });
+            }
+            let args = vec![peer, ahead.ok_or(broken("rows that nobody counts"))?];
+            steps.push(Step::Do(Term::method(&object, "behind", args, Elem::I32)));
+            Ok(())
+        };
+        let Some(peer) = self.peer_of_all(channel) else {
+            return self.for_peers(scope, (channel, Takers::Serial), out, each);
+        };
+        let peer = self.scalar(scope, &peer, out)?.converted(&Elem::I32);
+        each(self, &scope.with(PEER, Meaning::Value(peer.clone())), peer, out)
+    }
+
+    /// The peer to which all rows of a channel go: this rank, or the one that the role serves.
+    fn peer_of_all(&self, channel: &Channel) -> Option<Expr> {
+        let own = |peer: &Expr| match (peer, &self.role.share) {
+            (Expr::Name { kind: NameKind::Me, .. }, _) => true,
+            (Expr::Name { name, .. }, Share::Peer { binder, .. }) => name == binder,
+            _ => false,
+        };
+        let mut found: Vec<&Expr> = Vec::new();
+        walk::stmts(&self.role.body, &mut |stmt| {
+            if let Action::Push { channel: to, peer, .. } = &stmt.action
+                && *to == channel.name
+            {
+                found.extend(peer);
+            }
+        });
+        let first = *found.first()?;
+        (own(first) && found.iter().all(|peer| *peer == first)).then(|| first.clone())
+    }
+}

@@ -1,0 +1,103 @@
+//! Roles that are dealt by stripes and send rows of direct channels: several warps send each stripe and take it, and
+//! leave what they mean.
+
+use ep_codegen::meaning::Drawn;
+use ep_codegen::schedule::{RoleRule, RuleSet, Warps, Ways};
+
+use super::meaning::held_by;
+use crate::usual;
+
+/// Two stripes for many more warps. `%` stands for what `Send` does, and the tables that it records.
+const ROWS: &str = "
+    shape {
+        ranks: 1..=8, hidden: 16..=64 step 16, max_tokens: 1..=256,
+        let most = 2 * max_tokens, let max_rows = ranks * stripes * most,
+    }
+    size tokens in 0..=max_tokens;
+    input x: bf16[tokens, hidden], to: i32[tokens] in 0..ranks;
+    output landed: bf16[max_rows, hidden] in window;
+    table from: i32[max_rows];
+    tune { stripes: 2 in [1, 2] }
+    message Row { row x: bf16[hidden], src: i32 }
+    channel rows: direct<Row> over nvlink from Send to Take per all;
+    %
+    role Take on all blocks, 3 warps, warps shared by (source, stripe) {
+        for row in rows[source] {
+            store landed[row.row] = row.x;
+            record from[row.row] = row.src;
+        }
+    }";
+
+const SENDS: [(&str, &str); 5] = [
+    (
+        "every token to every rank, the first position by a name",
+        "role Send on all blocks, 3 warps, warps shared by token { for token in stripe {
+            for peer in ranks {
+                let first = (me * stripes + stripe) * most;
+                push rows[peer] at first { x: x[token], src: token };
+            }
+        } }",
+    ),
+    (
+        "two loops with positions recorded, the first one to a computed rank",
+        "table place: i32[tokens, ranks];
+        role Send on all blocks, 3 warps, warps shared by token { for token in stripe {
+            let dest = to[token];
+            push rows[dest] at (me * stripes + stripe) * most { x: x[token], src: token };
+        }
+        for token in stripe {
+            for peer in ranks where to[token] != peer {
+                push rows[peer] at (me * stripes + stripe) * most { x: x[token], src: -token };
+                record place[token, peer] = rows[peer].position;
+            }
+        } }",
+    ),
+    (
+        "some tokens to this rank alone",
+        "role Send on all blocks, 3 warps, warps shared by stripe { for token in stripe where to[token] == me {
+            push rows[me] at (me * stripes + stripe) * most { x: x[token], src: token };
+        } }",
+    ),
+    (
+        "some tokens to the others, twice",
+        "role Send on all blocks, 3 warps, warps shared by token { for token in stripe {
+            if to[token] > 0 {
+                for peer in others {
+                    push rows[peer] at (me * stripes + stripe) * most { x: x[token], src: token };
+                    push rows[peer] at (me * stripes + stripe) * most { x: x[token], src: -token };
+                }
+            }
+        } }",
+    ),
+    (
+        "some tokens to the peer that a warp serves",
+        "role Send[peer] on all blocks, 3 warps { for token in stripe where to[token] % 2 == peer % 2 {
+            push rows[peer] at (me * stripes + stripe) * most { x: x[token], src: token };
+        } }",
+    ),
+];
+
+#[test]
+fn parts_of_stripes_leave_what_stripes_mean() {
+    if crate::host::programs().is_none() {
+        return;
+    }
+    let all_warps = |drawn: Drawn| {
+        for role in &Ways::of(&drawn.ir, RuleSet::Without(RoleRule::Roles)).recipe.roles {
+            assert_eq!(role.warps, Warps::All, "{role:?}");
+        }
+        drawn
+    };
+    for (name, sends) in SENDS {
+        let body = ROWS.replace('%', sends);
+        let source = format!("ep_runtime::pipeline! {{ pub pipeline Rows {{ {body} }} }}");
+        let pipeline = ep_tests::lowered(&source).remove(0);
+        for seed in usual::some(0..10, 2) {
+            let ranks = [3, 1, 5, 2, 4][seed as usize % 5];
+            let most = [70, 9, 160, 1][seed as usize % 4] / ranks + 1;
+            let numbers = [("ranks", ranks), ("max_tokens", most), ("hidden", 64)];
+            held_by(std::slice::from_ref(&pipeline), &numbers, seed, &all_warps, &|form| form)
+                .unwrap_or_else(|words| panic!("{name}, seed {seed}: {words}"));
+        }
+    }
+}
