@@ -185,17 +185,28 @@ class Plugins(unittest.TestCase):
         ranks_in_processes(2, "cpu", in_vllm)
 
 
-@unittest.skipUnless(installed("megatron"), "megatron-core is not installed here")
-class Megatron(unittest.TestCase):
-    """Megatron's own layers over the facade, without a GPU."""
+class Scripts(unittest.TestCase):
+    """The scripts of `integrations` that run without a GPU."""
 
-    def test_layers_agree_with_those_of_its_own_dispatcher(self) -> None:
-        script = Path(__file__).parents[1] / "integrations" / "megatron" / "compare.py"
+    def compare(self, framework: str, cases: int) -> None:
+        script = Path(__file__).parents[1] / "integrations" / framework / "compare.py"
         command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", str(script)]
         on_cpu = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
         ran = subprocess.run(command, env=on_cpu, capture_output=True, text=True, timeout=900)
         self.assertEqual(ran.returncode, 0, ran.stdout + ran.stderr[-3000:])
-        self.assertEqual(ran.stdout.count("| agrees |"), 6, ran.stdout)
+        self.assertEqual(ran.stdout.count("| agrees |"), cases, ran.stdout)
+
+    @unittest.skipUnless(installed("megatron"), "megatron-core is not installed here")
+    def test_layers_of_megatron_agree_with_those_of_its_own_dispatcher(self) -> None:
+        self.compare("megatron", 6)
+
+    @unittest.skipUnless(installed("sglang"), "sglang is not installed here")
+    def test_dispatchers_of_sglang_give_the_right_sums(self) -> None:
+        try:
+            importlib.import_module(f"{DISPATCHERS}.deepep")
+        except (ImportError, RuntimeError) as error:
+            self.skipTest(f"sglang cannot be imported here: {error}")
+        self.compare("sglang", 9)
 
 
 if __name__ == "__main__":

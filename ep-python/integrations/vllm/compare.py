@@ -15,6 +15,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from shutil import which
 from typing import Any
@@ -41,6 +43,12 @@ RUNS = (
 #: Tokens of the prompts of the first rank, and of a step.
 LENGTHS, STEP, MADE = (5, 40, 700), 256, 16
 
+#: Memory for keys and values of a rank. It has a fixed size, so that several backends can run at once.
+KV_BYTES = 1 << 28
+
+#: Lines of a log that are shown when a rank fails.
+MOST_LINES = 80
+
 #: Log-probabilities of one token may be apart by so much: ranks and experts are added up in another order.
 MOST_APART = 0.05
 
@@ -50,7 +58,7 @@ def prompts(rank: int) -> list[list[int]]:
     return [[3 + (17 * place + 31 * number) % 4000 for place in range(length)] for number, length in enumerate(lengths)]
 
 
-def serve(rank: int, ranks: int, folder: str, backend: str, graphs: bool) -> None:
+def serve(rank: int, ranks: int, folder: str, backend: str, graphs: bool, attention: str) -> None:
     """One rank: its tokens and their log-probabilities go into a file."""
     from vllm import LLM, SamplingParams
 
@@ -61,10 +69,12 @@ def serve(rank: int, ranks: int, folder: str, backend: str, graphs: bool) -> Non
         enable_expert_parallel=True,
         all2all_backend=backend,
         enforce_eager=not graphs,
+        attention_backend=attention or None,
         max_model_len=1024,
         max_num_batched_tokens=STEP,
         max_num_seqs=8,
-        gpu_memory_utilization=0.5,
+        gpu_memory_utilization=0.1,
+        kv_cache_memory_bytes=KV_BYTES,
         enable_prefix_caching=False,
         seed=0,
     )
@@ -95,27 +105,45 @@ def first_failed(running: list[subprocess.Popen[bytes]]) -> int | None:
     return next((rank for rank, it in enumerate(running) if it.wait() > 0), None)
 
 
-def run(ranks: int, backend: str, graphs: bool) -> tuple[list[Any], str]:
+def start_ranks(script: str, ranks: int, folder: str, arguments: list[Any], env: dict[str, str]) -> str:
+    """Runs `script` once for each rank of a data-parallel group, and returns the log of the first rank."""
+    meet = {"VLLM_DP_SIZE": str(ranks), "VLLM_DP_MASTER_IP": "127.0.0.1", "VLLM_DP_MASTER_PORT": str(free_port())}
+    running = []
+    for rank in range(ranks):
+        own = {"VLLM_DP_RANK": str(rank), "VLLM_DP_RANK_LOCAL": str(rank), **meet, **env}
+        command = [sys.executable, script, "--serve", json.dumps([rank, ranks, folder, *arguments])]
+        with Path(folder, f"log-{rank}").open("w") as log:
+            running.append(subprocess.Popen(command, env={**os.environ, **own}, stdout=log, stderr=subprocess.STDOUT))
+    failed = first_failed(running)
+    if failed is not None:
+        lines = Path(folder, f"log-{failed}").read_text().splitlines()
+        # The first traceback is that of the process that failed first; others follow from it.
+        first = next((number for number, line in enumerate(lines) if "Traceback (most recent" in line), 0)
+        raise SystemExit("\n".join([f"{arguments}: rank {failed} fails", *lines[first : first + MOST_LINES]]))
+    return Path(folder, "log-0").read_text()
+
+
+def line_of_epforge(log: str) -> str:
+    """The line of the log that says who served."""
+    return next((line for line in log.splitlines() if "EPForge" in line and "serves" in line), "")
+
+
+def run(ranks: int, backend: str, graphs: bool, attention: str) -> tuple[list[Any], str]:
     """What the first rank has made, and the line of the log that says who served."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "config.json").write_text(json.dumps(MODEL))
-        meet = {"VLLM_DP_SIZE": str(ranks), "VLLM_DP_MASTER_IP": "127.0.0.1", "VLLM_DP_MASTER_PORT": str(free_port())}
-        running = []
-        for rank in range(ranks):
-            own = {"VLLM_DP_RANK": str(rank), "VLLM_DP_RANK_LOCAL": str(rank), **meet}
-            command = [sys.executable, __file__, "--serve", json.dumps([rank, ranks, folder, backend, graphs])]
-            with Path(folder, f"log-{rank}").open("w") as log:
-                running.append(
-                    subprocess.Popen(command, env={**os.environ, **own}, stdout=log, stderr=subprocess.STDOUT)
-                )
-        failed = first_failed(running)
-        text = Path(folder, "log-0").read_text()
-        if failed:
-            raise SystemExit(
-                f"{backend}: rank {failed[0]} fails\n{Path(folder, f'log-{failed[0]}').read_text()[-6000:]}"
-            )
-        said = next((line for line in text.splitlines() if "EPForge" in line and "serves" in line), "")
+        said = line_of_epforge(start_ranks(__file__, ranks, folder, [backend, graphs, attention], {}))
         return json.loads(Path(folder, "made-0.json").read_text()), said
+
+
+def require_gpus(ranks: int) -> None:
+    """Ends the program if there are too few GPUs, and asks for no torch: it would use a GPU before the ranks do."""
+    found = (
+        subprocess.run(["nvidia-smi", "--list-gpus"], capture_output=True, text=True) if which("nvidia-smi") else None
+    )
+    gpus = len(found.stdout.splitlines()) if found else 0
+    if gpus < ranks:
+        raise SystemExit(f"vLLM needs a GPU for each of {ranks} ranks, and there are {gpus} here")
 
 
 def compared(ours: list[Any], wanted: list[Any]) -> tuple[int, int, float]:
@@ -132,32 +160,37 @@ def compared(ours: list[Any], wanted: list[Any]) -> tuple[int, int, float]:
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--ranks", type=int, default=2)
+    arguments.add_argument("--at-once", type=int, default=1, help="backends that run at the same time")
+    arguments.add_argument("--attention", default="", help="an attention backend other than vLLM's choice")
     arguments.add_argument("--serve", help=argparse.SUPPRESS)
     given = arguments.parse_args()
     if given.serve:
         return serve(*json.loads(given.serve))
-    # Not by torch in this process: ranks are started before anything uses a GPU.
-    found = (
-        subprocess.run(["nvidia-smi", "--list-gpus"], capture_output=True, text=True) if which("nvidia-smi") else None
-    )
-    gpus = len(found.stdout.splitlines()) if found else 0
-    if gpus < given.ranks:
-        raise SystemExit(f"vLLM needs a GPU for each of {given.ranks} ranks, and there are {gpus} here")
-    wanted, is_right = None, True
+    require_gpus(given.ranks)
+    is_right = True
     print("| backend | decoding | tokens as with the first one | log-probabilities apart by at most | |")
     print("|---|---|---|---|---|")
-    for backend, graphs in RUNS:
-        made, said = run(given.ranks, backend, graphs)
-        wanted = wanted or made
-        same, count, apart = compared(made, wanted)
-        # Where two tokens are about as likely, a rounding decides, and what follows is another text.
-        agrees = apart < MOST_APART and same > 0 and (backend == RUNS[0][0] or f"`{backend}`" in said)
-        is_right &= agrees
-        how = "in graphs" if graphs else "eager"
-        print(
-            f"| {backend} | {how} | {same} of {count} | {apart:.4f} | {'agrees' if agrees else 'DIFFERS'} |", flush=True
-        )
+    with ThreadPoolExecutor(given.at_once) as pool:
+        running = [(*it, pool.submit(run, given.ranks, *it, given.attention)) for it in RUNS]
+        wanted = running[0][2].result()[0]
+        for backend, graphs, made in running:
+            is_right &= show(backend, graphs, made.result, wanted)
     raise SystemExit(0 if is_right else 1)
+
+
+def show(backend: str, graphs: bool, result: Callable[[], tuple[list[Any], str]], wanted: list[Any]) -> bool:
+    """Prints the row of a backend, and returns whether it agrees with what is wanted."""
+    try:
+        made, said = result()
+    except SystemExit as error:
+        print(f"| {backend} | {'in graphs' if graphs else 'eager'} | fails | | FAILS |\n\n{error}\n", flush=True)
+        return False
+    same, count, apart = compared(made, wanted)
+    # Where two tokens are about as likely, a rounding decides, and what follows is another text.
+    agrees = apart < MOST_APART and same > 0 and (backend == RUNS[0][0] or f"`{backend}`" in said)
+    how = "in graphs" if graphs else "eager"
+    print(f"| {backend} | {how} | {same} of {count} | {apart:.4f} | {'agrees' if agrees else 'DIFFERS'} |", flush=True)
+    return agrees
 
 
 if __name__ == "__main__":
