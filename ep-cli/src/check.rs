@@ -47,6 +47,9 @@ const MOST_SCHEDULES: u64 = 1_000_000_000;
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = PROBLEM_HELP, group = ArgGroup::new("bugs").args(["mutants", "mutate"]))]
 pub(crate) struct Options {
+    /// The files of `--declarations`, which a replay needs too.
+    #[arg(skip)]
+    pub(crate) declarations: Vec<PathBuf>,
     /// A pipeline, dispatch+combine, or all. For layout, nvl-dispatch and nvl-combine, the pipelines that they need
     /// run first
     #[arg(required_unless_present_any = ["mutants", "mutate", "random", "courses"])]
@@ -435,9 +438,11 @@ fn replay(options: &Options, variant: &Variant, seed: u64) -> String {
     }
     let plant = options.plant.as_ref().map(|file| format!(" --plant {}", file.display()));
     let plant = plant.unwrap_or_default();
+    let files = options.declarations.iter();
+    let files: String = files.map(|file| format!(" --declarations {}", file.display())).collect();
     let (pipeline, mode) = (&variant.pipeline, options.mode.name());
     format!(
-        "epforge check {pipeline} {words} --mode {mode} --seed {seed} --schedules 1{fuzz}{fault}{plant}"
+        "epforge check{files} {pipeline} {words} --mode {mode} --seed {seed} --schedules 1{fuzz}{fault}{plant}"
     )
 }
 

@@ -20,7 +20,7 @@ pub(crate) fn load(
     files: &[PathBuf],
     entries: &[AnyPipeline],
     err: &mut dyn Write,
-) -> Result<Vec<AnyPipeline>, Failure> {
+) -> Result<(usize, Vec<AnyPipeline>), Failure> {
     let mut all: Vec<CompiledPipeline> = Vec::new();
     for file in files {
         for compiled in read(file, err)? {
@@ -37,8 +37,8 @@ pub(crate) fn load(
         loaded.push(linked.entry(index)?);
     }
     let others = entries.iter().filter(|entry| !loaded.iter().any(|own| own.name == entry.name));
-    let others: Vec<AnyPipeline> = others.copied().collect();
-    Ok([loaded, others].concat())
+    let (own, others) = (loaded.len(), others.copied().collect());
+    Ok((own, [loaded, others].concat()))
 }
 
 /// Compiles the blocks of a file.

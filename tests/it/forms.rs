@@ -24,3 +24,5 @@ mod shared;
 mod slots;
 mod teams;
 mod words;
+
+pub(crate) use meaning::held;

@@ -285,8 +285,19 @@ fn other() {{}}
     let (code, text) = said(&[], &format!("list --declarations {path}")).expect("no compiler");
     assert!(code == 0 && text.contains("own  emitted   one-warp"), "{text}");
     assert!(text.contains("warning: ") && text.contains(&format!("--> {path}:1")), "{text}");
+    let warnings = text.matches("warning: ").count();
+    let (code, text) = said(&[], &format!("emit own --declarations {path}")).expect("as before");
+    assert!(code == 0 && text.matches("warning: ").count() == warnings, "{text}");
     if let Some((code, text)) = said(&[], &format!("run own --declarations {path} --ranks 2")) {
         assert!(code == 0 && text.contains("own on the host: ranks 2"), "{text}");
+    }
+    let beyond = "pipeline! { pub pipeline Beyond { shape { ranks: 1..=8 } output y: i32[ranks];
+        role All on block 0 { for r in ranks { store y[r + 1] = r; } } } }";
+    let path = file("beyond.rs", beyond).display().to_string();
+    let line = format!("check beyond --declarations {path} --ranks 2 --schedules 1");
+    if let Some((code, text)) = said(&[], &line) {
+        let replay = format!("replay: epforge check --declarations {path} beyond --ranks 2");
+        assert!(code == 1 && text.contains(&replay), "{text}");
     }
     for (function, body, place, part) in [
         (half, "store y[0] = z;", "12:26", "`z`"),

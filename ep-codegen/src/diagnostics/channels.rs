@@ -84,6 +84,34 @@ pub(crate) fn slot_without_extent(name: &Ident) -> Diagnostic {
         .help(format!("{name}: experts"))
 }
 
+/// A push to slots that names an index too many.
+pub(crate) fn too_many_slot_indices(
+    at: TokenRange,
+    channel: &Ident,
+    axes: &[&Ident],
+) -> Diagnostic {
+    let what = match axes {
+        [] => format!("a push to `{channel}` takes no `at`: its slots have no index but `source`"),
+        _ => format!("a push to `{channel}` names no other index than {}", names_of(axes)),
+    };
+    Diagnostic::new(at, what).help("remove this index; `source` is always the rank that pushes")
+}
+
+/// A push to slots that names too few indices.
+pub(crate) fn too_few_slot_indices(channel: &Ident, axes: &[&Ident]) -> Diagnostic {
+    let needed = &axes[..axes.len().saturating_sub(1)];
+    Diagnostic::new(channel, format!("a push to `{channel}` has to name {}", names_of(needed)))
+        .help(format!(
+            "at [{}]",
+            needed.iter().map(|axis| axis.to_string()).collect::<Vec<_>>().join(", ")
+        ))
+}
+
+fn names_of(axes: &[&Ident]) -> String {
+    let names: Vec<String> = axes.iter().map(|axis| axis.to_string()).collect();
+    listed(&names, "and")
+}
+
 /// One transport twice.
 pub(crate) fn transport_twice(at: Span) -> Diagnostic {
     Diagnostic::new(at, "this transport is named twice").help("remove it")

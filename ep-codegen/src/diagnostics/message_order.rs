@@ -164,3 +164,13 @@ pub(crate) fn slots_before_await(channel: &Ident) -> Diagnostic {
     Diagnostic::new(channel, format!("the slots of `{channel}` are read before they have arrived"))
         .help(format!("await {channel};"))
 }
+
+/// The count of slots each of which signals its own arrival.
+pub(crate) fn count_of_named_slots(field: &Ident, channel: &Ident) -> Diagnostic {
+    let what = format!(
+        "slots of `{channel}` are not counted: every push names all of their indices, so each slot signals \
+         its own arrival"
+    );
+    Diagnostic::new(field, what)
+        .help(format!("leave the last index out of the `at` of every push to `{channel}`"))
+}

@@ -38,6 +38,15 @@ pub(crate) fn not_indexed(at: TokenRange, expr: &str) -> Diagnostic {
         .help("index a tensor, a channel or a field")
 }
 
+/// An index of the name of a `let`.
+pub(crate) fn index_of_let(at: TokenRange, name: &str) -> Diagnostic {
+    Diagnostic::new(
+        at,
+        format!("`{name}` is the name of a value, and only a tensor or a field takes an index"),
+    )
+    .help(format!("index what the `let` of `{name}` names, as in `x[row, i]`"))
+}
+
 /// More indices than extents.
 pub(crate) fn too_many_indices(
     at: TokenRange,
