@@ -467,7 +467,7 @@ mod tests {
         assert_eq!(over("nvlink", "others", "others"), [""; 0]);
         assert_eq!(
             over("nvlink | rdma", "local", "local"),
-            ["a network does not join the ranks of one node"]
+            ["a network does not connect ranks of one node"]
         );
     }
 }
