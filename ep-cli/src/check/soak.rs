@@ -54,7 +54,7 @@ pub(crate) struct Options {
 fn hours(text: &str) -> Result<Duration, String> {
     const MOST: f64 = 10_000.0;
     let hours = text.parse().ok().filter(|hours| *hours > 0.0 && *hours <= MOST);
-    let hours: f64 = hours.ok_or_else(|| format!("it is no number of hours up to {MOST}"))?;
+    let hours: f64 = hours.ok_or_else(|| format!("it is not a number of hours up to {MOST}"))?;
     Ok(Duration::from_secs_f64(3600.0 * hours))
 }
 

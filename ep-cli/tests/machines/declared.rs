@@ -94,7 +94,7 @@ fn any_pipeline_is_held_against_its_declaration() {
     let (code, text) = said(&all, "run layout --tokens 4 --set hidden=128").expect("as before");
     assert!(code == 0 && text.contains("tokens counted"), "the standard one: {text}");
     let (code, text) = said(&[LAYOUT], "check all --set hidden=16").expect("as before");
-    assert!(code == 2 && text.contains("no pipeline here has `hidden`"), "{text}");
+    assert!(code == 2 && text.contains("no pipeline of this command has `hidden`"), "{text}");
     let (code, text) = said(&[TOLD], "run layout").expect("as before");
     assert!(code == 2 && text.contains("there is no pipeline `layout`"), "{text}");
 }
@@ -147,7 +147,7 @@ fn any_pipeline_is_measured_once_it_is_right() {
         ("bench halfed", "there is no pipeline `halfed`"),
         ("bench halved --payload fp8", "cannot be used with"),
         ("bench --plain", "required"),
-        ("bench halved --backend host --tokens 3/4", "as many tokens on every rank"),
+        ("bench halved --backend host --tokens 3/4", "the same number of tokens on every rank"),
         ("bench halved --backend host --set height=2", "Halved has no `height`"),
     ] {
         let (code, text) = said(&all, line).expect("no compiler is needed");
@@ -302,7 +302,7 @@ fn other() {{}}
     for (function, body, place, part) in [
         (half, "store y[0] = z;", "12:26", "`z`"),
         (&*half.replace("half.cuh", "no.cuh"), body, "8:42", "`no.cuh`"),
-        (half, "store y[0] = (x;", "", "this is no Rust"),
+        (half, "store y[0] = (x;", "", "this is not Rust"),
     ] {
         let path = file("wrong.rs", &declaration(function, body)).display().to_string();
         let line = format!("list --declarations {path}");
