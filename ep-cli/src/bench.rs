@@ -412,7 +412,7 @@ fn machine(ranks: &Ranks, request: &GpuRequest) -> Result<String, Failure> {
 
 fn tell_perturbed(perturb: Option<u64>, talk: &mut Talk<'_>) -> Result<(), Failure> {
     match perturb {
-        Some(seed) => talk.say(&format!("disturbed by seed {seed}: times say nothing")),
+        Some(seed) => talk.say(&format!("perturbed with seed {seed}: the times mean nothing")),
         None => Ok(()),
     }
 }

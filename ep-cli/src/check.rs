@@ -47,6 +47,9 @@ const MOST_SCHEDULES: u64 = 1_000_000_000;
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = PROBLEM_HELP, group = ArgGroup::new("bugs").args(["mutants", "mutate"]))]
 pub(crate) struct Options {
+    /// The files of `--declarations`, which a replay needs too.
+    #[arg(skip)]
+    pub(crate) declarations: Vec<PathBuf>,
     /// A pipeline, dispatch+combine, or all. For layout, nvl-dispatch and nvl-combine, the pipelines that they need
     /// run first
     #[arg(required_unless_present_any = ["mutants", "mutate", "random", "courses"])]
@@ -152,7 +155,9 @@ impl Options {
             Some(_) => Ok(()),
             None => {
                 let last = u64::MAX;
-                let what = format!("{schedules} schedules from seed {seed} on go past {last}");
+                let what = format!(
+                    "{schedules} schedules from seed {seed} would exceed the last seed, {last}"
+                );
                 Err(Failure::WrongUse(what))
             }
         }
@@ -168,12 +173,12 @@ impl Options {
             None => &["alignment"],
         };
         if let Some(name) = drawn.iter().find(|name| self.problem.sets(name)) {
-            let what = format!("`{name}` has no effect here: each schedule draws its own");
+            let what = format!("`{name}` has no effect here: each schedule draws its own value");
             return Err(Failure::WrongUse(what));
         }
         match self.problem.tokens {
             Some(_) if self.fuzz_shapes.is_some() => Err(Failure::WrongUse(
-                "`--tokens` has no effect beside `--fuzz-shapes`: each schedule draws its own"
+                "`--tokens` has no effect with `--fuzz-shapes`: each schedule draws its own shape"
                     .to_owned(),
             )),
             _ => Ok(()),
@@ -217,7 +222,7 @@ pub(crate) fn run(
 ) -> Result<(), Failure> {
     options.net.check_model()?;
     if options.mutants.is_some() && options.sample.is_none() && options.seed != 1 {
-        let what = "`--seed` draws planted bugs, with `--sample`: without it all are run";
+        let what = "`--seed` has no effect without `--sample`, which draws the bugs to run";
         return Err(Failure::WrongUse(what.to_string()));
     }
     if let Some(text) = &options.mutants {
@@ -256,7 +261,7 @@ pub(crate) fn run(
     let nodes = settled.nodes.filter(|_| variants.iter().all(|it| it.problem.nodes.is_none()));
     let unknown = settled.set.iter().find(is_nobodys).map(|(name, _)| name.as_str());
     if let Some(name) = unknown.or(nodes.map(|_| "nodes")) {
-        return Err(Failure::WrongUse(format!("no pipeline here has `{name}`")));
+        return Err(Failure::WrongUse(format!("no pipeline of this command has `{name}`")));
     }
     options.check_net(&variants)?;
     let Some(marked) = marked else {
@@ -269,9 +274,9 @@ pub(crate) fn run(
     }
     check_all(options, &variants, &programs, json, (&mut *out, err))?;
     match marked.report(json, out)? {
-        unnamed if is_all && unnamed > 0 => {
-            Err(Failure::Failed(format!("{unnamed} lines are not run, and nobody says why")))
-        }
+        unnamed if is_all && unnamed > 0 => Err(Failure::Failed(format!(
+            "{unnamed} lines are not run, and the list does not give a reason"
+        ))),
         _ => Ok(()),
     }
 }
@@ -435,9 +440,11 @@ fn replay(options: &Options, variant: &Variant, seed: u64) -> String {
     }
     let plant = options.plant.as_ref().map(|file| format!(" --plant {}", file.display()));
     let plant = plant.unwrap_or_default();
+    let files = options.declarations.iter();
+    let files: String = files.map(|file| format!(" --declarations {}", file.display())).collect();
     let (pipeline, mode) = (&variant.pipeline, options.mode.name());
     format!(
-        "epforge check {pipeline} {words} --mode {mode} --seed {seed} --schedules 1{fuzz}{fault}{plant}"
+        "epforge check{files} {pipeline} {words} --mode {mode} --seed {seed} --schedules 1{fuzz}{fault}{plant}"
     )
 }
 
@@ -449,7 +456,9 @@ fn declared(
 ) -> Result<Variant, Failure> {
     if let Some(fault) = options.fault.filter(|fault| fault.is_of_inputs()) {
         let (fault, name) = (fault.name(), entry.name);
-        let what = format!("`{fault}` is a fault of the standard pipelines, and `{name}` is none");
+        let what = format!(
+            "`{fault}` is a fault of the standard pipelines, and `{name}` is not one of them"
+        );
         return Err(Failure::WrongUse(what));
     }
     let subject = Subject::new(entry, programs)?;

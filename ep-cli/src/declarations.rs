@@ -20,7 +20,7 @@ pub(crate) fn load(
     files: &[PathBuf],
     entries: &[AnyPipeline],
     err: &mut dyn Write,
-) -> Result<Vec<AnyPipeline>, Failure> {
+) -> Result<(usize, Vec<AnyPipeline>), Failure> {
     let mut all: Vec<CompiledPipeline> = Vec::new();
     for file in files {
         for compiled in read(file, err)? {
@@ -37,8 +37,8 @@ pub(crate) fn load(
         loaded.push(linked.entry(index)?);
     }
     let others = entries.iter().filter(|entry| !loaded.iter().any(|own| own.name == entry.name));
-    let others: Vec<AnyPipeline> = others.copied().collect();
-    Ok([loaded, others].concat())
+    let (own, others) = (loaded.len(), others.copied().collect());
+    Ok((own, [loaded, others].concat()))
 }
 
 /// Compiles the blocks of a file.
@@ -49,7 +49,7 @@ fn read(file: &Path, err: &mut dyn Write) -> Result<Vec<CompiledPipeline>, Failu
     let blocks = syntax::blocks(&source).map_err(|error| {
         let start = error.span().start();
         let (line, column) = (start.line, start.column + 1);
-        Failure::Failed(format!("{name}:{line}:{column}: this is no Rust: {error}"))
+        Failure::Failed(format!("{name}:{line}:{column}: this is not Rust: {error}"))
     })?;
     let folder = file.parent().unwrap_or(Path::new(""));
     let load =
@@ -87,7 +87,7 @@ impl Linked<'_> {
         }
         let CompiledPipeline { ir, texts, handles, .. } = &self.all[index];
         if self.open.contains(&index) {
-            let what = format!("the handle of `{}` is needed to make itself", ir.name);
+            let what = format!("the handle of `{}` depends on itself", ir.name);
             return Err(Failure::Failed(what));
         }
         self.open.push(index);
@@ -115,7 +115,8 @@ impl Linked<'_> {
                 *known.find(|entry| entry.name == kebab).ok_or_else(|| {
                     let path = path.join("::");
                     Failure::Failed(format!(
-                        "`{}` reads the handle of `{path}`, which is neither in these files nor in this program",
+                        "`{}` reads the handle of `{path}`, which is neither in these files nor in this \
+                        program",
                         reader.name
                     ))
                 })?

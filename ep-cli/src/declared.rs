@@ -332,8 +332,9 @@ impl Subject {
         let mut drawing = Drawing::new(shape, known, functions).spare(SPARE);
         if let Some(rows) = problem.tokens {
             if rows > MOST_ROWS {
-                let what =
-                    format!("{rows} tokens are too many: {MOST_ROWS} are interpreted at most");
+                let what = format!(
+                    "{rows} tokens are too many: the interpreter takes at most {MOST_ROWS}"
+                );
                 return Err(Failure::WrongUse(what));
             }
             drawing = drawing.rows(rows as i64);
@@ -411,7 +412,7 @@ fn with_handles(entry: &AnyPipeline, known: &mut Vec<AnyPipeline>) -> Result<(),
         return match same.digest == entry.digest {
             true => Ok(()),
             false => Err(Failure::Failed(format!(
-                "handles of two pipelines called `{}` are read: nothing tells them apart",
+                "this pipeline reads handles of two pipelines that are both called `{}`: rename one of them",
                 entry.name
             ))),
         };

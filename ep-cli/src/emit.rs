@@ -37,9 +37,10 @@ pub(crate) struct Options {
     check: bool,
 }
 
+/// The first `of_files` entries come from files: loading them has printed their warnings.
 pub(crate) fn run(
     options: &Options,
-    entries: &[AnyPipeline],
+    (of_files, entries): (usize, &[AnyPipeline]),
     json: bool,
     out: &mut dyn Write,
     err: &mut dyn Write,
@@ -49,7 +50,9 @@ pub(crate) fn run(
         if options.out.is_some() || options.check {
             return Err(Failure::WrongUse("--out and --check go with --all".to_owned()));
         }
-        return one(find(entries, name)?, &options.selection, json, out, err);
+        let entry = find(entries, name)?;
+        let warns = entries[..of_files].iter().all(|own| own.name != entry.name);
+        return one(entry, warns, &options.selection, json, out, err);
     }
     let folder = options.out.as_deref().unwrap_or(Path::new("."));
     let kept = Kept { files: texts(entries)?, folder, entries };
@@ -67,6 +70,7 @@ struct Kept<'a> {
 /// Prints exactly what NVRTC gets: what was assumed goes to `err`.
 fn one(
     entry: &AnyPipeline,
+    warns: bool,
     selection: &Selection,
     json: bool,
     out: &mut dyn Write,
@@ -75,7 +79,7 @@ fn one(
     let selected = selection.of(entry)?;
     let Emitted { cuda, plan } = entry.emit(&selected.config)?;
     // A plain text is slow on purpose.
-    if selected.config.rules == RuleSet::All {
+    if warns && selected.config.rules == RuleSet::All {
         for warning in plan.recipe.warnings() {
             writeln!(err, "warning: {warning}")?;
         }

@@ -117,7 +117,7 @@ fn head(
         writeln!(out, "reference shape: {}", selected.assumed_text())?;
     }
     if !entry.is_emitted() {
-        writeln!(out, "declared and checked, not emitted yet: the figures are those of its plan")?;
+        writeln!(out, "valid but not emitted yet: these are the numbers of its plan")?;
     }
     writeln!(out)?;
     for line in &ir.doc {

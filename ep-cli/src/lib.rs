@@ -152,7 +152,15 @@ pub fn run(
     err: &mut dyn Write,
 ) -> u8 {
     let outcome = match CommandLine::try_parse_from(arguments) {
-        Ok(line) => dispatch(&line, entries, out, err),
+        Ok(mut line) => {
+            let files = match &mut line.command {
+                Command::Check(options) => Some(&mut options.declarations),
+                Command::Soak(options) => Some(&mut options.declarations),
+                _ => None,
+            };
+            files.into_iter().for_each(|own| own.clone_from(&line.declarations));
+            dispatch(&line, entries, out, err)
+        }
         // Help and version come as errors too, and go to `out`.
         Err(error) if !error.use_stderr() => {
             write!(out, "{}", error.render()).map_err(Failure::Output)
@@ -178,20 +186,20 @@ fn dispatch(
     err: &mut dyn Write,
 ) -> Result<(), Failure> {
     let loaded;
-    let entries = match line.declarations[..] {
-        [] => entries,
+    let (of_files, entries) = match line.declarations[..] {
+        [] => (0, entries),
         _ if !line.command.takes_pipelines() => {
             let what = "`--declarations` has no effect on a command that takes no pipelines";
             return Err(Failure::WrongUse(what.to_owned()));
         }
         _ => {
             loaded = declarations::load(&line.declarations, entries, err)?;
-            &loaded
+            (loaded.0, &loaded.1[..])
         }
     };
     match &line.command {
         Command::List => list::run(entries, line.json, out),
-        Command::Emit(options) => emit::run(options, entries, line.json, out, err),
+        Command::Emit(options) => emit::run(options, (of_files, entries), line.json, out, err),
         Command::Explain(options) => explain::run(options, entries, line.json, out),
         Command::Run(options) => run::run(options, entries, line.json, out, err),
         Command::Check(options) => check::run(options, entries, line.json, out, err),

@@ -76,7 +76,7 @@ impl NodeOptions {
             ("rank", rank.is_some()),
             ("source", source.is_some()),
         ];
-        refuse_given(&given, "without processes that a network joins: `--net libfabric:tcp`")
+        refuse_given(&given, "without processes that a network connects: add `--net libfabric:tcp`")
     }
 
     /// Refuses all of these options but `calls` where cards that are kernels join the nodes.
@@ -144,7 +144,9 @@ impl Between<'_> {
         let Some(index) = node.or(rank) else { return self.start(what, talk) };
         let (kind, count) = self.kind();
         if index as usize >= count {
-            return Err(Failure::WrongUse(format!("there is no {kind} {index} of {count}")));
+            return Err(Failure::WrongUse(format!(
+                "{kind} {index} does not exist: there are {count}"
+            )));
         }
         let id = UniqueId::from_environment().map_err(|error| text(&error))?;
         Process { between: self, index: index as usize }.run(&id, talk)
@@ -168,11 +170,14 @@ impl Between<'_> {
         let what = match (self.options.processes, self.machine) {
             (true, Machine::Host) if each > 1 => {
                 format!(
-                    "{each} ranks of a node in the emulator are one process: `--processes` is for GPUs"
+                    "in the emulator the {each} ranks of a node run in one process: `--processes` works \
+                    only on GPUs"
                 )
             }
             (true, _) if matches!(joint, Joint::Cards(_)) => {
-                format!("`{joint}` joins a process for each node: `--processes` is for libfabric")
+                format!(
+                    "`{joint}` takes one process per node: `--processes` works only with libfabric"
+                )
             }
             _ => return Ok(()),
         };

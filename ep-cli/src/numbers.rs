@@ -9,19 +9,21 @@ const LONGEST_MS: u64 = 24 * 3600 * 1000;
 /// How many of something there are.
 pub(crate) fn count(text: &str) -> Result<usize, String> {
     let number = text.parse().ok().filter(|number| *number <= MOST);
-    number.ok_or_else(|| format!("it is no number from 0 to {MOST}"))
+    number.ok_or_else(|| format!("it is not a number from 0 to {MOST}"))
 }
 
 /// How many there are at least one of.
 pub(crate) fn positive(text: &str) -> Result<usize, String> {
     let number = count(text).ok().filter(|number| *number > 0);
-    number.ok_or_else(|| format!("it is no number from 1 to {MOST}"))
+    number.ok_or_else(|| format!("it is not a number from 1 to {MOST}"))
 }
 
 /// A time in milliseconds, which is no moment.
 pub(crate) fn millis(text: &str) -> Result<u64, String> {
     let number = text.parse().ok().filter(|number| (1..=LONGEST_MS).contains(number));
-    number.ok_or_else(|| format!("it is no number of milliseconds from 1 to {LONGEST_MS}, a day"))
+    number.ok_or_else(|| {
+        format!("it is not a number of milliseconds from 1 to {LONGEST_MS} (one day)")
+    })
 }
 
 #[cfg(test)]

@@ -135,7 +135,7 @@ impl Problem {
     pub(crate) fn without_nodes(&self, name: &str) -> Result<(), Failure> {
         match self.nodes {
             None => Ok(()),
-            Some(_) => Err(wrong(format!("{name} knows of no nodes: `--nodes` has no effect"))),
+            Some(_) => Err(wrong(format!("{name} has no nodes: `--nodes` has no effect"))),
         }
     }
 
@@ -146,7 +146,9 @@ impl Problem {
             let (ranks, nodes) = (self.ranks(), self.nodes.unwrap_or(fewest));
             return match ranks.is_multiple_of(nodes) {
                 true => Ok((nodes, ranks / nodes)),
-                false => Err(wrong(format!("{nodes} nodes do not share {ranks} ranks evenly"))),
+                false => {
+                    Err(wrong(format!("{ranks} ranks cannot be divided evenly into {nodes} nodes")))
+                }
             };
         };
         let each = in_range("local_ranks", each)?;
@@ -296,7 +298,9 @@ fn set_tune(options: &mut BufferOptions, name: &str, value: &str) -> Result<(), 
     known.dedup();
     let hint = did_you_mean(name, NAMES.into_iter().chain(known.iter().map(String::as_str)));
     let (names, tunes) = (NAMES.join(", "), known.join(", "));
-    Err(wrong(format!("there is no `{name}`; there are {names}, and the tunes {tunes}{hint}")))
+    Err(wrong(format!(
+        "`{name}` does not exist; choose one of {names}, or one of the tunes {tunes}{hint}"
+    )))
 }
 
 fn wrong(sentence: String) -> Failure {

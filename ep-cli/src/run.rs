@@ -95,7 +95,8 @@ fn run_between(
 ) -> Result<(), Failure> {
     let is_card = matches!(joint, Joint::Cards(_));
     if is_card && options.backend == Machine::Host {
-        let what = format!("`{joint}` is for GPUs, which write to network cards: --backend gpu");
+        let what =
+            format!("`{joint}` works only with `--backend gpu`, where GPUs write to network cards");
         return Err(Failure::WrongUse(what));
     }
     let (nodes, local_ranks) = options.nodes(&joint.to_string())?;
@@ -118,12 +119,12 @@ impl Options {
     fn nodes(&self, name: &str) -> Result<(u32, u32), Failure> {
         let problem = self.problem.settled()?;
         let Some(nodes) = problem.nodes else {
-            let what = format!("`{name}` joins nodes: say how many, --nodes 2");
+            let what = format!("`{name}` connects nodes: give their number, such as `--nodes 2`");
             return Err(Failure::WrongUse(what));
         };
         let (_, local_ranks) = problem.shared(nodes)?;
         if nodes < 2 {
-            let what = format!("`{name}` joins nodes, and `--nodes` says that there is one");
+            let what = format!("`{name}` connects nodes, and `--nodes` gives only one");
             return Err(Failure::WrongUse(what));
         }
         Ok((nodes, local_ranks))
@@ -248,7 +249,7 @@ fn run_declared(
         Some(host) => options.net.network(host, plan).map_err(failed)?,
         None if plan.network_counters > 0 => {
             let what = format!(
-                "{} needs a network, which GPUs of one process have none of: --net libfabric:tcp",
+                "{} needs a network, and GPUs of one process have none: add `--net libfabric:tcp`",
                 entry.name
             );
             return Err(Failure::WrongUse(what));

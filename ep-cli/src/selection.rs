@@ -179,7 +179,7 @@ pub(crate) fn find<'a>(entries: &'a [AnyPipeline], name: &str) -> Result<&'a Any
         let names: Vec<&str> = entries.iter().map(|entry| entry.name).collect();
         let hint = did_you_mean(name, names.iter().copied());
         let names = names.join(", ");
-        Failure::WrongUse(format!("there is no pipeline `{name}`; there are {names}{hint}"))
+        Failure::WrongUse(format!("there is no pipeline `{name}`; choose one of {names}{hint}"))
     })
 }
 
@@ -202,7 +202,7 @@ pub(crate) fn assignment(text: &str) -> Result<(String, String), String> {
 fn arch(text: &str) -> Result<Arch, String> {
     Arch::from_name(text).ok_or_else(|| {
         let names = Arch::ALL.map(Arch::name);
-        format!("it is none of {}{}", names.join(", "), did_you_mean(text, names))
+        format!("it is not one of {}{}", names.join(", "), did_you_mean(text, names))
     })
 }
 

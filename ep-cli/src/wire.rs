@@ -54,10 +54,10 @@ impl Net {
         let what = match &self.kind {
             None | Some(Kind::Model(_)) => return Ok(()),
             Some(Kind::Joint(joint)) => {
-                format!("`{joint}` joins processes: ranks of one have `model`")
+                format!("`{joint}` connects processes: use `model` for ranks of one process")
             }
             Some(Kind::Card(_)) => {
-                "`card` is for GPUs: ranks in the emulator have `model`".to_owned()
+                "`card` works only on GPUs: use `model` in the emulator".to_owned()
             }
         };
         Err(Failure::WrongUse(what))
@@ -74,11 +74,13 @@ impl Net {
         let (ranks, each) = ((nodes * each) as usize, each as usize);
         for (from, to) in &options.dead_links {
             let what = match from.max(to) {
-                last if *last >= ranks => format!("there is no rank {last} of {ranks}"),
+                last if *last >= ranks => {
+                    format!("rank {last} does not exist: there are {ranks} ranks")
+                }
                 _ if from / each == to / each => format!("ranks {from} and {to} are on one node"),
                 _ => continue,
             };
-            let what = format!("`dead={from}-{to}` is no link between nodes: {what}");
+            let what = format!("`dead={from}-{to}` is not a link between nodes: {what}");
             return Err(Failure::WrongUse(what));
         }
         Ok(())
@@ -144,7 +146,9 @@ impl fmt::Display for Joint {
 pub(crate) fn provider(text: &str) -> Result<Provider, String> {
     match text.strip_prefix("libfabric:") {
         Some(name) => name.parse(),
-        None => Err(format!("`{text}` is no network between processes: `libfabric:tcp` is")),
+        None => Err(format!(
+            "`{text}` is not a network between processes; use one such as `libfabric:tcp`"
+        )),
     }
 }
 
@@ -166,7 +170,7 @@ impl FromStr for Kind {
         }
         if name != "model" {
             return Err(format!(
-                "`{name}` is no network: `model`, `card`, `libfabric:tcp` and `ibgda` are"
+                "`{name}` is not a network; use `model`, `card`, `libfabric:tcp` or `ibgda`"
             ));
         }
         let mut given = Vec::new();
@@ -263,7 +267,7 @@ mod tests {
         assert_eq!(said("model:bytes-per-us=0"), no_bytes);
         let both = "`ordered` contradicts another setting of the network";
         assert_eq!(said("model:reorder,ordered"), both);
-        let networks = "`model`, `card`, `libfabric:tcp` and `ibgda`";
+        let networks = "`model`, `card`, `libfabric:tcp` or `ibgda`";
         assert_eq!(said("tcp"), format!("`tcp` is no network: {networks} are"));
         assert!(said("libfabric:tpc").contains("tpc"));
     }

@@ -298,15 +298,15 @@ fn refusals_say_what_is_taken() {
         ("run layout --set topk=1 --set topk=2", "`topk` is given twice"),
         (
             "check layout --set alignment=4",
-            "`alignment` has no effect here: each schedule draws its own",
+            "`alignment` has no effect here: each schedule draws its own value",
         ),
         (
             "check layout --fuzz-shapes --tokens 5",
-            "`--tokens` has no effect beside `--fuzz-shapes`: each schedule draws its own",
+            "`--tokens` has no effect with `--fuzz-shapes`: each schedule draws its own shape",
         ),
         (
             "check layout --seed 18446744073709551615 --schedules 2",
-            "2 schedules from seed 18446744073709551615 on go past 18446744073709551615",
+            "2 schedules from seed 18446744073709551615 would exceed the last seed, 18446744073709551615",
         ),
         (
             "run layout --perturb 7",
@@ -314,7 +314,7 @@ fn refusals_say_what_is_taken() {
         ),
         (
             "run layout --tokens 999999999",
-            "999999999 tokens on each of 4 ranks are too many: together they are 2147483647 at most",
+            "999999999 tokens on each of 4 ranks are too many: all ranks together can have at most 2147483647",
         ),
     ] {
         let done = run(line);

@@ -226,15 +226,15 @@ mod tests {
         assert_eq!(with("float f(int a, float b)"), "");
         assert_eq!(
             with("float f(int a)"),
-            "`f` is declared with 2 parameters, its C++ text takes 1"
+            "`f` is declared with 2 parameters, and its C++ text takes 1"
         );
         assert_eq!(
             with("float f(int a, int b)"),
-            "`b` is declared as `f32`, the C++ text says `int`"
+            "`b` is declared as `f32`, and the C++ text says `int`"
         );
         assert_eq!(
             with("int f(int a, float b)"),
-            "`f` is declared to return `f32`, the C++ text says `int`"
+            "`f` is declared to return `f32`, and the C++ text says `int`"
         );
         assert_eq!(with("float g(int a, float b)"), "the C++ text defines no `f`");
     }

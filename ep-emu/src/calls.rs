@@ -173,7 +173,7 @@ extern "C" fn shared(bytes: u32, pc: Pc) -> usize {
         if bytes > given {
             let who = machine.who(here);
             let message =
-                format!("{who}: the kernel wants {bytes} bytes of shared memory, not {given},");
+                format!("{who}: the kernel needs {bytes} bytes of shared memory, not {given},");
             return Err(Box::new(Fault::new(FailureKind::Launch, message, pc)));
         }
         Ok(machine.heap.base() + block.shared)

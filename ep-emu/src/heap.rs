@@ -133,7 +133,7 @@ impl Heap {
         let from = self.used.next_multiple_of(align);
         let end = from.checked_add(bytes).and_then(|end| end.checked_add(gap(bytes)));
         let Some(end) = end.filter(|end| *end <= self.pages.len()) else {
-            let message = format!("{name}: {bytes} bytes do not fit in the world's memory");
+            let message = format!("{name}: {bytes} bytes do not fit into the emulator's memory");
             return Err(Failure::new(FailureKind::Launch, message));
         };
         if end > self.open {
@@ -265,10 +265,10 @@ impl Heap {
     pub(crate) fn describe(&self, offset: usize, tensors: &[LaunchTensor]) -> String {
         if offset >= self.pages.len() {
             let address = self.base().wrapping_add(offset);
-            return format!("{address:#x}, which is no address of the world");
+            return format!("{address:#x}, which is not an address of the emulator");
         }
         let Some(region) = self.near(offset) else {
-            return "an address outside every buffer".to_owned();
+            return "an address outside of all buffers".to_owned();
         };
         let part = self.part_of(offset).or_else(|| self.padded(offset, 1));
         let from = part.map_or(region.from, |part| part.from);

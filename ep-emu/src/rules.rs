@@ -93,23 +93,25 @@ impl Rule {
         match self {
             Self::Lanes => "no __syncwarp or barrier orders the two lanes",
             Self::Warps => "nothing orders the two",
-            Self::Scopes => "the two strong accesses have scopes that do not hold each other",
-            Self::BulkWait => "nobody who waited for the bulk copy's end is ordered before",
+            Self::Scopes => "the scopes of the two strong accesses do not include each other",
+            Self::BulkWait => {
+                "no thread that waited for the end of the bulk copy is ordered before \
+            this access"
+            }
             Self::FullWait => {
-                "M1: the bulk store was waited for with .read only, which says nothing of its \
-                 destination"
+                "M1: the wait for the bulk store has .read, which does not order its destination"
             }
             Self::LoadFence => {
-                "M2: ordered, but the issuer runs no fence.proxy.async.global between"
+                "M2: ordered, but the issuer runs no fence.proxy.async.global in between"
             }
             Self::WriterFence => {
-                "M3: ordered, but the writer runs no fence.proxy.async.shared::cta before it says so"
+                "M3: ordered, but the writer runs no fence.proxy.async.shared::cta before its release"
             }
             Self::ReaderFence => {
-                "M3: ordered, but the reader runs no fence.proxy.async.shared::cta before it says so"
+                "M3: ordered, but the reader runs no fence.proxy.async.shared::cta before its release"
             }
             Self::CreditFence => {
-                "M4: ordered, but the issuer runs no fence.proxy.async.global between"
+                "M4: ordered, but the issuer runs no fence.proxy.async.global in between"
             }
             Self::ReadOnly => "M5: memory read through the read-only path changes in the launch",
             Self::WholeWords => "M7: the two strong accesses have different sizes",

@@ -69,7 +69,7 @@ impl fmt::Display for WorkerEnd {
             (_, ILLEGAL_INSTRUCTION) => {
                 write!(out, "an illegal instruction, in a sanitized build: undefined behaviour")
             }
-            (_, signal) => write!(out, "the worker was ended by signal {signal}"),
+            (_, signal) => write!(out, "signal {signal} ended the worker"),
         }
     }
 }

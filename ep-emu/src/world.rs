@@ -132,7 +132,7 @@ impl World {
     /// An empty world.
     pub fn new(spec: Spec) -> Result<Self, Failure> {
         if !fiber::SUPPORTED {
-            let message = "the host backend runs on Linux (x86_64, aarch64) only".to_owned();
+            let message = "the host backend runs only on Linux (x86_64, aarch64)".to_owned();
             return Err(refuse(message));
         }
         let heap = Heap::new().map_err(|error| refuse(format!("no memory: {error}")))?;
@@ -311,10 +311,10 @@ impl World {
         }
         let places = strays.iter().map(|(offset, bytes)| {
             let place = self.heap.describe(*offset, tensors);
-            format!("a store outside every buffer changed {bytes} bytes: {place}")
+            format!("a store outside of all buffers changed {bytes} bytes: {place}")
         });
         let mut message = places.collect::<Vec<String>>().join("\n");
-        message.push_str("\n  a checked run says which access it was");
+        message.push_str("\n  a checked run names the access");
         if let Err(failure) = result {
             message.push_str(&format!("\nwhile draining after a deadlock: {}", failure.message));
         }
@@ -338,10 +338,10 @@ impl World {
             } else if blocks == 0 {
                 "an empty grid".to_owned()
             } else if args != wanted {
-                format!("{args} bytes of arguments, the kernel has {wanted}")
+                format!("{args} bytes of arguments, and the kernel takes {wanted}")
             } else if launch.shared_bytes > self.spec.max_shared_bytes {
                 let most = self.spec.max_shared_bytes;
-                format!("{} bytes of shared memory, the most is {most}", launch.shared_bytes)
+                format!("{} bytes of shared memory, and the maximum is {most}", launch.shared_bytes)
             } else if launch.cooperative && blocks > resident {
                 format!("a cooperative grid of {blocks} blocks, of which {resident} fit (M8)")
             } else {

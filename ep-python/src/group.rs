@@ -149,7 +149,8 @@ impl Group {
             let [node, nodes, each] = numbers;
             let (ranks, local) = (nodes * each, node * each..(node + 1) * each);
             if node >= nodes || each == 0 {
-                let what = format!("there is no node {node} of {nodes} nodes of {each} ranks");
+                let what =
+                    format!("node {node} does not exist: there are {nodes} nodes of {each} ranks");
                 return Err(Failure::mismatch(what));
             }
             let (mut timeout, deadline) = (seconds(timeout)?, seconds(deadline)?);

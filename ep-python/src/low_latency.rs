@@ -52,7 +52,7 @@ impl Shape {
             placement.map_or_else(|| Some(Placement::even(experts, ranks)), Placement::new);
         let placement = placement.filter(fits).ok_or_else(|| {
             Failure::mismatch(format!(
-                "a placement of {experts} experts on {ranks} ranks has {} ascending numbers from 0 to \
+                "a placement of {experts} experts on {ranks} ranks needs {} ascending numbers from 0 to \
                  {experts}, {local_experts} apart at most",
                 ranks + 1
             ))

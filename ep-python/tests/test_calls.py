@@ -104,7 +104,7 @@ class Loop(unittest.TestCase):
             for error in found.values():
                 self.assertEqual((error.need, error.have), (most, capacity))
                 self.assertEqual(
-                    str(error), f"rank {error.rank} would receive {most} rows, its output holds {capacity}"
+                    str(error), f"rank {error.rank} would receive {most} rows, and its output holds {capacity}"
                 )
 
     def test_biases_are_added_and_out_is_filled(self) -> None:
@@ -148,7 +148,7 @@ class Loop(unittest.TestCase):
                 np.testing.assert_array_equal(rows[: len(wanted)], wanted)
                 self.assertEqual(more, [None] * 3)
             for look in (lambda it=received: it.topk_idx, lambda it=received: it.topk_weights):
-                with self.assertRaisesRegex(epforge.Mismatch, "are in the output of the dispatch before"):
+                with self.assertRaisesRegex(epforge.Mismatch, "are in the output of the first dispatch"):
                     look()
 
 
@@ -215,7 +215,7 @@ def one_refused(rank: int, ranks: int, gather: Gather) -> None:
     refused("`x` has elements of float16, and has to have bfloat16", lambda: buffer.cached_dispatch(wrong, handle))
     if rank == 1:
         # The others wait for the call that it makes instead.
-        short_out = f"`out` is [1, {own.hidden}], and has to be {list(x.shape)}"
+        short_out = f"`out` has extents [1, {own.hidden}], and needs {list(x.shape)}"
         fails_with(short_out, lambda: buffer.combine(rows, handle, out=x[:1]), epforge.Mismatch)
     assert buffer.combine(rows, handle).x.shape == x.shape
     low = epforge.LowLatency(buffer.group, tokens=8, hidden=own.hidden, topk=own.topk, experts=own.experts)
@@ -225,7 +225,7 @@ def one_refused(rank: int, ranks: int, gather: Gather) -> None:
     wrong = made_rows[:, :1] if rank == 1 else made_rows
     shape = list(made_rows.shape)
     fewer = [shape[0], 1, shape[2]]
-    refused(f"`rows` is {fewer}, and has to be {shape}", lambda: low.combine(wrong, packed, weights))
+    refused(f"`rows` has extents {fewer}, and needs {shape}", lambda: low.combine(wrong, packed, weights))
     calls = (lambda: buffer.combine(rows, handle)), (lambda: low.dispatch(x, ids))
     names = ("combine", "low-latency dispatch")
     unlike = f"rank {1 - rank} makes a {names[1 - rank]} where this one makes a {names[rank]}"
@@ -297,7 +297,7 @@ class Nodes(unittest.TestCase):
             epforge.Group.over_network(own, 0, 2, net="carrier")
         with self.assertRaisesRegex(epforge.Mismatch, "3 ranks, but 2 devices"):
             epforge.Group.over_network(own, 0, 2, ranks=3, devices=[0, 1])
-        with self.assertRaisesRegex(epforge.Mismatch, "no 3 nodes of equally many"):
+        with self.assertRaisesRegex(epforge.Mismatch, "cannot form 3 nodes with the same number of ranks"):
             epforge.Group.on_host(4, nodes=3)
 
 

@@ -130,7 +130,7 @@ class PacksAtLength(unittest.TestCase):
             self.assertTrue((np.array(waits) >= before).all(), f"{before}, then {waits}")
         # Some warp has looked for what had not come yet.
         self.assertTrue((np.array(waits) > 20).any(), f"{waits}")
-        with self.assertRaisesRegex(epforge.Mismatch, r"`waits` is \[3\], and has to be \[2\]"):
+        with self.assertRaisesRegex(epforge.Mismatch, r"`waits` has extents \[3\], and needs \[2\]"):
             low.dispatch(own.x[0], own.topk_idx[0], waits=np.zeros(3, np.int64), rank=0)
         with self.assertRaisesRegex(epforge.Mismatch, "`waits` has elements of int32, and has to have int64"):
             low.dispatch(own.x[0], own.topk_idx[0], waits=np.zeros(2, np.int32), rank=0)
@@ -292,7 +292,7 @@ class Phases(unittest.TestCase):
             plain = [low.combine(packed.x, packed, own.topk_weights[r]) for r, packed in enumerate(sent)]
             for one, other in zip(back, plain, strict=True):
                 np.testing.assert_array_equal(one.x.view(np.uint16), other.x.view(np.uint16))
-        with self.assertRaisesRegex(epforge.Mismatch, r"`tile_done` is \[2\], and has to be \[2, 3\]"):
+        with self.assertRaisesRegex(epforge.Mismatch, r"`tile_done` has extents \[2\], and needs \[2, 3\]"):
             low.combine(sent[0].x, sent[0], own.topk_weights[0], tile_done=expert)
 
     def test_a_word_that_nobody_raises_is_named(self) -> None:
@@ -397,7 +397,7 @@ class LeftOutAtLength(unittest.TestCase):
             np.testing.assert_array_equal(sums.x.view(np.uint16), wanted.view(np.uint16))
         with self.assertRaisesRegex(epforge.Mismatch, "rank 1 is left out, and makes no calls"):
             low.dispatch(own.x[1], own.topk_idx[1], rank=1)
-        with self.assertRaisesRegex(epforge.Mismatch, "rank 3 is none of the first 64 of 3 ranks"):
+        with self.assertRaisesRegex(epforge.Mismatch, "rank 3 is not one of the first 64 of 3 ranks"):
             low.group.leave_out(3)
 
     def test_a_rank_comes_back(self) -> None:
@@ -478,19 +478,19 @@ class Refusals(unittest.TestCase):
             ("`x` has elements of float32, and has to have bfloat16", (x.astype(np.float32), ids), {}),
             ("`x` is [4, 144], and has to have rows of 272", (x[:, :144], ids), {}),
             ("`topk_idx` has elements of int32, and has to have int64", (x, ids.astype(np.int32)), {}),
-            ("`topk_idx` is [3, 3], and has to be [4, 3]", (x, ids[:3]), {}),
+            ("`topk_idx` has extents [3, 3], and needs [4, 3]", (x, ids[:3]), {}),
             ("payload `fp4` is none of bf16, fp8, fp8-packed", (x, ids), {"payload": "fp4"}),
-            ("`statistics` is [3], and has to be [2]", (x, ids), {"statistics": np.zeros(3, np.int32)}),
-            ("7 tokens, where 6 is the most", (np.zeros((7, HIDDEN), x.dtype), np.zeros((7, 3), np.int64)), {}),
+            ("`statistics` has extents [3], and needs [2]", (x, ids), {"statistics": np.zeros(3, np.int32)}),
+            ("7 tokens, and the maximum is 6", (np.zeros((7, HIDDEN), x.dtype), np.zeros((7, 3), np.int64)), {}),
         ):
             self.refused(wanted, lambda arrays=arrays, options=options: low.dispatch(*arrays, rank=0, **options))
         sent = [low.dispatch(self.own.x[r], self.own.topk_idx[r], rank=r) for r in range(2)]
         rows = sent[0].x
         for wanted, arguments, options in (
-            ("`rows` is [2, 12, 256], and has to be [2, 12, 272]", (rows[..., :256], sent[0], weights), {}),
-            ("`rows` is [12, 272], and has to be [2, 12, 272]", (rows[0], sent[0], weights), {}),
-            ("`topk_weights` is [3, 3], and has to be [4, 3]", (rows, sent[0], weights[:3]), {}),
-            ("`out` is [3, 272], and has to be [4, 272]", (rows, sent[0], weights), {"out": x[:3]}),
+            ("`rows` has extents [2, 12, 256], and needs [2, 12, 272]", (rows[..., :256], sent[0], weights), {}),
+            ("`rows` has extents [12, 272], and needs [2, 12, 272]", (rows[0], sent[0], weights), {}),
+            ("`topk_weights` has extents [3, 3], and needs [4, 3]", (rows, sent[0], weights[:3]), {}),
+            ("`out` has extents [3, 272], and needs [4, 272]", (rows, sent[0], weights), {"out": x[:3]}),
         ):
             self.refused(wanted, lambda given=arguments, options=options: low.combine(*given, **options))
         other = made(self.own, 2)
@@ -505,7 +505,7 @@ class Refusals(unittest.TestCase):
             ({"payload": "fp4"}, "payload `fp4` is none of bf16, fp8, fp8-packed"),
             (
                 {"placement": [0, 3, 4]},
-                "a placement of 4 experts on 2 ranks has 3 ascending numbers from 0 to 4, 2 apart at most",
+                "a placement of 4 experts on 2 ranks needs 3 ascending numbers from 0 to 4, 2 apart at most",
             ),
         ):
             self.refused(wanted, lambda options=options: epforge.LowLatency(group, **{**shape, **options}))

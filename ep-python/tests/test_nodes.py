@@ -227,7 +227,7 @@ def refusals(rank: int, ranks: int, gather: Gather) -> None:
     x = numpy_torch.as_tensor(own.x[rank])
     for wrong, shown in ((None, "absent"), (found["num_tokens_per_rank"], "[4]")):
         found["num_tokens_per_rdma_rank"] = wrong
-        sentence = f"`num_tokens_per_rdma_rank` is {shown}, and has to be [2]"
+        sentence = f"`num_tokens_per_rdma_rank` has extents {shown}, and needs [2]"
         fails_with(sentence, partial(buffer.dispatch, x, **found))
     for name in ("ElasticBuffer", "EPBuffer"):
         sentence = f"`{name}` is for one node, and the group has 2: `deep_ep.Buffer` goes there"
@@ -330,12 +330,12 @@ class Nodes(unittest.TestCase):
 
     def test_a_process_that_comes_alone_says_who_is_missing(self) -> None:
         own = epforge.UniqueId.local()
-        with self.assertRaisesRegex(epforge.GroupError, r"ranks 1, 2, 3 did not come within 100ms"):
+        with self.assertRaisesRegex(epforge.GroupError, r"ranks 1, 2, 3 did not join within 100ms"):
             epforge.Group.join(own, 0, 4, device=0, nodes=2, net="tcp", deadline=0.1)
-        with self.assertRaisesRegex(epforge.Mismatch, "there is no network `carrier`"):
+        with self.assertRaisesRegex(epforge.Mismatch, "the network `carrier` does not exist"):
             epforge.Group.join(own, 0, 4, device=0, nodes=2, net="carrier")
         named = mock.patch.dict(os.environ, {"EPFORGE_NET": "pigeon"})
-        with named, self.assertRaisesRegex(epforge.Mismatch, "EPFORGE_NET: there is no network `pigeon`"):
+        with named, self.assertRaisesRegex(epforge.Mismatch, "EPFORGE_NET: the network `pigeon` does not exist"):
             epforge.Group.join(own, 0, 4, device=0, nodes=2)
         with self.assertRaisesRegex(epforge.Mismatch, "`here` is no address of an interface"):
             epforge.UniqueId.at("here")
@@ -353,7 +353,7 @@ class Nodes(unittest.TestCase):
             self.assertEqual((join.call_args.kwargs["nodes"], join.call_args.kwargs["net"]), (nodes, "efa"))
         with (
             mock.patch.dict(os.environ, variables | {"LOCAL_WORLD_SIZE": "4"}),
-            self.assertRaisesRegex(epforge.GroupError, "LOCAL_WORLD_SIZE is 4, which 6 ranks are no multiple of"),
+            self.assertRaisesRegex(epforge.GroupError, "LOCAL_WORLD_SIZE is 4, and the number of ranks, 6, is not a multiple of it"),
         ):
             epforge.Group.from_environment()
 

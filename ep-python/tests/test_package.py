@@ -78,8 +78,8 @@ class Refusals(unittest.TestCase):
         self.refused("`x` is [4, 64], and has to have rows of 128", x[:, :64], ids)
         self.refused("`x` is [4, 128, 1], and has to have rows of 128", x[..., None], ids)
         self.refused("`topk_idx` has elements of int32, and has to have int64", x, ids.astype(np.int32))
-        self.refused("`topk_idx` is [4, 2], and has to be [4, 3]", x, ids[:, :2])
-        self.refused("`topk_idx` is [3, 3], and has to be [4, 3]", x, ids[:3])
+        self.refused("`topk_idx` has extents [4, 2], and needs [4, 3]", x, ids[:, :2])
+        self.refused("`topk_idx` has extents [3, 3], and needs [4, 3]", x, ids[:3])
         self.refused("`x` is a list, which is no array that can be read", [1], ids)
         self.refused("`x` is on a GPU, and the group in the emulator", OnCuda(x), ids)
         self.refused(
@@ -94,7 +94,7 @@ class Refusals(unittest.TestCase):
         self.refused("the dispatch has a `scale`, and rows of bf16 have none", x, ids, scale=x)
         self.refused("this process drives 2 ranks: name one, as in `rank=0`", x, ids, rank=None)
         self.refused("rank 2 is not local: this process drives 0 to 1", x, ids, rank=2)
-        with self.assertRaisesRegex(epforge.Error, "5 tokens, where 4 is the most"):
+        with self.assertRaisesRegex(epforge.Error, "5 tokens, and the maximum is 4"):
             self.buffer.dispatch(np.zeros((5, 128), x.dtype), np.zeros((5, 3), np.int64), rank=0)
 
     def test_numbers_of_a_call_that_are_out_of_range(self) -> None:
@@ -133,8 +133,8 @@ class Refusals(unittest.TestCase):
         for options, wanted in (
             ({"payload": "fp4"}, "payload `fp4` is none of bf16, fp8, fp8-packed"),
             ({"via": "mail"}, "via `mail` is none of direct, ring"),
-            ({"live": 0}, "a buffer with 0 live outputs can make no call"),
-            ({"placement": [0, 9]}, "a placement of 8 experts on 2 ranks has 3 ascending numbers from 0 to 8"),
+            ({"live": 0}, "a buffer with 0 live outputs cannot make a call"),
+            ({"placement": [0, 9]}, "a placement of 8 experts on 2 ranks needs 3 ascending numbers from 0 to 8"),
             ({"biases": -1}, "`biases` is -1, and it takes 0 to 2147483647"),
             ({"capacity": 2**40}, "`capacity` is 1099511627776, and it takes 0 to 2147483647"),
             ({"alignment": -1}, "`alignment` is -1, and it takes 0 to 2147483647"),
@@ -149,7 +149,7 @@ class Refusals(unittest.TestCase):
         for wanted, arguments in (
             ("`rows` is [3, 64], and has to have rows of 128", (rows[:3, :64], handle)),
             ("the combine has weights, but the buffer was made without `weights`", (rows, handle, rows)),
-            ("the combine input belongs to another rank than the handle", (received, other)),
+            ("the combine input and the handle belong to different ranks", (received, other)),
             (f"`rows` has {len(rows) - 1} rows, and {len(rows)} arrived", (rows[:-1], handle)),
             (
                 "the handle is a Received: `dispatch` gives what was received, and then the handle",

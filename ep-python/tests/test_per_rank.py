@@ -59,7 +59,7 @@ def few_tokens(rank: int, ranks: int, gather: Gather) -> None:
     test_nodes.same_bits(combined, PerRankAtLength().expected(own, rank, octaves=1))
     assert handle.low._combiners == {}, "the sums came the slower way"
     wrong = partial(buffer.low_latency_combine, came, ids[:, :2].clone(), weights, handle)
-    fails_with(f"`topk_idx` is [{len(ids)}, 2], and has to be [{len(ids)}, 3]", wrong)
+    fails_with(f"`topk_idx` has extents [{len(ids)}, 2], and needs [{len(ids)}, 3]", wrong)
 
 
 def chosen(rank: int, ranks: int, gather: Gather) -> None:
@@ -304,7 +304,7 @@ class Refused(unittest.TestCase):
             ("`topk_weights` do not come with the dispatch", lambda: low.dispatch(x, ids, weights, rank=0)),
             ("`topk_weights` have to come with the combine", lambda: low.combine(rows[0], sent[0])),
             (
-                "`rows` is [3, 14, 256], and has to be [3, 14, 272]",
+                "`rows` has extents [3, 14, 256], and needs [3, 14, 272]",
                 lambda: low.combine(rows[0][..., :256], sent[0], weights),
             ),
         ):

@@ -86,9 +86,9 @@ class Results(unittest.TestCase):
         fixed = whole[4:].copy()
         fixed.flags.writeable = False
         for out, wanted in (
-            (whole[:3], "`out` is [3, 128], and has to be [4, 128]"),
+            (whole[:3], "`out` has extents [3, 128], and needs [4, 128]"),
             (whole[::2], "`out` has gaps between its rows: make it contiguous"),
-            (whole[:4, :64], "`out` is [4, 64], and has to be [4, 128]"),
+            (whole[:4, :64], "`out` has extents [4, 64], and needs [4, 128]"),
             (fixed, "`out` is read-only, and sums are left in it"),
             (whole[:4].astype(np.float32), "`out` has elements of float32, and has to have bfloat16"),
         ):

@@ -338,19 +338,19 @@ class Calls(unittest.TestCase):
         for wanted, call in (
             ("`x` has elements of float32, and has to have bfloat16", lambda: low.dispatch(x.float(), ids)),
             ("`x` is [4, 128], and has to have rows of 256", lambda: low.dispatch(x[:, :128], ids)),
-            ("`topk_idx` is [3, 3], and has to be [4, 3]", lambda: low.dispatch(x, ids[:3])),
+            ("`topk_idx` has extents [3, 3], and needs [4, 3]", lambda: low.dispatch(x, ids[:3])),
             ("`topk_idx` has gaps between its rows: make it contiguous", lambda: low.dispatch(x, ids.T.contiguous().T)),
-            ("`statistics` is [2], and has to be [3]", lambda: low.dispatch(x, ids, statistics=ids.int()[0, :2])),
+            ("`statistics` has extents [2], and needs [3]", lambda: low.dispatch(x, ids, statistics=ids.int()[0, :2])),
             (
                 "`waits` has elements of int32, and has to have int64",
                 lambda: low.dispatch(x, ids, waits=ids.int()[0, :2]),
             ),
             ("`topk_weights` have to come with the combine", lambda: low.combine(rows, packed)),
             (
-                "`rows` is [3, 16, 128], and has to be [3, 16, 256]",
+                "`rows` has extents [3, 16, 128], and needs [3, 16, 256]",
                 lambda: low.combine(rows[..., :128], packed, weights),
             ),
-            ("`out` is [3, 256], and has to be [4, 256]", lambda: low.combine(rows, packed, weights, out=x[:3])),
+            ("`out` has extents [3, 256], and needs [4, 256]", lambda: low.combine(rows, packed, weights, out=x[:3])),
         ):
             with self.assertRaises(epforge.Mismatch) as caught:
                 call()

@@ -197,7 +197,7 @@ def in_order(rank: int, ranks: int) -> None:
     try:
         buffer.combine(made, handle, bias=x[:1, :8])
     except epforge.Mismatch as error:
-        assert str(error) == f"a `bias` is [1, 8], and has to be [1, {HIDDEN}]"
+        assert str(error) == f"a `bias` has extents [1, 8], and needs [1, {HIDDEN}]"
     else:
         raise AssertionError("a bias of another shape was taken")
 

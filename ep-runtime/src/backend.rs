@@ -439,7 +439,7 @@ pub trait Backend: Send + Sync {
     /// then.
     fn accompany(&self, companions: Vec<Companion>) -> Result<Box<dyn Send>, BackendError> {
         drop(companions);
-        let what = format!("{} runs no kernel beside others", self.name());
+        let what = format!("{} cannot run several kernels at a time", self.name());
         Err(BackendError::Missing { what })
     }
 
@@ -529,7 +529,8 @@ impl dyn Backend + '_ {
             None => Ok(()),
             Some(_) => {
                 let what = format!(
-                    "rank {rank}'s own stream is being captured: end that before a wait for it"
+                    "the own stream of rank {rank} is being captured: end the capture before a wait for \
+                    the stream"
                 );
                 Err(BackendError::Wrong { what })
             }

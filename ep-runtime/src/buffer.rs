@@ -372,7 +372,7 @@ impl Buffer {
         shared.own(handle)?;
         if biases.len() != shared.options.biases {
             let (got, want) = (biases.len(), shared.options.biases);
-            let what = format!("{got} biases, but the buffer was made for {want}");
+            let what = format!("the call has {got} biases, and the buffer was made for {want}");
             return Err(CallError::Mismatch { what });
         }
         handle.require_way_back()?;

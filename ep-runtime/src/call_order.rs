@@ -107,7 +107,8 @@ impl CallOrder {
         let (own, rank) = (Stream::OWN, self.rank);
         if state.last == LastCall::Lasting(own) && backend.capture(rank, own)?.is_some() {
             let what = format!(
-                "rank {rank}'s own stream is being captured: end that before a call on another stream"
+                "the own stream of rank {rank} is being captured: end the capture before a call on \
+                another stream"
             );
             return Err(CallError::Capture { what });
         }
@@ -241,7 +242,11 @@ mod tests {
         );
         backend.is_captured.store(true, Ordering::Relaxed);
         let error = order.settle(backend.as_ref()).unwrap_err().to_string();
-        assert_eq!(error, "rank 0's own stream is being captured: end that before a wait for it");
+        assert_eq!(
+            error,
+            "the own stream of rank 0 is being captured: end the capture before a wait for the \
+                stream"
+        );
         assert_eq!(backend.asked(), ["capture"]);
         backend.is_captured.store(false, Ordering::Relaxed);
         drop(order.turn(backend.as_ref(), Stream::OWN).unwrap());

@@ -187,7 +187,7 @@ impl Report {
             advice.push(format!("Nothing runs on the host: {reason}."));
         }
         if let Err(reason) = &self.cache {
-            advice.push(format!("Every process compiles its kernels anew: {reason}."));
+            advice.push(format!("Each process compiles all of its kernels: {reason}."));
         }
         advice.extend(self.gpu_advice());
         advice.extend(self.network_advice());

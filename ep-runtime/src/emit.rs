@@ -65,7 +65,7 @@ impl std::fmt::Display for EmitError {
             EmitError::NoText(name) => {
                 write!(
                     f,
-                    "{name} is declared and checked, but not emitted yet; `epforge list` marks what is"
+                    "{name} is valid but not emitted yet; `epforge list` marks the pipelines that are emitted"
                 )
             }
         }

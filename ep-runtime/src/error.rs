@@ -170,7 +170,7 @@ impl fmt::Display for TensorFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             TensorFault::Absent => f.write_str("is absent"),
-            TensorFault::NotTaken => f.write_str("is given, but these options take none"),
+            TensorFault::NotTaken => f.write_str("is given, but these options do not take it"),
             TensorFault::Element { have, want } => write!(f, "holds {have}, not {want}"),
             TensorFault::Extents { have, want } => {
                 let any =
@@ -182,18 +182,18 @@ impl fmt::Display for TensorFault {
                 let least = if *or_more { " or more" } else { "" };
                 write!(
                     f,
-                    "has strides {have:?}, not rows side by side, {row}{least} elements apart"
+                    "has strides {have:?}, and its rows have to be {row}{least} elements apart"
                 )
             }
             TensorFault::Lists { have, list } => {
                 write!(
                     f,
-                    "has strides {have:?}, not lists of rows that take {list} elements each, one behind \
-                     another"
+                    "has strides {have:?}, and has to consist of consecutive lists of rows of {list} \
+                    elements each"
                 )
             }
             TensorFault::Address { address, apart: None, multiple } => {
-                write!(f, "begins at {address:#x}, which is no multiple of {multiple}")
+                write!(f, "begins at {address:#x}, which is not a multiple of {multiple}")
             }
             TensorFault::Address { address, apart: Some(apart), multiple } => write!(
                 f,
@@ -201,7 +201,7 @@ impl fmt::Display for TensorFault {
                  of {multiple}"
             ),
             TensorFault::OutsideWindow { address } => {
-                write!(f, "lies at {address:#x}, outside of the window in which peers reach it")
+                write!(f, "is at {address:#x}, outside of the window that peers can access")
             }
         }
     }
@@ -254,16 +254,16 @@ impl fmt::Display for CallError {
                 write!(f, "{pipeline}: `{name}` has no value in this call")
             }
             CallError::TooLarge { what, need, have } => {
-                write!(f, "{need} {what}, where {have} is the most")
+                write!(f, "{need} {what}, and the maximum is {have}")
             }
             CallError::OutputTooSmall { rank, need, have } => {
-                write!(f, "rank {rank} would receive {need} rows, its output holds {have}")
+                write!(f, "rank {rank} would receive {need} rows, and its output holds {have}")
             }
             CallError::AllInUse { what, rank, live } => {
                 write!(f, "rank {rank}: all {live} {what} are in use; drop one, or make more")
             }
             CallError::TooFewBlocks { pipeline, have, need } => {
-                write!(f, "{pipeline}: {have} blocks, its roles need {need}")
+                write!(f, "{pipeline} has {have} blocks, and its roles need {need}")
             }
             CallError::Tensor { pipeline, tensor, fault } => {
                 write!(f, "{pipeline}: `{tensor}` {fault}")
@@ -271,14 +271,17 @@ impl fmt::Display for CallError {
             CallError::Mismatch { what } | CallError::Capture { what } => f.write_str(what),
             CallError::Disagreement { what, rank, value, other, other_value } => write!(
                 f,
-                "rank {other} makes a buffer with {what} {other_value}, rank {rank} one with {what} \
-                 {value}"
+                "rank {other} makes a buffer with {what} {other_value}, and rank {rank} makes one with \
+                {what} {value}"
             ),
             CallError::Timeout(timeouts) => timeouts.fmt(f),
             #[cfg(target_os = "linux")]
             CallError::Network(error) => error.fmt(f),
             CallError::Silent { rank, what } => {
-                write!(f, "rank {rank}: {what} did not come, and no kernel says what it waits for")
+                write!(
+                    f,
+                    "rank {rank}: {what} did not arrive, and no kernel reports what it waits for"
+                )
             }
         }
     }

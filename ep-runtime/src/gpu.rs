@@ -186,7 +186,7 @@ impl GpuBackend {
         for ordinal in ordinals {
             let device = present.iter().find(|device| device.ordinal == *ordinal);
             let Some(device) = device else {
-                let what = format!("there is no GPU {ordinal}: {} are visible", present.len());
+                let what = format!("GPU {ordinal} does not exist: {} are visible", present.len());
                 return Err(BackendError::Missing { what });
             };
             chosen.insert(*ordinal, device.clone());
@@ -324,17 +324,19 @@ fn common_arch(devices: &BTreeMap<i32, DeviceInfo>) -> Result<Arch, BackendError
     for device in devices.values() {
         let Some(own) = device.arch else {
             let (major, minor) = device.capability;
-            let what =
-                format!("{} is of capability {major}.{minor}: no target for it", device.name);
+            let what = format!(
+                "{} has compute capability {major}.{minor}, for which there is no target",
+                device.name
+            );
             return Err(BackendError::Missing { what });
         };
         if arch.is_some_and(|arch| arch != own) {
-            let what = "the GPUs of a group have to be of one architecture".to_string();
+            let what = "all GPUs of a group have to be of the same architecture".to_string();
             return Err(BackendError::Missing { what });
         }
         arch = Some(own);
     }
-    arch.ok_or_else(|| BackendError::Wrong { what: "a group has at least one rank".to_string() })
+    arch.ok_or_else(|| BackendError::Wrong { what: "a group needs at least one rank".to_string() })
 }
 
 /// Every device can reach every other one.

@@ -106,12 +106,12 @@ impl HostBackend {
         if options.spec.ranks > MOST_RANKS {
             let ranks = options.spec.ranks;
             let what =
-                format!("{ranks} ranks are too many: the emulator runs {MOST_RANKS} at most");
+                format!("{ranks} ranks are too many: the emulator runs at most {MOST_RANKS}");
             return Err(BackendError::Wrong { what });
         }
         if options.local.is_empty() || options.local.end > options.spec.ranks as usize {
             let (local, ranks) = (&options.local, options.spec.ranks);
-            let what = format!("ranks {local:?} of {ranks} are none to run here");
+            let what = format!("ranks {local:?} of {ranks} cannot run here");
             return Err(BackendError::Wrong { what });
         }
         let world = World::new(options.spec.clone())

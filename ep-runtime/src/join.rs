@@ -333,9 +333,9 @@ mod tests {
         let deadline = Duration::from_millis(80);
         let joined = Store::join(&id(), Member { rank: 0, ranks: 2 }, deadline);
         let error = joined.err().unwrap();
-        assert_eq!(error.to_string(), "rank 1 did not come within 80ms");
+        assert_eq!(error.to_string(), "rank 1 did not join within 80ms");
         let joined = Store::join(&id(), Member { rank: 1, ranks: 2 }, deadline);
-        assert_eq!(joined.err().unwrap().to_string(), "rank 0 did not come within 80ms");
+        assert_eq!(joined.err().unwrap().to_string(), "rank 0 did not join within 80ms");
     }
 
     #[test]
@@ -378,7 +378,7 @@ mod tests {
             }
             error
         });
-        let text = "rank 2 did not come within 3s; what rank 2 said last is `compile NvlDispatch`";
+        let text = "rank 2 did not join within 3s; what rank 2 said last is `compile NvlDispatch`";
         assert_eq!(results, [text, text, ""]);
     }
 
@@ -411,8 +411,14 @@ mod tests {
                 store.node(nodes(store.member().rank)).unwrap_err().to_string()
             })
         };
-        assert_eq!(said(3, |_| 2), vec!["3 ranks are no 2 nodes of equally many"; 3]);
-        assert_eq!(said(2, |_| 0), vec!["2 ranks are no 0 nodes of equally many"; 2]);
+        assert_eq!(
+            said(3, |_| 2),
+            vec!["3 ranks cannot form 2 nodes with the same number of ranks"; 3]
+        );
+        assert_eq!(
+            said(2, |_| 0),
+            vec!["2 ranks cannot form 0 nodes with the same number of ranks"; 2]
+        );
         let text = "rank 1 is at `join 2 nodes` while rank 0 is at `join 4 nodes`";
         assert_eq!(said(4, |rank| if rank == 1 { 2 } else { 4 }), vec![text; 4]);
     }
@@ -430,8 +436,9 @@ mod tests {
         });
         let apart = |rank: usize, first: usize, node: usize| {
             Some(format!(
-                "rank {rank} is on another machine, or in another network namespace, than rank {first}, and both \
-                 are of node {node}: ranks are numbered node by node, equally many on each"
+                "ranks {first} and {rank} both belong to node {node} and are on different machines or \
+                in different network namespaces: number ranks node by node, with the same number on \
+                each node"
             ))
         };
         assert_eq!(said, vec![[apart(2, 0, 0), apart(3, 2, 1), None]; 4]);
@@ -450,8 +457,8 @@ mod tests {
                 Store::join(&stranger, Member { rank: 1, ranks: 2 }, short)
             });
             let text = format!(
-                "rank 0 did not come within 100ms: what listens at {} does not know the secret, or is \
-                 of another group or job",
+                "rank 0 did not join within 100ms: the process that listens at {} does not know the \
+                secret, or belongs to another group or job",
                 id.address()
             );
             assert_eq!(refused.err().unwrap().to_string(), text);

@@ -85,7 +85,7 @@ impl DeviceMemory {
         if at.checked_add(len as u64).is_some_and(|end| end <= self.bytes) {
             return Ok(());
         }
-        let what = format!("{len} bytes at {at} lie outside a block of {} bytes", self.bytes);
+        let what = format!("{len} bytes at {at} are outside of a block of {} bytes", self.bytes);
         Err(BackendError::Wrong { what })
     }
 }

@@ -204,16 +204,16 @@ impl fmt::Display for NetError {
             }
             NetError::Memory(error) => error.fmt(f),
             NetError::Option { what, value, least, most } => {
-                write!(f, "{value} {what} of a network, there can be {least} to {most}")
+                write!(f, "a network can have {least} to {most} {what}, not {value}")
             }
             NetError::Disagreement { what, here, there } => write!(
                 f,
-                "rank {} joins a network of {} {what}, rank {} one of {}",
+                "rank {} uses a network of {} {what}, and rank {} uses one of {}",
                 there.0, there.1, here.0, here.1
             ),
             NetError::Carrier { pipeline, is_card } => {
                 let (own, other) = if *is_card { ("rdma", "ibgda") } else { ("ibgda", "rdma") };
-                write!(f, "{pipeline} is made for {own}, and the network is one for {other}")
+                write!(f, "{pipeline} was prepared for {own}, and the network is for {other}")
             }
             NetError::Descriptor { rank, queue, number, why } => {
                 write!(f, "rank {rank}: descriptor {number} of its queue {queue} {why}")
@@ -224,12 +224,12 @@ impl fmt::Display for NetError {
             ),
             NetError::Silent { rank, peer, waited } => write!(
                 f,
-                "rank {rank} has heard nothing of rank {peer} for {waited:.1?}: it is dead or \
-                 stopped, or the link between them is cut"
+                "rank {rank} has received nothing from rank {peer} for {waited:.1?}: rank {peer} is \
+                dead or stopped, or the link between the two is down"
             ),
             NetError::Stuck { rank, peer, waited } => write!(
                 f,
-                "rank {rank} could send nothing to rank {peer} for {waited:.1?}, which is alive"
+                "rank {rank} could not send to rank {peer} for {waited:.1?}, and rank {peer} is alive"
             ),
             NetError::Lost { rank, peer: Some(peer), why } => {
                 write!(f, "rank {rank} has lost its connection to rank {peer}: {why}")
@@ -238,13 +238,13 @@ impl fmt::Display for NetError {
                 write!(f, "rank {rank} has lost a connection: {why}")
             }
             NetError::GaveUp { rank, peer, on: Some(on) } => {
-                write!(f, "rank {peer} has given up on rank {on}, as it told rank {rank}")
+                write!(f, "rank {peer} reported to rank {rank} that it has given up on rank {on}")
             }
             NetError::GaveUp { rank, peer, on: None } => {
-                write!(f, "rank {peer} has given up, as it told rank {rank}")
+                write!(f, "rank {peer} reported to rank {rank} that it has given up")
             }
             NetError::Protocol { rank, why } => {
-                write!(f, "rank {rank} got a message that no member of its group sends: {why}")
+                write!(f, "rank {rank} received a message that no member of its group sends: {why}")
             }
             NetError::Proxy { rank } => {
                 write!(f, "the thread that carries the rows of rank {rank} has ended")

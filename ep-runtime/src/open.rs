@@ -61,7 +61,10 @@ fn nodes_of(ranks: usize, each: Option<&str>) -> Result<usize, BackendError> {
     let Some(value) = each else { return Ok(1) };
     let each = value.parse().ok().filter(|each| *each > 0 && ranks.is_multiple_of(*each));
     each.map(|each: usize| ranks / each).ok_or_else(|| {
-        let what = format!("LOCAL_WORLD_SIZE is `{value}`, which {ranks} ranks are no multiple of");
+        let what = format!(
+            "LOCAL_WORLD_SIZE is `{value}`, and the number of ranks, {ranks}, is not a \
+        multiple of it"
+        );
         BackendError::Missing { what }
     })
 }
@@ -86,7 +89,10 @@ mod tests {
         assert_eq!(nodes_of(6, Some("6")).unwrap(), 1);
         assert_eq!(nodes_of(6, Some("2")).unwrap(), 3);
         for wrong in ["4", "0", "", "two"] {
-            let text = format!("LOCAL_WORLD_SIZE is `{wrong}`, which 6 ranks are no multiple of");
+            let text = format!(
+                "LOCAL_WORLD_SIZE is `{wrong}`, and the number of ranks, 6, is not a \
+            multiple of it"
+            );
             assert_eq!(nodes_of(6, Some(wrong)).unwrap_err().to_string(), text);
         }
     }

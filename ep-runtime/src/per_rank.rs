@@ -221,7 +221,7 @@ impl PerRank {
         let [tokens, _] = inputs.x.extents();
         if outputs.wait_ns.is_some() {
             return Err(mismatch(
-                "rows that travel once for each rank do not tell how long ranks were waited for",
+                "rows that travel once per rank do not measure how long each rank was waited for",
             ));
         }
         let are_due = matches!(self.back, Back::Merge(_));
@@ -264,7 +264,7 @@ impl PerRank {
         combined: &DeviceTensor<Bf16, 2>,
     ) -> Result<(), CallError> {
         fits("rows", rows.extents(), self.packed().map(|extent| extent as u64))?;
-        let uneven = || mismatch("the rows of `rows` lie unequally far apart");
+        let uneven = || mismatch("the rows of `rows` are not equally far apart");
         let list = rows.as_list().ok_or_else(uneven)?;
         self.group.check(rank)?;
         let bound = self.back.bind(rank, call, list, topk_weights, sent, combined)?;
@@ -384,7 +384,7 @@ fn fits<const RANK: usize>(
     if extents == wanted {
         return Ok(());
     }
-    Err(mismatch(&format!("`{name}` is {extents:?}, and has to be {wanted:?}")))
+    Err(mismatch(&format!("`{name}` has extents {extents:?}, and needs {wanted:?}")))
 }
 
 fn mismatch(what: &str) -> CallError {

@@ -172,7 +172,7 @@ impl<E, const RANK: usize> DeviceTensor<E, RANK> {
 
     fn memory(&self) -> Result<&Arc<TensorMemory>, CallError> {
         self.memory.as_ref().ok_or_else(|| {
-            let what = "a tensor in memory from elsewhere is read and written by its owner";
+            let what = "only the owner of a tensor made by `from_raw` can read and write it";
             CallError::Mismatch { what: what.to_string() }
         })
     }
@@ -467,7 +467,7 @@ mod tests {
         assert!(vast.to_string().ends_with("elements is larger than any memory"), "{vast}");
         // SAFETY: it is given to no call.
         let foreign = unsafe { DeviceTensor::<f32, 1>::from_raw(16, [4], [1]) };
-        assert!(foreign.read().unwrap_err().to_string().contains("from elsewhere"));
+        assert!(foreign.read().unwrap_err().to_string().contains("only the owner"));
         assert_eq!(DeviceTensor::<f32, 1>::default().read().unwrap(), [0.0; 0]);
     }
 }

@@ -151,7 +151,7 @@ pub(crate) fn circle(edges: &[(usize, usize)]) -> Option<String> {
             if let Some(begin) = path.iter().position(|known| *known == rank) {
                 let ranks: Vec<String> =
                     path[begin..].iter().map(|rank| format!("rank {rank}")).collect();
-                return Some(format!("a circle: {} wait for each other", ranks.join(" -> ")));
+                return Some(format!("a cycle: {} wait for each other", ranks.join(" -> ")));
             }
             path.push(rank);
         }
@@ -173,7 +173,7 @@ mod tests {
         };
         assert_eq!(Timeouts::new(vec![wait(1, 2, 1)]).edges(), [(1, 2)]);
         let mut timeouts = Timeouts::new(vec![wait(0, 1, 1), wait(1, 0, 0)]);
-        assert!(timeouts.to_string().contains("; a circle: rank 0 -> rank 1 wait for each other"));
+        assert!(timeouts.to_string().contains("; a cycle: rank 0 -> rank 1 wait for each other"));
         let why = |state| PeerReport {
             rank: 0,
             pipeline: "NvlDispatch".to_string(),
@@ -182,11 +182,11 @@ mod tests {
             state,
         };
         timeouts.peers = vec![why(PeerState::Inside)];
-        assert!(timeouts.to_string().contains("a circle"));
+        assert!(timeouts.to_string().contains("a cycle"));
         timeouts.peers = vec![why(PeerState::NotCome)];
         let text = timeouts.to_string();
-        let head = "the group is stopped; rank 0 waits on rank 1; rank 0 waits on rank 2; rank 1 \
-                    waits on rank 0\n  rank 2 has not come to call 3 of NvlDispatch\n";
+        let head = "the group is stopped; rank 0 waits on rank 1; rank 0 waits on rank 2; rank 1 waits on \
+                rank 0\n  rank 2 has not made call 3 of NvlDispatch\n";
         assert!(text.starts_with(head), "{text}");
     }
 
@@ -204,7 +204,7 @@ mod tests {
 
     #[test]
     fn a_circle_is_found_behind_its_entry() {
-        let text = "a circle: rank 1 -> rank 2 wait for each other";
+        let text = "a cycle: rank 1 -> rank 2 wait for each other";
         assert_eq!(circle(&[(0, 1), (1, 2), (2, 1)]).as_deref(), Some(text));
         assert_eq!(circle(&[(0, 1)]), None);
         assert_eq!(circle(&[(0, 0)]), None, "own warps are not peers");

@@ -191,7 +191,7 @@ impl Trial {
         let mut found = Differences::default();
         found.note(wrong == 0, || format!("{wrong} of {compared} words are wrong"));
         let want = self.rounds as u64 * self.kind.words_per_round();
-        found.note(u64::from(compared) == want, || format!("{compared} words came, not {want}"));
+        found.note(u64::from(compared) == want, || format!("{compared} words arrived, not {want}"));
         Ok(found)
     }
 
@@ -207,7 +207,7 @@ impl Trial {
             for (what, (got, want)) in NAMES.iter().zip(got.iter().zip(numbers::converted(bits))) {
                 let got = numbers::folded(what, *got);
                 found.note(got == want, || {
-                    format!("{what} of {bits:#010x}: {got:#010x}, not {want:#010x}")
+                    format!("{what} of {bits:#010x} is {got:#010x}, not {want:#010x}")
                 });
             }
         }

@@ -339,7 +339,7 @@ impl Backend for UnorderedBackend {
             }
             std::thread::sleep(Duration::from_micros(50));
         }
-        let what = format!("rank {rank} waits for a launch that nobody made");
+        let what = format!("rank {rank} waits for a launch that no rank has made");
         Err(BackendError::Wrong { what })
     }
 

@@ -408,6 +408,29 @@ ep_runtime::pipeline! {
     }
 }
 
+//- count_of_named_slots
+// Each slot signals its own arrival, and a role asks how many have arrived.
+ep_runtime::pipeline! {
+    pipeline Segments {
+        shape { ranks: 1..=64, rows: 1..=64, hidden: 16..=32768 step 16 }
+        input x: bf16[rows, hidden], to: i32[rows] in 0..ranks;
+        output y: bf16[ranks, rows, hidden], received: i32[ranks];
+        message Row { row x: bf16[hidden] }
+        channel moved: slots<Row> over nvlink from Send to Recv per all {
+            slot: [kind: 2, source, place: rows], epochs: 2,
+        };
+        role Send on even blocks, warps shared by row {
+            push moved[to[row]] at [0, row] { x: x[row] };
+        }
+        role Recv on odd blocks, warps shared by source {
+            for message in moved[0, source] {
+                store y[source, message.index] = message.x;
+            }
+            store received[source] = moved[0, source].count;
+        }
+    }
+}
+
 //- ring_in_loop
 // A ring is emptied inside another loop.
 ep_runtime::pipeline! {

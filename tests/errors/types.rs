@@ -330,6 +330,23 @@ ep_runtime::pipeline! {
     }
 }
 
+//- index_of_a_let
+// A `let` names a row, and its name takes an index.
+ep_runtime::pipeline! {
+    pipeline Heads {
+        shape { ranks: 1..=64, hidden: 16..=32768 step 16 }
+        size tokens;
+        input x: bf16[tokens, hidden];
+        output head: bf16[tokens];
+        role All on all blocks {
+            for token in tokens {
+                let r = x[token];
+                store head[token] = r[0];
+            }
+        }
+    }
+}
+
 //- let_of_a_message
 // A message is given a name.
 ep_runtime::pipeline! {

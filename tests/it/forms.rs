@@ -25,3 +25,5 @@ mod slots;
 mod stripes;
 mod teams;
 mod words;
+
+pub(crate) use meaning::held;

@@ -10,6 +10,7 @@ mod computed_rows;
 mod dense;
 mod drop;
 mod exchange_scan;
+mod expert_choice;
 mod forwarder;
 mod fragments;
 mod gate;
@@ -25,6 +26,7 @@ mod quantised_shift;
 mod reduce_scatter;
 mod remote_lookup;
 mod scaled_combine;
+mod sparse_sum;
 mod two_channels;
 mod two_payloads;
 mod two_sources;
@@ -80,7 +82,7 @@ macro_rules! programs {
 }
 
 programs! {
-    all_gather, broadcast, capped_rows, computed_peer, computed_rows, dense, drop, exchange_scan, forwarder, fragments, gate, global_load,
-    local_combine, max_over_ranks, nested, next_rank, prefetch, private_count, quantised_shift, reduce_scatter, remote_lookup,
-    scaled_combine, two_channels, two_payloads, two_sources, ulysses, weight_histogram,
+    all_gather, broadcast, capped_rows, computed_peer, computed_rows, dense, drop, exchange_scan, expert_choice, forwarder,
+    fragments, gate, global_load, local_combine, max_over_ranks, nested, next_rank, prefetch, private_count, quantised_shift,
+    reduce_scatter, remote_lookup, scaled_combine, sparse_sum, two_channels, two_payloads, two_sources, ulysses, weight_histogram,
 }

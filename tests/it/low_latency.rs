@@ -301,8 +301,8 @@ fn over_a_network_kernels_are_prepared_anew_for_who_comes_back() {
     let args = dispatch::Args::default();
     let again = calls.dispatch.launch(0, &CallOptions::sms(2), inputs, outputs, &args);
     let words = again.map(drop).expect_err("its counters are of calls without rank 1").to_string();
-    let wanted = "LowLatencyDispatch was prepared before a rank came back, and goes over a network, \
-                  whose counters go on: prepare it anew";
+    let wanted = "LowLatencyDispatch uses a network, whose counters continue, and was prepared before a \
+                rank came back: prepare LowLatencyDispatch again";
     assert_eq!(words, wanted);
     drop(calls);
     (0..2).for_each(|_| Calls::of(group.clone()).run(|_| false));
@@ -427,7 +427,7 @@ fn more_than_64_ranks_do_not_go_on_without_one() {
     let backend = HostBackend::new(programs, HostOptions::new(65)).expect("there is a host");
     let options = GroupOptions { timeout: TIMEOUT, leaves_out_absent: true };
     let words = Group::new(backend, options).map(drop).expect_err("it is too large").to_string();
-    let wanted = "a group of 65 ranks cannot leave out who does not answer: one node of at most 64 ranks can";
+    let wanted = "a group of 65 ranks cannot leave out ranks that do not answer: only one node of at most 64 ranks can";
     assert_eq!(words, wanted);
 }
 
@@ -530,8 +530,7 @@ fn what_goes_on_without_a_rank_is_for_groups_that_do() {
     let (_, bytes) = place_control([&emitted.plan]);
     let window = Arc::new(Window::new(group.backend(), bytes).expect("there is room"));
     let words = GroupKernel::prepare(&group, &window, 0, &emitted).map(drop).expect_err("not here");
-    let wanted =
-        "GiveOn was emitted to go on without ranks that do not answer, and its group does not";
+    let wanted = "GiveOn was emitted to continue without ranks that do not answer, and its group does not continue without them";
     assert_eq!(words.to_string(), wanted);
 }
 

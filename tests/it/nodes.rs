@@ -154,7 +154,7 @@ fn a_cut_cable_is_an_error_of_both_nodes_at_length() {
     assert_eq!(codes, [Some(1), Some(1)], "{said:?}");
     for (_, wrong) in &said {
         assert!(
-            wrong.contains("has heard nothing of rank") || wrong.contains("given up"),
+            wrong.contains("has received nothing from rank") || wrong.contains("given up"),
             "{wrong}"
         );
     }
@@ -187,11 +187,14 @@ fn a_process_for_each_rank_is_refused_where_ranks_would_not_meet() {
         String::from_utf8(err).expect("text")
     };
     let together = said("--ranks 4 --net libfabric:tcp --processes");
-    assert!(together.contains("2 ranks of a node in the emulator are one process"), "{together}");
+    assert!(
+        together.contains("in the emulator the 2 ranks of a node run in one process"),
+        "{together}"
+    );
     let cards = said("--ranks 4 --net ibgda --backend gpu --processes");
-    assert!(cards.contains("`ibgda` joins a process for each node"), "{cards}");
+    assert!(cards.contains("`ibgda` takes one process per node"), "{cards}");
     let beyond = said("--ranks 2 --net libfabric:tcp --processes --rank 2");
-    assert!(beyond.contains("there is no rank 2 of 2"), "{beyond}");
+    assert!(beyond.contains("rank 2 does not exist: there are 2"), "{beyond}");
     let both = said("--ranks 2 --net libfabric:tcp --processes --node 1");
     assert!(both.contains("cannot be used with"), "{both}");
 }

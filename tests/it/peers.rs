@@ -82,7 +82,7 @@ fn a_rank_that_has_not_come_is_told_from_one_that_is_stuck() {
     let _waiting = [ranks.dispatch(0), ranks.dispatch(1)];
     let all = ranks.reports();
     assert_eq!(states(&all, 2), [&PeerState::NotCome], "{all:?}");
-    assert_eq!(all[0].to_string(), "rank 2 has not come to call 2 of Layout");
+    assert_eq!(all[0].to_string(), "rank 2 has not made call 2 of Layout");
     let options = BufferOptions::new(4, 64, 2, 6);
     match Buffer::new(&ranks.group, options, &BuiltIn) {
         Err(CallError::Timeout(timeouts)) => assert_eq!(timeouts.peers, all),
@@ -106,8 +106,8 @@ fn calls_in_another_order_are_named_on_both_sides() {
     let order = |pipeline: &str| PeerState::OtherOrder { pipeline: pipeline.to_string(), call: 2 };
     assert_eq!(states(&all, 2), [&order("NvlCombine"); 2], "{all:?}");
     assert!(states(&all, 0).contains(&&order("Layout")), "{all:?}");
-    let text = "rank 2 is in call 2 of NvlCombine while rank 0 is in call 2 of Layout: all ranks make \
-                the calls of a group in one order";
+    let text = "rank 2 is in call 2 of NvlCombine while rank 0 is in call 2 of Layout: all ranks have \
+                to make the calls of a group in the same order";
     assert!(all.iter().any(|why| why.to_string() == text), "{all:?}");
 }
 
@@ -120,7 +120,7 @@ fn a_rank_that_makes_half_a_dispatch_is_named_with_the_other_half() {
     let _half = half.expect("it is queued");
     let all = ranks.reports();
     assert_eq!(states(&all, 2), [&PeerState::NotCome], "{all:?}");
-    assert_eq!(all[0].to_string(), "rank 2 has not come to call 1 of NvlDispatch");
+    assert_eq!(all[0].to_string(), "rank 2 has not made call 1 of NvlDispatch");
 }
 
 /// Each group by itself keeps an order that is the same on all ranks.
@@ -133,7 +133,7 @@ fn two_groups_in_another_order_on_another_rank_are_told_apart() {
     let _last = (other.dispatch(2), one.dispatch(2));
     let Err(CallError::Timeout(timeouts)) = one.group.sync(0) else { panic!("they cannot end") };
     let text = timeouts.to_string();
-    let beside = "rank 2 of another group on these GPUs is in call 1 of Layout: groups that share GPUs make \
-                  their calls in one order on all ranks";
+    let beside = "rank 2 of another group on these GPUs is in call 1 of Layout: groups that share GPUs \
+                have to make their calls in the same order on all ranks";
     assert!(text.contains(beside), "{text}");
 }

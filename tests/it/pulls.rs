@@ -149,8 +149,8 @@ fn check(build: Build, seed: u64) {
 fn refuses_another_stride(kernel: &GroupKernel, mut bindings: Bindings) {
     bindings.tensor("first", Rows::new(1 << 20, HIDDEN as i64));
     let error = kernel.launch(0, Stream::OWN, 2, &bindings).unwrap_err();
-    let text = "the rows of `first` lie 288 bytes apart, and TwoSums finds them 384 bytes apart in \
-                the window";
+    let text = "the rows of `first` have a stride of 288 bytes, and TwoSums uses a stride of 384 \
+                bytes in the window";
     assert_eq!(error.to_string(), text);
 }
 

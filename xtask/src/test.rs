@@ -127,7 +127,10 @@ impl Part {
 fn alone(parts: &[Part], name: &str) -> Outcome {
     let Some(part) = parts.iter().find(|part| part.name == name) else {
         let names: Vec<&str> = parts.iter().map(|part| part.name.as_str()).collect();
-        return Err(Failure::Usage(format!("there is no part `{name}` of {}", names.join(", "))));
+        return Err(Failure::Usage(format!(
+            "part `{name}` does not exist: there are {}",
+            names.join(", ")
+        )));
     };
     let began = Began::now();
     let mut tally = Tally::default();

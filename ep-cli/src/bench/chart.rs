@@ -82,7 +82,7 @@ pub(super) fn svg(results: &str) -> Result<String, String> {
     let groups = [by_sms::group(&results, &rivals), by_tokens::group(&results, &rivals)];
     let groups: Vec<Group> = groups.into_iter().flatten().collect();
     if groups.is_empty() {
-        return Err("there is no time of calls or graphs back to back to draw".to_owned());
+        return Err("there are no times of back-to-back calls or graphs to draw".to_owned());
     }
     let width = groups.iter().map(Group::width).fold(0.0, f64::max);
     let (mut height, mut out) = (0.0, String::new());
@@ -181,9 +181,9 @@ mod tests {
     #[test]
     fn what_cannot_be_drawn_is_said() {
         let error = svg(&line("combine", "direct", 8, "null")).unwrap_err();
-        assert_eq!(error, "there is no time of calls or graphs back to back to draw");
+        assert_eq!(error, "there are no times of back-to-back calls or graphs to draw");
         let error = svg(&few("combine", "bf16", 8, "6.84").replace("loop", "iso")).unwrap_err();
-        assert_eq!(error, "there is no time of calls or graphs back to back to draw");
+        assert_eq!(error, "there are no times of back-to-back calls or graphs to draw");
         let error = svg("\n{\"op\"").unwrap_err();
         assert!(error.starts_with("line 2: "), "{error}");
     }

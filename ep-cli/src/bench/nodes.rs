@@ -69,7 +69,7 @@ impl Between<'_> {
         let (nodes, each) = (group.nodes(), group.ranks() / group.nodes());
         let machine = group.backend().name();
         let link = match &self.cards {
-            None => "models of cards, times say nothing".to_string(),
+            None => "models of cards: the times mean nothing".to_string(),
             Some((_, options)) => {
                 let (rate, latency) = (options.bytes_per_us / 1000, options.latency);
                 format!("cards of {rate} GB/s and {latency:.1?} that are kernels")

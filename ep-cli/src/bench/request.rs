@@ -158,7 +158,7 @@ fn payload(text: &str) -> Result<Payload, String> {
 
 fn none_of(text: &str, names: &[&str]) -> String {
     let hint = did_you_mean(text, names.iter().copied());
-    format!("it is none of {}{hint}", names.join(", "))
+    format!("it is not one of {}{hint}", names.join(", "))
 }
 
 fn operation(text: &str) -> Result<Operation, String> {
@@ -184,7 +184,7 @@ fn token_counts(text: &str) -> Result<TokenCounts, String> {
     let counts = text.split('/').map(str::parse).collect::<Result<Vec<usize>, _>>();
     counts
         .map(TokenCounts)
-        .map_err(|_| "it is no number of tokens, and no list as 9/4/0".to_owned())
+        .map_err(|_| "it is neither a number of tokens nor a list such as 9/4/0".to_owned())
 }
 
 impl TokenCounts {
@@ -252,7 +252,7 @@ impl Options {
     fn asked_ranks(&self, set: &mut Vec<(String, String)>) -> Result<Option<usize>, Failure> {
         let asked = taken(set, "ranks", self.ranks)?;
         if self.devices.is_some() && asked.is_some() {
-            let what = "`--devices` says how many ranks there are: `ranks` is not set as well";
+            let what = "`--devices` gives the number of ranks, so `ranks` has no effect";
             return Err(Failure::WrongUse(what.to_owned()));
         }
         let devices = self.devices.as_ref().map(Vec::len);
@@ -292,7 +292,8 @@ impl Options {
                 ));
             }
             if tokens.iter().any(|count| *count != tokens[0]) {
-                let what = "low-latency calls are timed with as many tokens on every rank";
+                let what =
+                    "low-latency calls are timed with the same number of tokens on every rank";
                 return wrong(what.to_owned());
             }
         }
@@ -304,11 +305,11 @@ impl Options {
         let wrong = |what: &str| Err(Failure::WrongUse(what.to_owned()));
         match (self.nodes, self.net.cards(), self.backend) {
             (None, _, _) if self.net.is_given() => {
-                wrong("`--net` joins nodes: say how many, --nodes 2")
+                wrong("`--net` connects nodes: give their number, such as `--nodes 2`")
             }
             (None, _, _) => Ok(None),
             (Some(_), Some(_), Machine::Host) => {
-                wrong("`--net card` is for GPUs: in the emulator, cards are models")
+                wrong("`--net card` works only on GPUs: in the emulator, cards are models")
             }
             (Some(_), None, _) if self.net.is_given() => {
                 wrong("between nodes, `bench` times calls over `--net card`")
@@ -331,12 +332,15 @@ impl Options {
         let mut set = self.set.clone();
         let ranks = self.asked_ranks(&mut set)?.unwrap_or(usual);
         if let Some(nodes) = self.nodes.filter(|nodes| !ranks.is_multiple_of(*nodes as usize)) {
-            let what = format!("{ranks} ranks are no {nodes} nodes of equally many");
+            let what =
+                format!("{ranks} ranks cannot form {nodes} nodes with the same number of ranks");
             return Err(Failure::WrongUse(what));
         }
         let batches = self.batches(ranks)?;
         if let Some(killed) = self.kill.filter(|killed| *killed >= ranks) {
-            return Err(Failure::WrongUse(format!("there is no rank {killed} of {ranks}")));
+            return Err(Failure::WrongUse(format!(
+                "rank {killed} does not exist: there are {ranks} ranks"
+            )));
         }
         let problem = Problem {
             ranks: Some(ranks as u32),
@@ -392,8 +396,8 @@ impl Options {
             self.graph.is_some() && *operation == Operation::DispatchCounted
         };
         if self.op.iter().any(waits) {
-            let what = "no graph holds a dispatch whose counts the host waits for: leave out \
-                        `dispatch-counted`, or `--graph`";
+            let what = "a graph cannot contain a dispatch whose counts the host waits for: leave out \
+            `dispatch-counted` or `--graph`";
             return Err(Failure::WrongUse(what.to_owned()));
         }
         if self.nodes.is_some() {
@@ -403,7 +407,7 @@ impl Options {
             |operation: &Operation| self.low_latency.is_none() || operation.is_of_few_tokens();
         if let Some(operation) = self.op.iter().find(|operation| !is_known(operation)) {
             let what = format!(
-                "there is no low-latency `{}`: time dispatch, combine or both",
+                "low-latency calls have no `{}`: time dispatch, combine or both",
                 operation.name()
             );
             return Err(Failure::WrongUse(what));
@@ -420,14 +424,14 @@ impl Options {
             Some(Way::PerExpert) => &[Operation::Dispatch, Operation::Combine][..],
             None => &[Operation::Dispatch, Operation::CachedDispatch, Operation::Combine][..],
             Some(way) => {
-                let what = format!("between nodes, rows do not travel {}", way.name());
+                let what = format!("rows do not travel {} between nodes", way.name());
                 return Err(Failure::WrongUse(what));
             }
         };
         if let Some(operation) = self.op.iter().find(|operation| !all.contains(operation)) {
             let names: Vec<&str> = all.iter().map(|operation| operation.name()).collect();
             let (name, names) = (operation.name(), names.join(", "));
-            let what = format!("there is no `{name}` between nodes: time {names}");
+            let what = format!("`{name}` cannot run between nodes: time {names}");
             return Err(Failure::WrongUse(what));
         }
         Ok(if self.op.is_empty() { all.to_vec() } else { self.op.clone() })
@@ -557,22 +561,25 @@ mod tests {
     fn wrong_words_are_named() {
         for (line, part) in [
             ("--ranks 2 --tokens 1/2/3", "3 token counts for 2 ranks"),
-            ("--tokens 1/x", "it is no number of tokens, and no list as 9/4/0"),
-            ("--routing evn", "it is none of even, zipf:EXPONENT, hot:SHARE"),
+            ("--tokens 1/x", "it is neither a number of tokens nor a list such as 9/4/0"),
+            ("--routing evn", "it is not even, zipf:EXPONENT or hot:SHARE"),
             ("--graph 0", "0 is not in 1..=64"),
             ("--graph 4 --op both,dispatch-counted", "leave out `dispatch-counted`"),
-            ("--payload fp4", "it is none of bf16, fp8, fp8-packed"),
-            ("--op speed", "it is none of dispatch, dispatch-counted, counts"),
+            ("--payload fp4", "it is not one of bf16, fp8, fp8-packed"),
+            ("--op speed", "it is not one of dispatch, dispatch-counted, counts"),
             ("--mode fast", "it is neither loop nor iso"),
-            ("--ranks 2 --kill 2 --processes", "there is no rank 2 of 2"),
+            ("--ranks 2 --kill 2 --processes", "rank 2 does not exist: there are 2"),
             ("--kill 1", "--processes"),
             ("--set depht=3", "there is no `depht`"),
             ("--draw a.jsonl", "--chart"),
             ("--low-latency", "--graph <N>"),
-            ("--graph 4 --low-latency per-token", "it is none of per-expert, per-rank"),
+            ("--graph 4 --low-latency per-token", "it is not one of per-expert, per-rank"),
             ("--low-latency --graph 4 --routing even", "cannot be used with"),
-            ("--low-latency --graph 4 --op counts", "there is no low-latency `counts`"),
-            ("--low-latency --graph 4 --tokens 3/4 --ranks 2", "as many tokens on every rank"),
+            ("--low-latency --graph 4 --op counts", "low-latency calls have no `counts`"),
+            (
+                "--low-latency --graph 4 --tokens 3/4 --ranks 2",
+                "the same number of tokens on every rank",
+            ),
             ("--low-latency --graph 4 --tokens 9000", "at most 8192 tokens"),
             ("--backend host --perturb 3", "`--perturb` is for `--backend gpu`"),
             ("--perturb x", "--perturb <SEED>"),

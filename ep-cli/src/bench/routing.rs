@@ -25,7 +25,7 @@ impl RoutingName {
             ("even", None) => {}
             ("zipf", Some(exponent)) => made.skew = number(exponent, 10.0)?,
             ("hot", Some(part)) => made.hot = Some(number(part, 1.0)?),
-            _ => return Err("it is none of even, zipf:EXPONENT, hot:SHARE".to_owned()),
+            _ => return Err("it is not even, zipf:EXPONENT or hot:SHARE".to_owned()),
         }
         for part in parts {
             match pair(part) {
@@ -62,7 +62,7 @@ fn pair(text: &str) -> (&str, Option<&str>) {
 
 fn number(text: &str, most: f64) -> Result<f64, String> {
     let found = text.parse().ok().filter(|number| (0.0..=most).contains(number));
-    found.ok_or_else(|| format!("`{text}` is no number from 0 to {most}"))
+    found.ok_or_else(|| format!("`{text}` is not a number from 0 to {most}"))
 }
 
 #[cfg(test)]
@@ -114,14 +114,14 @@ mod tests {
     #[test]
     fn wrong_names_are_told() {
         for (name, want) in [
-            ("", "it is none of even, zipf:EXPONENT, hot:SHARE"),
-            ("even:1", "it is none of even, zipf:EXPONENT, hot:SHARE"),
-            ("zipf", "it is none of even, zipf:EXPONENT, hot:SHARE"),
-            ("hot:1.5", "`1.5` is no number from 0 to 1"),
-            ("zipf:NaN", "`NaN` is no number from 0 to 10"),
+            ("", "it is not even, zipf:EXPONENT or hot:SHARE"),
+            ("even:1", "it is not even, zipf:EXPONENT or hot:SHARE"),
+            ("zipf", "it is not even, zipf:EXPONENT or hot:SHARE"),
+            ("hot:1.5", "`1.5` is not a number from 0 to 1"),
+            ("zipf:NaN", "`NaN` is not a number from 0 to 10"),
             ("even+absent", "`absent` is neither absent:SHARE nor repeated:SHARE"),
             ("even+hot:0.5", "`hot:0.5` is neither absent:SHARE nor repeated:SHARE"),
-            ("hot:0.5+repeated:-1", "`-1` is no number from 0 to 1"),
+            ("hot:0.5+repeated:-1", "`-1` is not a number from 0 to 1"),
         ] {
             assert_eq!(RoutingName::parse(name).unwrap_err(), want, "{name}");
         }

@@ -163,7 +163,7 @@ fn misreport(error: &CallError, backend: &HostBackend) -> Option<String> {
     let (records, waits) = (&timeouts.waits, backend.waits());
     let is_twice = |(at, record): &(usize, &StuckWait)| records[..*at].contains(record);
     if let Some((_, record)) = records.iter().enumerate().find(is_twice) {
-        return Some(format!("a warp has left two records: {record}"));
+        return Some(format!("a warp wrote two records: {record}"));
     }
     // Which of its lanes still waits, and for whom, only the warp knows.
     let is_of = |record: &StuckWait, wait: &StuckWait| {

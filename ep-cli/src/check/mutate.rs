@@ -43,7 +43,7 @@ pub(super) struct Request<'a> {
     /// A list of those that are left out.
     pub(super) known: Option<&'a Path>,
     pub(super) seed: u64,
-    /// Whether runs are judged by what they give alone.
+    /// Whether runs are judged only by their results.
     pub(super) outputs: bool,
     /// The first one, by its place among them.
     pub(super) from: usize,
@@ -75,7 +75,7 @@ pub(super) fn run(request: &Request<'_>, json: bool, out: &mut dyn Write) -> Res
     }
     if request.from > 0 && request.from >= chosen.len() {
         let (from, all) = (request.from, chosen.len());
-        let what = format!("there is no mutation {from}: there are {all}, from 0 on");
+        let what = format!("mutation {from} does not exist: there are {all}, and the first is 0");
         return Err(Failure::WrongUse(what));
     }
     chosen.drain(..request.from);
@@ -121,7 +121,7 @@ fn files<'a>(name: &str, kernels: impl Iterator<Item = &'a str>) -> Result<Vec<S
     let Some(name) = unknown else { return Ok(files) };
     let names: Vec<String> = known.iter().map(|file| bare(file)).collect();
     let (all, hint) = (names.join(", "), did_you_mean(name, names.iter().map(String::as_str)));
-    Err(Failure::WrongUse(format!("no mutations for `{name}`; there are all, {all}{hint}")))
+    Err(Failure::WrongUse(format!("no mutations for `{name}`; choose one of all, {all}{hint}")))
 }
 
 /// The mutations that are hunted: all, those of a line, or a sample of those that something can find; those

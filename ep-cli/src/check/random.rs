@@ -54,7 +54,10 @@ pub(super) fn run(
     err: &mut dyn Write,
 ) -> Result<(), Failure> {
     if first.checked_add(count - 1).is_none() {
-        let what = format!("{count} declarations from seed {first} on go past {}", u64::MAX);
+        let what = format!(
+            "{count} declarations from seed {first} would exceed the last seed, {}",
+            u64::MAX
+        );
         return Err(Failure::WrongUse(what));
     }
     let programs = Programs::find().map_err(no_machine)?;
@@ -98,15 +101,14 @@ pub(super) fn run(
         }
         writeln!(
             out,
-            "{count} declarations from seed {first} on, {wrong} wrong, {refusals} refused, {} slow, {seconds:.1} s",
+            "{count} declarations from seed {first} on, {wrong} wrong, {refusals} refused, {} slow, \
+            {seconds:.1} s",
             slow.len()
         )?;
     }
     match wrong {
         0 => Ok(()),
-        _ => Err(Failure::Failed(format!(
-            "{wrong} of {count} declarations leave what they do not mean"
-        ))),
+        _ => Err(Failure::Failed(format!("{wrong} of {count} declarations gave wrong results"))),
     }
 }
 

@@ -1,6 +1,7 @@
 //! `epforge soak`: random problems, schedules and faults for hours, with a line a minute.
 
 use std::io::{self, Write};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -33,6 +34,9 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// Options of `soak`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
+    /// The files of `--declarations`, which a replay needs too.
+    #[arg(skip)]
+    pub(crate) declarations: Vec<PathBuf>,
     /// Number of hours to run; at least one problem runs, and the last one runs to its end
     #[arg(long, value_name = "N", value_parser = hours)]
     hours: Duration,
@@ -51,7 +55,7 @@ pub(crate) struct Options {
 fn hours(text: &str) -> Result<Duration, String> {
     const MOST: f64 = 10_000.0;
     let hours = text.parse().ok().filter(|hours| *hours > 0.0 && *hours <= MOST);
-    let hours: f64 = hours.ok_or_else(|| format!("it is no number of hours up to {MOST}"))?;
+    let hours: f64 = hours.ok_or_else(|| format!("it is not a number of hours up to {MOST}"))?;
     Ok(Duration::from_secs_f64(3600.0 * hours))
 }
 
@@ -127,6 +131,7 @@ struct Ended {
 /// What `check` would be asked for with the same seed.
 fn check(options: &Options, seed: u64, kernels: Kernels) -> super::Options {
     super::Options {
+        declarations: options.declarations.clone(),
         pipeline: Some("all".to_owned()),
         mutants: None,
         random: None,
@@ -308,7 +313,13 @@ mod tests {
 
     #[test]
     fn what_failed_is_told_with_its_replay() {
-        let options = Options { hours: INTERVAL, backend: Machine::Host, ranks: 4, seed: 7 };
+        let options = Options {
+            declarations: Vec::new(),
+            hours: INTERVAL,
+            backend: Machine::Host,
+            ranks: 4,
+            seed: 7,
+        };
         let (mut tally, mut out) = (Tally::new(&options, false), Vec::new());
         let ended = |outcome, is_checked| {
             let replay = "epforge check all".to_owned();
@@ -328,7 +339,13 @@ mod tests {
 
     #[test]
     fn seeds_have_their_shares() {
-        let options = Options { hours: INTERVAL, backend: Machine::Host, ranks: 4, seed: 1 };
+        let options = Options {
+            declarations: Vec::new(),
+            hours: INTERVAL,
+            backend: Machine::Host,
+            ranks: 4,
+            seed: 1,
+        };
         let all: Vec<_> = (1..=24).map(|seed| check(&options, seed, Kernels::Chosen)).collect();
         assert_eq!(all.iter().filter(|it| it.mode == Mode::Hb).count(), 3);
         assert_eq!(all.iter().filter(|it| it.every_fault).count(), 8);

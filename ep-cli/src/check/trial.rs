@@ -240,7 +240,7 @@ impl Trial<'_> {
             let outcome = call_apart(&group, &test(case)?, &other, rank as usize);
             // A rank that is alone in its group has nobody to miss.
             if judged(outcome)? && ranks > 1 {
-                let what = format!("rank {rank} makes another call, and nobody says so");
+                let what = format!("rank {rank} makes a different call, and no rank reports it");
                 return Err(Trouble::Found(what));
             }
             return Ok(backend.stats().steps);

@@ -116,7 +116,7 @@ impl fmt::Display for Measured {
         }
         write!(f, "\n{}", aligned(&self.table()))?;
         if self.calls.iter().any(|call| !call.has_wire()) {
-            writeln!(f, "  on one GPU, which the ranks share, nothing goes over a wire")?;
+            writeln!(f, "  the ranks share one GPU, so nothing goes over a wire")?;
         }
         writeln!(f, "  floor: a kernel that moves the same rows and counts nothing")
     }
@@ -153,7 +153,7 @@ mod tests {
              tokens  on 1 x NVIDIA H200  floor there  on 2 x NVIDIA H200  floor there\n  \
              8       5.25                3.50         7.25                3.50\n  \
              32      -                   -            8.50                3.50\n  \
-             on one GPU, which the ranks share, nothing goes over a wire\n  \
+             the ranks share one GPU, so nothing goes over a wire\n  \
              floor: a kernel that moves the same rows and counts nothing\n"
         );
         let objects: Vec<String> = measured.objects().iter().map(Object::to_string).collect();

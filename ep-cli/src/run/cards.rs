@@ -27,7 +27,7 @@ pub(super) fn run(
     talk: &mut Talk<'_>,
 ) -> Result<(), Failure> {
     if options.backend == Machine::Host {
-        let what = "`card` is for GPUs: in the emulator, `--set network=ibgda` has models of cards";
+        let what = "`card` works only on GPUs: in the emulator, `--set network=ibgda` models cards";
         return Err(Failure::WrongUse(what.to_string()));
     }
     let (nodes, each) = options.nodes("card")?;

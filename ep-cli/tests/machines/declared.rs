@@ -94,7 +94,7 @@ fn any_pipeline_is_held_against_its_declaration() {
     let (code, text) = said(&all, "run layout --tokens 4 --set hidden=128").expect("as before");
     assert!(code == 0 && text.contains("tokens counted"), "the standard one: {text}");
     let (code, text) = said(&[LAYOUT], "check all --set hidden=16").expect("as before");
-    assert!(code == 2 && text.contains("no pipeline here has `hidden`"), "{text}");
+    assert!(code == 2 && text.contains("no pipeline of this command has `hidden`"), "{text}");
     let (code, text) = said(&[TOLD], "run layout").expect("as before");
     assert!(code == 2 && text.contains("there is no pipeline `layout`"), "{text}");
 }
@@ -146,7 +146,7 @@ fn any_pipeline_is_measured_once_it_is_right() {
     for (line, part) in [
         ("bench halfed", "there is no pipeline `halfed`"),
         ("bench halved --payload fp8", "cannot be used with"),
-        ("bench halved --backend host --tokens 3/4", "as many tokens on every rank"),
+        ("bench halved --backend host --tokens 3/4", "the same number of tokens on every rank"),
         ("bench halved --backend host --set height=2", "Halved has no `height`"),
     ] {
         let (code, text) = said(&all, line).expect("no compiler is needed");
@@ -284,13 +284,24 @@ fn other() {{}}
     let (code, text) = said(&[], &format!("list --declarations {path}")).expect("no compiler");
     assert!(code == 0 && text.contains("own  emitted   one-warp"), "{text}");
     assert!(text.contains("warning: ") && text.contains(&format!("--> {path}:1")), "{text}");
+    let warnings = text.matches("warning: ").count();
+    let (code, text) = said(&[], &format!("emit own --declarations {path}")).expect("as before");
+    assert!(code == 0 && text.matches("warning: ").count() == warnings, "{text}");
     if let Some((code, text)) = said(&[], &format!("run own --declarations {path} --ranks 2")) {
         assert!(code == 0 && text.contains("own on the host: ranks 2"), "{text}");
+    }
+    let beyond = "pipeline! { pub pipeline Beyond { shape { ranks: 1..=8 } output y: i32[ranks];
+        role All on block 0 { for r in ranks { store y[r + 1] = r; } } } }";
+    let path = file("beyond.rs", beyond).display().to_string();
+    let line = format!("check beyond --declarations {path} --ranks 2 --schedules 1");
+    if let Some((code, text)) = said(&[], &line) {
+        let replay = format!("replay: epforge check --declarations {path} beyond --ranks 2");
+        assert!(code == 1 && text.contains(&replay), "{text}");
     }
     for (function, body, place, part) in [
         (half, "store y[0] = z;", "12:26", "`z`"),
         (&*half.replace("half.cuh", "no.cuh"), body, "8:42", "`no.cuh`"),
-        (half, "store y[0] = (x;", "", "this is no Rust"),
+        (half, "store y[0] = (x;", "", "this is not Rust"),
     ] {
         let path = file("wrong.rs", &declaration(function, body)).display().to_string();
         let line = format!("list --declarations {path}");

@@ -92,13 +92,16 @@ fn a_soak_ends_with_what_it_did() {
 fn wrong_use_is_told_apart() {
     for (line, part) in [
         ("run nothing", "there is no pipeline `nothing`"),
-        ("run node-dispatch --nodes 3", "3 nodes do not share 4 ranks evenly"),
+        ("run node-dispatch --nodes 3", "4 ranks cannot be divided evenly into 3 nodes"),
         ("run node-dispatch --net model:late=2us", "`late=2us` is no setting of a network"),
         ("run node-dispatch --set network=tcp", "`network` is tcp, it takes rdma, ibgda"),
         ("run expand --set network=ibgda", "has no `network`"),
-        ("check node-dispatch --net libfabric:tcp", "ranks of one have `model`"),
-        ("run node-dispatch --net libfabric:tcp", "say how many, --nodes 2"),
-        ("run node-dispatch --nodes 3 --net libfabric:tcp", "3 nodes do not share 4 ranks evenly"),
+        ("check node-dispatch --net libfabric:tcp", "use `model` for ranks of one process"),
+        ("run node-dispatch --net libfabric:tcp", "give their number, such as `--nodes 2`"),
+        (
+            "run node-dispatch --nodes 3 --net libfabric:tcp",
+            "4 ranks cannot be divided evenly into 3 nodes",
+        ),
         ("run node-dispatch --nodes 2 --net libfabric:tcp --set a=1", "knows of no `a`"),
         ("run expand --set hiden=16", "did you mean `hidden`?"),
         ("check expand --fault one-target", "a fault of the standard pipelines"),
@@ -123,9 +126,9 @@ fn is_wrong_use(line: &str, part: &str) {
 #[test]
 fn options_that_contradict_or_do_nothing_are_refused() {
     for (line, part) in [
-        ("run expand --nodes 2", "expand knows of no nodes: `--nodes` has no effect"),
-        ("run expand --set nodes=2", "expand knows of no nodes: `--nodes` has no effect"),
-        ("check expand --set nodes=2", "expand knows of no nodes: `--nodes` has no effect"),
+        ("run expand --nodes 2", "expand has no nodes: `--nodes` has no effect"),
+        ("run expand --set nodes=2", "expand has no nodes: `--nodes` has no effect"),
+        ("check expand --set nodes=2", "expand has no nodes: `--nodes` has no effect"),
         ("run dispatch+combine --nodes 2", "dispatch+combine knows of no nodes"),
         ("check dispatch+combine --nodes 2", "dispatch+combine knows of no nodes"),
         ("run expand --ranks 5 --set ranks=4", "given twice: `--set ranks=` is `--ranks`"),
@@ -164,8 +167,8 @@ fn options_that_contradict_or_do_nothing_are_refused() {
         ),
         ("run layout --net model", "sends nothing between nodes here: `--net` has no effect"),
         ("run low-latency-dispatch --net model:ordered", "`--net` has no effect"),
-        ("check all --net model:dead=0-99", "there is no rank 99 of 4"),
-        ("run node-dispatch --net model:dead=0-99", "there is no rank 99 of 4"),
+        ("check all --net model:dead=0-99", "rank 99 does not exist: there are 4"),
+        ("run node-dispatch --net model:dead=0-99", "rank 99 does not exist: there are 4"),
         ("run node-dispatch --net model:dead=2-3", "ranks 2 and 3 are on one node"),
         ("run node-dispatch --net model:bytes-per-us=0", "`bytes-per-us=0` is no setting"),
         ("run node-dispatch --nodes 2 --calls 3", "`--calls` has no effect without processes"),
@@ -248,7 +251,7 @@ fn a_process_alone_gives_up_at_its_deadline() {
     let begun = Instant::now();
     let done = command.output().expect("the program runs");
     let err = text(&done.stderr);
-    let is_told = err.contains("no C++ compiler") || err.contains("rank 1 did not come within 1s");
+    let is_told = err.contains("no C++ compiler") || err.contains("rank 1 did not join within 1s");
     assert!(is_told && done.status.code() == Some(1), "{err}");
     assert!(begun.elapsed() < Duration::from_secs(60), "not the 120 s of others");
 }

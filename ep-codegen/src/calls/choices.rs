@@ -171,7 +171,8 @@ impl Calls<'_> {
             let name = &field.name;
             match field.presence {
                 Presence::Copies(most) => {
-                    let doc = format!(" How many of `{name}` calls bring, at most {most}.");
+                    let doc =
+                        format!(" The number of tensors `{name}` that calls pass, at most {most}.");
                     (quote!(#[doc = #doc] pub #name: usize), quote!(#name: #most))
                 }
                 _ => {

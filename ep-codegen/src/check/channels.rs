@@ -129,6 +129,7 @@ pub(super) fn check_view(view: &View<'_>, out: &mut Diagnostics) {
         wrong_role(view, site, out);
         wrong_use(view, site, out);
         peer_index(view, site, out);
+        slot_index(view, site, out);
     }
 }
 
@@ -295,6 +296,39 @@ fn wrong_use(view: &View<'_>, site: &Site<'_>, out: &mut Diagnostics) {
     }
 }
 
+/// The indices of the slots of a channel that a push names: all but `source`, which is the rank that pushes.
+fn slot_axes(channel: &Channel) -> Vec<&Ident> {
+    let axes = channel.options.iter().filter_map(|option| match &option.value {
+        OptionValue::Slot(axes) => Some(axes),
+        _ => None,
+    });
+    axes.flatten().map(|axis| &axis.name).filter(|name| *name != "source").collect()
+}
+
+/// A push to slots names each index, or each but the last one.
+fn slot_index(view: &View<'_>, site: &Site<'_>, out: &mut Diagnostics) {
+    let StmtKind::Push { channel, position, .. } = &site.stmt.kind else { return };
+    let Some(declared) = view.channel(&channel.name) else { return };
+    if !declared.kind.value.traits().is_indexed {
+        return;
+    }
+    let axes = slot_axes(declared);
+    if let Some(extra) = position.get(axes.len()) {
+        out.push(errors::too_many_slot_indices(extra.at, &declared.name, &axes));
+    } else if position.len() + 1 < axes.len() {
+        out.push(errors::too_few_slot_indices(&channel.name, &axes));
+    }
+}
+
+/// Whether the last index of the slots counts arrivals: a push leaves it out.
+pub(super) fn counts_arrivals(view: &View<'_>, channel: &Channel) -> bool {
+    let named = slot_axes(channel).len();
+    view.sites.iter().any(|site| {
+        matches!(&site.stmt.kind, StmtKind::Push { channel: to, position, .. }
+            if to.name == channel.name && position.len() < named)
+    })
+}
+
 /// The index of a channel names one of its peers.
 fn peer_index(view: &View<'_>, site: &Site<'_>, out: &mut Diagnostics) {
     let (StmtKind::Push { channel, .. } | StmtKind::Announce { channel, .. }) = &site.stmt.kind
@@ -433,7 +467,7 @@ mod tests {
         assert_eq!(over("nvlink", "others", "others"), [""; 0]);
         assert_eq!(
             over("nvlink | rdma", "local", "local"),
-            ["a network does not join the ranks of one node"]
+            ["a network does not connect ranks of one node"]
         );
     }
 }

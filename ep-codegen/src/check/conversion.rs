@@ -68,7 +68,7 @@ mod tests {
         );
         assert_eq!(
             stored("wire[tokens, hidden]", "cast_logfmt10(b[t], 64)"),
-            ["a scale per 64 elements does not fit, `step` has one per 128"]
+            ["this cast makes one scale per 64 elements, and `step` has one per 128"]
         );
         for (elem, value) in
             [("f32[tokens]", "w[t, 1] as f32"), ("i32[tokens, hidden]", "w[t] as i32")]

@@ -188,7 +188,7 @@ mod tests {
         ] {
             assert_eq!(second(uses), [""; 0], "{uses}");
         }
-        assert_eq!(second("uses handle Third;"), ["no pipeline `Third` is declared in this block"]);
+        assert_eq!(second("uses handle Third;"), ["this block has no pipeline `Third`"]);
         assert_eq!(second(""), ["unknown name `seen`"]);
     }
 }

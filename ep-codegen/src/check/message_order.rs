@@ -264,8 +264,12 @@ fn channel_reads(view: &View<'_>, index: usize, out: &mut Diagnostics) {
                 out.push(errors::position_before_push(field, name));
             }
         } else if channel.kind.value.traits().is_indexed
-            && !SLOT_NUMBERS.iter().any(|number| field == number)
+            && SLOT_NUMBERS.iter().any(|number| field == number)
         {
+            if !super::channels::counts_arrivals(view, channel) {
+                out.push(errors::count_of_named_slots(field, name));
+            }
+        } else if channel.kind.value.traits().is_indexed {
             let awaited = |other: &Site<'_>| {
                 matches!(&other.stmt.kind, StmtKind::Await { channel } if channel == name)
                     || other.as_for().is_some_and(|_| {

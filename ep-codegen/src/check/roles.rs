@@ -332,12 +332,12 @@ mod tests {
         assert_eq!(roles(&["even blocks, 8 warps", "odd blocks", "block 2, 8 warps"]), [""; 0]);
         assert_eq!(
             roles(&["all blocks", "odd blocks, 4 warps"]),
-            ["`R0` and `R1` run on the same warps: `R0` does not say how many are its own"]
+            ["`R0` and `R1` run on the same warps: `R0` does not say how many warps it has"]
         );
         let three = roles(&["all blocks", "odd blocks", "all blocks"]);
         let open = three.iter().map(|said| said.split("warps: ").last().unwrap_or_default());
         let says = ["`R0` does", "`R1` does", "`R2` does"]
-            .map(|role| format!("{role} not say how many are its own"));
+            .map(|role| format!("{role} not say how many warps it has"));
         assert_eq!(open.collect::<Vec<_>>(), says, "all of them are told at once");
         assert_eq!(
             roles(&["all blocks, 16 warps", "odd blocks, 12 warps", "block 1, 8 warps"]),

@@ -173,6 +173,12 @@ impl<'a> Typing<'_, 'a> {
             Type::Unknown => Type::Unknown,
             Type::Channel(channel) => Type::Channel(channel),
             Type::Value(value) => {
+                if let ExprKind::Name(name) = &base.kind
+                    && scope.iter().any(|binder| binder.name == name)
+                {
+                    self.out.push(errors::index_of_let(base.at, &name.to_string()));
+                    return Type::Unknown;
+                }
                 let name = text(base);
                 self.indexed(scope, &name, value, indices).map_or(Type::Unknown, Type::Value)
             }

@@ -41,7 +41,7 @@ pub(crate) fn waited_not_a_tensor(
     peers: &str,
     declared: Option<&Ident>,
 ) -> Diagnostic {
-    let message = format!("`{name}` is no tensor that takes how long each peer is waited for");
+    let message = format!("`{name}` cannot hold the time that the receiver waits for each peer");
     let error =
         Diagnostic::new(name, message).help(format!("inout {name}: optional i64[{peers}];"));
     match declared {
@@ -52,7 +52,8 @@ pub(crate) fn waited_not_a_tensor(
 
 /// Times of waits for slots that do not say whose they are.
 pub(crate) fn waited_without_source(name: &Ident, slot: &Ident) -> Diagnostic {
-    let message = format!("`{name}` has a sum for each peer, and a slot does not say whose it is");
+    let message =
+        format!("`{name}` has a sum for each peer, and these slots do not name their sender");
     Diagnostic::new(name, message)
         .help("slot: [source, ..]")
         .also(slot, "these slots have no index `source`")
@@ -61,7 +62,7 @@ pub(crate) fn waited_without_source(name: &Ident, slot: &Ident) -> Diagnostic {
 /// A statement that uses a sum of times.
 pub(crate) fn waited_used(word: &Ident, channel: &Ident) -> Diagnostic {
     let message = format!(
-        "`{word}` takes how long `{channel}` is waited for, and no statement has to do with it"
+        "`{word}` holds the time that `{channel}` is waited for, so no statement can use it"
     );
     Diagnostic::new(word, message).help("use another tensor")
 }
@@ -74,7 +75,7 @@ pub(crate) fn unknown_header(name: &Ident) -> Diagnostic {
 
 /// Slots without an index.
 pub(crate) fn empty_slot(name: &Ident) -> Diagnostic {
-    Diagnostic::new(name, "slots without an index are one slot for everybody")
+    Diagnostic::new(name, "slots need an index, because without one all peers share one slot")
         .help("slot: [source]")
 }
 
@@ -82,6 +83,34 @@ pub(crate) fn empty_slot(name: &Ident) -> Diagnostic {
 pub(crate) fn slot_without_extent(name: &Ident) -> Diagnostic {
     Diagnostic::new(name, format!("the slot index `{name}` does not say how many values it has"))
         .help(format!("{name}: experts"))
+}
+
+/// A push to slots that names an index too many.
+pub(crate) fn too_many_slot_indices(
+    at: TokenRange,
+    channel: &Ident,
+    axes: &[&Ident],
+) -> Diagnostic {
+    let what = match axes {
+        [] => format!("a push to `{channel}` takes no `at`: its slots have no index but `source`"),
+        _ => format!("a push to `{channel}` names only {}", names_of(axes)),
+    };
+    Diagnostic::new(at, what).help("remove this index; `source` is always the rank that pushes")
+}
+
+/// A push to slots that names too few indices.
+pub(crate) fn too_few_slot_indices(channel: &Ident, axes: &[&Ident]) -> Diagnostic {
+    let needed = &axes[..axes.len().saturating_sub(1)];
+    Diagnostic::new(channel, format!("a push to `{channel}` has to name {}", names_of(needed)))
+        .help(format!(
+            "at [{}]",
+            needed.iter().map(|axis| axis.to_string()).collect::<Vec<_>>().join(", ")
+        ))
+}
+
+fn names_of(axes: &[&Ident]) -> String {
+    let names: Vec<String> = axes.iter().map(|axis| axis.to_string()).collect();
+    listed(&names, "and")
 }
 
 /// One transport twice.
@@ -92,8 +121,9 @@ pub(crate) fn transport_twice(at: Span) -> Diagnostic {
 /// A channel that needs peer pointers, over a network.
 pub(crate) fn kind_needs_nvlink(at: Span, kind: &str) -> Diagnostic {
     let verb = if kind == "pull" { "reads" } else { "writes" };
-    let message =
-        format!("a `{kind}` channel {verb} the other rank's memory, which only `nvlink` reaches");
+    let message = format!(
+        "a `{kind}` channel {verb} the memory of another rank, which only `nvlink` can reach"
+    );
     Diagnostic::new(at, message).help("over nvlink")
 }
 
@@ -101,12 +131,12 @@ pub(crate) fn kind_needs_nvlink(at: Span, kind: &str) -> Diagnostic {
 pub(crate) fn rail_over_nvlink(per: Span, over: Span) -> Diagnostic {
     Diagnostic::new(per, "the peers of `rail` are on other nodes, which `nvlink` does not reach")
         .help("over rdma | ibgda")
-        .also(over, "`nvlink` joins the ranks of one node")
+        .also(over, "`nvlink` connects only ranks of one node")
 }
 
 /// Peers on this node, over a network.
 pub(crate) fn local_over_network(over: Span, per: Span) -> Diagnostic {
-    Diagnostic::new(over, "a network does not join the ranks of one node")
+    Diagnostic::new(over, "a network does not connect ranks of one node")
         .help("over nvlink")
         .also(per, "the peers of `local` are on this node")
 }
@@ -183,7 +213,7 @@ pub(crate) fn no_consumer(channel: &Channel, when: &str) -> Diagnostic {
 pub(crate) fn two_producers(at: &Ident, roles: (&Ident, &Ident), first: &Ident) -> Diagnostic {
     let (role, other) = roles;
     Diagnostic::new(at, format!("`{role}` and `{other}` both push to `{at}` for the same peer"))
-        .help("give one of them `others` and the other one `me`, or each a channel of its own")
+        .help("give `others` to one of them and `me` to the other, or give each its own channel")
         .also(first, format!("`{other}` pushes to `{first}` here"))
 }
 
@@ -217,22 +247,25 @@ pub(crate) fn only_slots(keyword: Span, word: &str, channel: &Ident) -> Diagnost
     } else {
         "remove it".to_string()
     };
-    Diagnostic::new(keyword, format!("`{word}` needs a `slots` channel, and `{channel}` is none"))
-        .help(help)
+    Diagnostic::new(
+        keyword,
+        format!("`{word}` needs a `slots` channel, and `{channel}` is not one"),
+    )
+    .help(help)
 }
 
 /// A direct push without a place.
 pub(crate) fn push_without_position(channel: &Ident) -> Diagnostic {
     Diagnostic::new(
         channel,
-        format!("a push to the direct channel `{channel}` needs the row it goes to"),
+        format!("a push to the direct channel `{channel}` needs the row that it writes"),
     )
     .help("at rank_prefix[me, peer] + stripe_prefix[peer, stripe]")
 }
 
 /// A position where the channel counts by itself.
 pub(crate) fn push_with_position(at: TokenRange, kind: &str) -> Diagnostic {
-    Diagnostic::new(at, format!("a `{kind}` channel counts its positions itself"))
+    Diagnostic::new(at, format!("a `{kind}` channel assigns positions itself"))
         .help("remove the `at`")
 }
 
@@ -249,7 +282,7 @@ pub(crate) fn gather_from_direct(channel: &Ident) -> Diagnostic {
 
 /// A filter on a gather.
 pub(crate) fn gather_with_filter(at: TokenRange) -> Diagnostic {
-    Diagnostic::new(at, "a gather visits every row and takes no `where`")
+    Diagnostic::new(at, "a gather visits every row, so it cannot have a `where`")
         .help("remove the `where`; a part that was never sent counts as zero")
 }
 
@@ -257,7 +290,7 @@ pub(crate) fn gather_with_filter(at: TokenRange) -> Diagnostic {
 pub(crate) fn loop_over_pull(channel: &Ident) -> Diagnostic {
     Diagnostic::new(
         channel,
-        format!("`{channel}` is pulled from, so no messages arrive through it"),
+        format!("`{channel}` is a pull channel, so no messages arrive through it"),
     )
     .help(format!(
         "for token in tokens gather part from {channel}[peer] at .. across peer in ranks"
@@ -272,7 +305,7 @@ pub(crate) fn pull_with_peer(at: TokenRange, channel: &Ident) -> Diagnostic {
 
 /// A push to nobody.
 pub(crate) fn push_without_peer(channel: &Ident) -> Diagnostic {
-    Diagnostic::new(channel, format!("`{channel}` does not say which peer it goes to"))
+    Diagnostic::new(channel, format!("this push to `{channel}` does not name a peer"))
         .help(format!("{channel}[peer]"))
 }
 
@@ -292,17 +325,17 @@ pub(crate) fn peer_not_in_set(
 ) -> Diagnostic {
     Diagnostic::new(
         at,
-        format!("this index runs over `{set}`, and `{channel}` joins only `{declared}`"),
+        format!("this index runs over `{set}`, and `{channel}` connects only `{declared}`"),
     )
     .help(format!("per {set}"))
-    .also(per, format!("`{channel}` joins the peers of `{declared}`"))
+    .also(per, format!("`{channel}` connects the peers of `{declared}`"))
 }
 
 /// This rank as one of the others.
 pub(crate) fn me_among_others(at: TokenRange, channel: &Ident, per: Span) -> Diagnostic {
     Diagnostic::new(at, format!("`me` is not among the peers of `{channel}`"))
         .help("per all")
-        .also(per, format!("`{channel}` joins the peers of `others`"))
+        .also(per, format!("`{channel}` connects the peers of `others`"))
 }
 
 /// A receiver that waits for its own rank, to which nothing is sent.
@@ -313,7 +346,7 @@ pub(crate) fn never_to_me(
     taken: &Ident,
 ) -> Diagnostic {
     let sentence =
-        format!("`{channel}` goes to the other ranks alone, and `{role}` waits for this rank too");
+        format!("`{channel}` goes only to the other ranks, and `{role}` also waits for this rank");
     Diagnostic::new(at, sentence)
         .help("per others")
         .also(taken, format!("`{role}` waits for every rank here"))
@@ -326,7 +359,7 @@ pub(crate) fn only_to_me(
     role: &Ident,
     taken: &Ident,
 ) -> Diagnostic {
-    let sentence = format!("`{channel}` goes to `me` alone, and `{role}` waits for every rank");
+    let sentence = format!("`{channel}` goes only to `me`, and `{role}` waits for every rank");
     Diagnostic::new(at, sentence)
         .help(format!("send to every peer, or take from {taken}[me]"))
         .also(taken, format!("`{role}` waits for every rank here"))
@@ -340,7 +373,7 @@ pub(crate) fn announced_to_some(
     taken: &Ident,
 ) -> Diagnostic {
     let sentence = format!(
-        "`{channel}` is announced to some peers only, and `{role}` waits for the header of every one"
+        "`{channel}` is announced only to some peers, and `{role}` waits for a header from every peer"
     );
     Diagnostic::new(at, sentence)
         .help("remove the condition: announce a `count` of 0 where nothing is sent")

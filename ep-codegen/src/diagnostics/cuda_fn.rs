@@ -5,8 +5,14 @@ use crate::ast::{Ident, Span};
 
 /// A parameter or result that is no single element.
 pub(crate) fn not_scalar(at: Span, elem: &str, what: &str) -> Diagnostic {
-    Diagnostic::new(at, format!("{what} of a `cuda fn` is one element, and `{elem}` is none"))
-        .help("f32")
+    Diagnostic::new(
+        at,
+        format!(
+            "{what} of a `cuda fn` has to be one element, and `{elem}` is not an \
+    element type"
+        ),
+    )
+    .help("f32")
 }
 
 /// A function with the name of a helper.
@@ -17,8 +23,10 @@ pub(crate) fn hides_helper(name: &Ident) -> Diagnostic {
 
 /// A file that cannot be read.
 pub(crate) fn cannot_read(at: Span, path: &str, reason: &str) -> Diagnostic {
-    Diagnostic::new(at, format!("cannot read `{path}`: {reason}"))
-        .help("name the file relative to the folder of the crate's Cargo.toml, or of the file that `--declarations` names")
+    Diagnostic::new(at, format!("cannot read `{path}`: {reason}")).help(
+        "name the file relative to the folder of the crate's Cargo.toml, or of the file that \
+        `--declarations` names",
+    )
 }
 
 /// A text without the function.
@@ -61,7 +69,7 @@ pub(crate) fn parameter_count(
     text: &Text<'_>,
 ) -> Diagnostic {
     let counted = if declared == 1 { "1 parameter" } else { &format!("{declared} parameters") };
-    let message = format!("`{name}` is declared with {counted}, its C++ text takes {defined}");
+    let message = format!("`{name}` is declared with {counted}, and its C++ text takes {defined}");
     text.beside(Diagnostic::new(name, message))
 }
 
@@ -73,7 +81,7 @@ pub(crate) fn parameter_type(
     written: &str,
     text: &Text<'_>,
 ) -> Diagnostic {
-    let message = format!("`{param}` is declared as `{elem}`, the C++ text says `{written}`");
+    let message = format!("`{param}` is declared as `{elem}`, and the C++ text says `{written}`");
     text.beside(Diagnostic::new(at, message))
 }
 
@@ -85,6 +93,7 @@ pub(crate) fn result_type(
     written: &str,
     text: &Text<'_>,
 ) -> Diagnostic {
-    let message = format!("`{name}` is declared to return `{elem}`, the C++ text says `{written}`");
+    let message =
+        format!("`{name}` is declared to return `{elem}`, and the C++ text says `{written}`");
     text.beside(Diagnostic::new(at, message))
 }

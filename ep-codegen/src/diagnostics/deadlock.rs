@@ -30,7 +30,9 @@ impl Link<'_> {
         let role = self.role;
         match &self.what {
             Waits::For(what) => format!("`{role}` waits here for {what}"),
-            Waits::Turn => format!("`{role}` comes to this only after the statements above"),
+            Waits::Turn => {
+                format!("`{role}` reaches this statement only after the statements above")
+            }
             Waits::Phase => format!("`{role}` begins only after the phases above"),
             Waits::Others => format!("`{role}` begins only when all other roles are done"),
         }
@@ -58,7 +60,7 @@ pub(crate) fn circle(links: &[Link<'_>], own: Option<(&Ident, bool)>) -> Diagnos
     let phases = links.iter().any(|link| matches!(link.what, Waits::Phase));
     let last = links.iter().any(|link| matches!(link.what, Waits::Others));
     let help = match (own, waits.len()) {
-        _ if last => "give the role on the last block blocks of its own".to_string(),
+        _ if last => "give the role on the last block its own blocks".to_string(),
         _ if phases => "empty the ring in the phase that fills it, or use `slots`".to_string(),
         (Some((ring, true)), _) => {
             format!("make `{ring}` a `slots` channel, which has a place for each message of a call")

@@ -6,7 +6,7 @@ use crate::spelling::nearest;
 
 /// A value that is missing where a condition does not hold.
 pub(crate) fn if_without_else(at: TokenRange) -> Diagnostic {
-    Diagnostic::new(at, "an `if` that gives a value has an `else`").help("else { 0 }")
+    Diagnostic::new(at, "an `if` that gives a value needs an `else`").help("else { 0 }")
 }
 
 /// What to write instead of `found`: the near miss, or all there is.
@@ -74,14 +74,17 @@ pub(crate) fn missing_semicolon(at: impl Into<TokenRange>, text: &str) -> Diagno
 
 /// A statement where declarations stand.
 pub(crate) fn statement_outside_role(at: impl Into<TokenRange>, word: &str) -> Diagnostic {
-    Diagnostic::new(at, format!("`{word}` is a statement, and statements stand in a role"))
+    Diagnostic::new(at, format!("`{word}` is a statement, and statements belong in a role"))
         .help(format!("role Work on all blocks {{ {word} .. }}"))
 }
 
 /// A declaration where statements stand.
 pub(crate) fn declaration_in_role(at: impl Into<TokenRange>, word: &str) -> Diagnostic {
-    Diagnostic::new(at, format!("`{word}` is a declaration and does not stand in a role"))
-        .help("move it out of the role")
+    Diagnostic::new(
+        at,
+        format!("`{word}` is a declaration, and declarations do not belong in a role"),
+    )
+    .help("move it out of the role")
 }
 
 /// A name that starts with `r#`.
@@ -92,8 +95,11 @@ pub(crate) fn raw_name(name: &Ident, bare: &str) -> Diagnostic {
 
 /// A keyword of Rust as a name.
 pub(crate) fn rust_keyword(at: impl Into<TokenRange>, what: &str, word: &str) -> Diagnostic {
-    Diagnostic::new(at, format!("expected {what}, found `{word}`, which Rust keeps for itself"))
-        .help(format!("choose another name, for example `{word}_`"))
+    Diagnostic::new(
+        at,
+        format!("expected {what}, found `{word}`, which is a reserved word of Rust"),
+    )
+    .help(format!("choose another name, for example `{word}_`"))
 }
 
 /// A number such as `8u32`.
@@ -113,7 +119,7 @@ pub(crate) fn number_too_large(at: impl Into<TokenRange>, literal: &str) -> Diag
 
 /// A decimal number that an `f32` cannot hold.
 pub(crate) fn decimal_too_large(at: impl Into<TokenRange>, number: &str) -> Diagnostic {
-    Diagnostic::new(at, format!("`{number}` is beyond the greatest `f32`"))
+    Diagnostic::new(at, format!("`{number}` is greater than the greatest `f32`"))
         .help(format!("{:e}", f32::MAX))
 }
 
@@ -129,23 +135,23 @@ pub(crate) fn one_bit_count(at: impl Into<TokenRange>) -> Diagnostic {
 
 /// A clause of a role that is there already.
 pub(crate) fn clause_twice(at: TokenRange, what: &str) -> Diagnostic {
-    Diagnostic::new(at, format!("the role says twice {what}")).help("keep one of the two")
+    Diagnostic::new(at, format!("the role repeats {what}")).help("keep one of the two")
 }
 
 /// A second range of values.
 pub(crate) fn values_twice(at: TokenRange, name: &Ident) -> Diagnostic {
-    Diagnostic::new(at, format!("`{name}` says twice which values it may hold"))
-        .help("keep one of the two")
+    Diagnostic::new(at, format!("`{name}` has two ranges of values")).help("keep one of the two")
 }
 
 /// `..message` in an `announce`.
 pub(crate) fn rest_in_announce(rest: &Ident) -> Diagnostic {
-    Diagnostic::new(rest, "a header is announced number by number").help("first: .., count: ..")
+    Diagnostic::new(rest, "an `announce` names each number of the header")
+        .help("first: .., count: ..")
 }
 
 /// `..message` a second time.
 pub(crate) fn rest_twice(rest: &Ident) -> Diagnostic {
-    Diagnostic::new(rest, "the fields of two messages are copied").help("keep one of the two")
+    Diagnostic::new(rest, "only one message can be copied with `..`").help("keep one of the two")
 }
 
 /// `1..64` as a range of legal values.
@@ -167,7 +173,7 @@ pub(crate) fn nested_too_deeply(at: impl Into<TokenRange>) -> Diagnostic {
 
 /// `a < b < c`.
 pub(crate) fn comparisons_chained(at: impl Into<TokenRange>) -> Diagnostic {
-    Diagnostic::new(at, "comparisons cannot be chained").help("join two comparisons with `&&`")
+    Diagnostic::new(at, "comparisons cannot be chained").help("combine two comparisons with `&&`")
 }
 
 /// A binder in the brackets of a helper that does not fold.
@@ -179,7 +185,7 @@ pub(crate) fn not_a_fold(helper: &Ident) -> Diagnostic {
 /// Blocks inside blocks inside blocks.
 pub(crate) fn blocks_too_deep(at: impl Into<TokenRange>, max: u32) -> Diagnostic {
     Diagnostic::new(at, format!("blocks are nested more than {max} deep"))
-        .help("join the conditions, or make a role of the inner blocks")
+        .help("combine the conditions, or move the inner blocks into another role")
 }
 
 /// A right statement that the generator cannot write as CUDA.

@@ -18,14 +18,15 @@ pub(crate) fn name_taken(name: &Ident, by: &str) -> Diagnostic {
 
 /// A name in a fragment that nothing in it declares.
 pub(crate) fn not_a_parameter(name: &Ident, fragment: &Ident) -> Diagnostic {
-    let message = format!("the fragment `{fragment}` sees no `{name}` from outside");
+    let message =
+        format!("the fragment `{fragment}` cannot use `{name}`, which is declared outside of it");
     Diagnostic::new(name, message).help(format!("make `{name}` a parameter of `{fragment}`"))
 }
 
 /// A parameter in a place that takes another kind.
 pub(crate) fn parameter_elsewhere(name: &Ident, param: &Param, wanted: &str) -> Diagnostic {
     let kind = kind_of(param);
-    Diagnostic::new(name, format!("`{name}` is {kind}, and this place takes {wanted}"))
+    Diagnostic::new(name, format!("`{name}` is {kind}, and this place needs {wanted}"))
         .also(&param.name, format!("the parameter `{name}` is declared here"))
 }
 
@@ -64,19 +65,22 @@ pub(crate) fn argument_count(call: &Call, params: &[Param]) -> Diagnostic {
 /// An argument of another kind than its parameter.
 pub(crate) fn argument_kind(at: TokenRange, fragment: &Ident, param: &Param) -> Diagnostic {
     let (name, kind) = (&param.name, kind_of(param));
-    Diagnostic::new(at, format!("`{fragment}` takes {kind} as `{name}`, and this is none"))
+    Diagnostic::new(
+        at,
+        format!("`{fragment}` needs {kind} as `{name}`, and this is something else"),
+    )
 }
 
 /// A binder around a use that hides a number of the fragment.
 pub(crate) fn number_hidden(call: &Call, binder: &str) -> Diagnostic {
     let message =
-        format!("`{}` means the number `{binder}`, and a binder hides it here", call.name);
+        format!("`{}` uses the number `{binder}`, and a binder hides that number here", call.name);
     Diagnostic::new(call.at, message)
         .help(format!("choose another name, for example `each_{binder}`"))
 }
 
 /// Fragments whose parameters stand in one another again and again.
 pub(crate) fn too_large(call: &Call) -> Diagnostic {
-    Diagnostic::new(call.at, format!("what `{}` stands for is too large", call.name))
+    Diagnostic::new(call.at, format!("the expansion of `{}` is too large", call.name))
         .help("give a long argument a name with `let`")
 }

@@ -7,7 +7,7 @@ use crate::spelling::nearest;
 /// A pipeline that this block does not declare.
 pub(crate) fn unknown_pipeline(uses: &Uses, known: Vec<String>) -> Diagnostic {
     let name = &uses.name;
-    let error = Diagnostic::new(name, format!("no pipeline `{name}` is declared in this block"));
+    let error = Diagnostic::new(name, format!("this block has no pipeline `{name}`"));
     let error = error.unresolved();
     match nearest(&name.to_string(), known.iter().map(String::as_str)) {
         Some(near) => error.help(format!("did you mean `{near}`?")),
@@ -58,8 +58,11 @@ pub(crate) fn table_differs(
 
 /// Something else than a type in the list of tables.
 pub(crate) fn only_type(at: Span, table: &Ident) -> Diagnostic {
-    Diagnostic::new(at, format!("`{table}` is read through a handle, which takes its type only"))
-        .help("remove this word")
+    Diagnostic::new(
+        at,
+        format!("`{table}` is read through a handle, where only its type can be given"),
+    )
+    .help("remove this word")
 }
 
 /// One name for tables of two origins.
@@ -69,7 +72,7 @@ pub(crate) fn ambiguous_table(
     pipeline: &Ident,
     first: &Ident,
 ) -> Diagnostic {
-    Diagnostic::new(at, format!("the handle of `{pipeline}` brings a second `{table}`"))
+    Diagnostic::new(at, format!("the handle of `{pipeline}` has a second table `{table}`"))
         .help("rename one of the two tables")
         .also(first, format!("`{first}` is declared here"))
 }

@@ -21,9 +21,9 @@ pub(crate) fn no_room_for_warps(
         at,
         format!("{} need {total} warps in one block, which has 32", listed(&names, "and")),
     )
-    .help("give them fewer warps, or blocks of their own");
+    .help("give them fewer warps, or separate blocks");
     for other in others {
-        error = error.also(*other, format!("`{other}` runs in the same blocks as `{role}`"));
+        error = error.also(*other, format!("`{other}` runs on the same blocks as `{role}`"));
     }
     error
 }
@@ -37,8 +37,8 @@ pub(crate) fn meta_too_large(
     channel: &Ident,
 ) -> Diagnostic {
     let what = format!(
-        "the fields of `{message}` beside its row take at least {need} bytes, \
-         and a block has {have} bytes of shared memory"
+        "the fields of `{message}` besides its row take at least {need} bytes, and a block has {have} \
+        bytes of shared memory"
     );
     Diagnostic::new(at, what)
         .help(format!("row {at}: .."))
@@ -54,7 +54,7 @@ pub(crate) fn never_fits(
     help: &str,
 ) -> Diagnostic {
     let message =
-        format!("`{statement}` needs {need} {what} even for the least shape, and there are {have}");
+        format!("`{statement}` needs {need} {what} even for the smallest shape, and {have} exist");
     Diagnostic::new(at, message).help(help)
 }
 

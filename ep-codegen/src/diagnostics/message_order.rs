@@ -11,17 +11,19 @@ pub(crate) fn ring_in_loop(ring: &Ident, binder: &Ident) -> Diagnostic {
         format!("the ring `{ring}` is emptied in the first turn of `for {binder}`"),
     )
     .help(format!("move the loop over `{ring}` out of `for {binder}`"))
-    .also(binder, format!("`for {binder}` goes on after the ring is empty"))
+    .also(binder, format!("`for {binder}` continues after the ring is empty"))
 }
 
 /// A loop over a ring in a block that may not run.
 pub(crate) fn ring_below_if(ring: &Ident, keyword: Span) -> Diagnostic {
     Diagnostic::new(
         ring,
-        format!("the ring `{ring}` is emptied in every call, and this is in an `if`"),
+        format!(
+            "the ring `{ring}` has to be emptied in every call, and this loop is inside an `if`"
+        ),
     )
     .help(format!("move the `if` into the loop over `{ring}`"))
-    .also(keyword, "this block runs only where the condition says so")
+    .also(keyword, "this block runs only if the condition is true")
 }
 
 /// A loop over a ring that does not know its end.
@@ -34,7 +36,7 @@ pub(crate) fn ring_without_count(ring: &Ident, channel: &Channel) -> Diagnostic 
 /// A ring that is emptied a second time.
 pub(crate) fn ring_emptied_twice(ring: &Ident, first: &Ident) -> Diagnostic {
     Diagnostic::new(ring, format!("the ring `{ring}` is empty here"))
-        .help("do everything with a message in one loop")
+        .help("handle each message in one loop")
         .also(first, format!("`{first}` is emptied by this loop"))
 }
 
@@ -44,18 +46,18 @@ pub(crate) fn ring_out_of_order(at: TokenRange, domain: &str, channel: &Channel)
     Diagnostic::new(
         at,
         format!(
-            "the rows of `{name}` come in order of a stripe, and this loop runs over `{domain}`"
+            "the rows of `{name}` arrive in the order of a stripe, and this loop runs over `{domain}`"
         ),
     )
     .help("for token in stripe")
-    .also(channel.kind.span, format!("`{name}` is a ring and gives its rows in order"))
+    .also(channel.kind.span, format!("`{name}` is a ring and delivers its rows in order"))
 }
 
 /// A gather that takes every part from the same peer.
 pub(crate) fn gather_not_across(channel: &Ident, across: &Ident) -> Diagnostic {
     Diagnostic::new(
         channel,
-        format!("each part of a gather across `{across}` comes from a peer of its own"),
+        format!("each part of a gather across `{across}` has to come from a different peer"),
     )
     .help(format!("{channel}[{across}]"))
 }
@@ -65,7 +67,7 @@ pub(crate) fn position_not_in_table(at: TokenRange, position: &str, channel: &Id
     Diagnostic::new(
         at,
         format!(
-            "a gather from `{channel}` finds its rows through a table, and `{position}` is in none"
+            "a gather from `{channel}` needs positions from a table, and `{position}` is not in a table"
         ),
     )
     .help("record the position of each push in a table, and gather at its element")
@@ -96,9 +98,9 @@ pub(crate) fn position_not_recorded(
         ),
         false => format!("record {table}[token, peer] = {}[peer].position;", wanted.word),
     };
-    Diagnostic::new(at, format!("nobody records positions of a channel in `{table}`"))
+    Diagnostic::new(at, format!("no statement records positions of a channel in `{table}`"))
         .help(help)
-        .also(declared, format!("`{declared}` holds no position of a push"))
+        .also(declared, format!("`{declared}` does not hold positions of a push"))
 }
 
 /// Positions of a dispatch that its combine cannot use.
@@ -116,28 +118,29 @@ pub(crate) fn positions_of_another_kind(
     );
     Diagnostic::new(at, what)
         .help(format!("gather at a table that the dispatch records from a {wanted} channel"))
-        .also(
-            channel.kind.span,
-            format!("`{name}` goes with a dispatch through a {wanted} channel"),
-        )
+        .also(channel.kind.span, format!("`{name}` needs a dispatch through a {wanted} channel"))
 }
 
 /// A header announced again and again.
 pub(crate) fn announce_in_loop(keyword: Span, channel: &Ident, binder: &Ident) -> Diagnostic {
     Diagnostic::new(
         keyword,
-        format!("`{channel}` is announced once, and this is in `for {binder}`"),
+        format!(
+            "`{channel}` can be announced only once, and this `announce` is inside `for {binder}`"
+        ),
     )
     .help(format!("move the `announce` above `for {binder}`"))
-    .also(binder, format!("`for {binder}` has many turns"))
+    .also(binder, format!("`for {binder}` repeats its block"))
 }
 
 /// An announcement in a block that may not run.
 pub(crate) fn announce_below_if(keyword: Span, channel: &Ident, word: Span) -> Diagnostic {
-    let said = format!("`{channel}` is announced in every call, and this is in an `if`");
+    let said = format!(
+        "`{channel}` has to be announced in every call, and this `announce` is inside an `if`"
+    );
     Diagnostic::new(keyword, said)
         .help("move the `announce` out of the `if`")
-        .also(word, "this block runs only where the condition says so")
+        .also(word, "this block runs only if the condition is true")
 }
 
 /// A header that nobody announces.
@@ -155,12 +158,25 @@ pub(crate) fn header_not_announced(
 
 /// A position before there is one.
 pub(crate) fn position_before_push(field: &Ident, channel: &Ident) -> Diagnostic {
-    Diagnostic::new(field, format!("`{channel}` has no position before a `push` in the same block"))
-        .help(format!("move this below the `push` to `{channel}`"))
+    Diagnostic::new(
+        field,
+        format!("`{channel}` has a position only after a `push` in the same block"),
+    )
+    .help(format!("move this below the `push` to `{channel}`"))
 }
 
 /// Fields of slots before they have arrived.
 pub(crate) fn slots_before_await(channel: &Ident) -> Diagnostic {
     Diagnostic::new(channel, format!("the slots of `{channel}` are read before they have arrived"))
         .help(format!("await {channel};"))
+}
+
+/// The count of slots each of which signals its own arrival.
+pub(crate) fn count_of_named_slots(field: &Ident, channel: &Ident) -> Diagnostic {
+    let what = format!(
+        "slots of `{channel}` are not counted: every push names all of their indices, so each slot signals \
+         its own arrival"
+    );
+    Diagnostic::new(field, what)
+        .help(format!("leave the last index out of the `at` of every push to `{channel}`"))
 }

@@ -15,9 +15,12 @@ pub(crate) fn no_fields(name: &Ident) -> Diagnostic {
 /// Two bulk fields.
 pub(crate) fn second_row(second: &Field, first: &Field) -> Diagnostic {
     let at = second.row.unwrap_or_else(|| second.name.span());
-    Diagnostic::new(at, format!("`{}` is a second row, and a message has one", second.name))
-        .help("remove this `row`")
-        .also(&first.name, format!("`{}` is already the row of the message", first.name))
+    Diagnostic::new(
+        at,
+        format!("`{}` is a second row, and a message can have only one", second.name),
+    )
+    .help("remove this `row`")
+    .also(&first.name, format!("`{}` is already the row of the message", first.name))
 }
 
 /// A bulk field that is not one row.
@@ -31,27 +34,30 @@ pub(crate) fn row_rank(field: &Field) -> Diagnostic {
 pub(crate) fn row_with(with: &Ident, field: &Field) -> Diagnostic {
     Diagnostic::new(
         with,
-        format!("the row `{}` is always there and goes with no tensor", field.name),
+        format!("the row `{}` is always present, so it cannot depend on a tensor", field.name),
     )
     .help(format!("remove `with {with}`"))
 }
 
 /// A field with the name of a number that every message has.
 pub(crate) fn reserved_field(name: &Ident) -> Diagnostic {
-    Diagnostic::new(name, format!("every message has a number `{name}`, so no field has that name"))
-        .help(format!("choose another name, for example `{name}_`"))
+    Diagnostic::new(
+        name,
+        format!("every message has a number `{name}`, so no field can have that name"),
+    )
+    .help(format!("choose another name, for example `{name}_`"))
 }
 
 /// A field that cannot be told from a number of its slot.
 pub(crate) fn slot_number(name: &Ident, channel: &Ident) -> Diagnostic {
     let what =
-        format!("every slot of `{channel}` has a number `{name}`, so no field has that name");
+        format!("every slot of `{channel}` has a number `{name}`, so no field can have that name");
     Diagnostic::new(name, what).help(format!("choose another name, for example `{name}_`"))
 }
 
 /// `with` a tensor that is always there.
 pub(crate) fn with_not_optional(with: &Ident, tensor: &Ident) -> Diagnostic {
-    Diagnostic::new(with, format!("`{with}` is always there, so no field can go with it"))
+    Diagnostic::new(with, format!("`{with}` is always present, so `with` has no effect"))
         .help(format!("remove `with {with}`"))
         .also(tensor, format!("`{tensor}` is not `optional`"))
 }
@@ -99,7 +105,7 @@ pub(crate) fn pull_takes_tensors(
 ) -> Diagnostic {
     Diagnostic::new(
         at,
-        format!("`{channel}` is pulled from, so it takes whole tensors, and this is {found}"),
+        format!("a push to the pull channel `{channel}` offers whole tensors, and this is {found}"),
     )
     .help("name a tensor with one row per message")
 }
@@ -109,10 +115,10 @@ pub(crate) fn field_may_be_absent(field: &Field, tensor: &Ident, at: TokenRange)
     let name = &field.name;
     Diagnostic::new(
         at,
-        format!("the field `{name}` is always there, and the tensor `{tensor}` may be absent"),
+        format!("the field `{name}` is always present, and the tensor `{tensor}` may be absent"),
     )
     .help(format!("with {tensor}"))
-    .also(name, format!("the field `{name}` goes with no optional tensor"))
+    .also(name, format!("the field `{name}` is declared without `with`"))
 }
 
 /// `announce` on a channel without header.

@@ -78,10 +78,9 @@ pub(crate) fn reserved(name: &Ident) -> Diagnostic {
 /// A name that becomes a word of C++ or Rust in what is generated.
 pub(crate) fn word_of_cpp(name: &Ident, emitted: &str) -> Diagnostic {
     let (what, other) = if name == emitted {
-        (format!("`{name}` is a word that C++ keeps for itself"), format!("{name}_"))
+        (format!("`{name}` is a reserved word of C++"), format!("{name}_"))
     } else {
-        let what =
-            format!("`{name}` becomes `{emitted}`, a word that C++ or Rust keeps for itself");
+        let what = format!("`{name}` becomes `{emitted}`, a reserved word of C++ or Rust");
         (what, format!("{name}Rows"))
     };
     Diagnostic::new(name, what).help(format!("choose another name, for example `{other}`"))

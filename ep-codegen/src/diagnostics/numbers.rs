@@ -20,14 +20,14 @@ pub(crate) fn empty_range<T: Display>(
 pub(crate) fn step_not_positive(step: &Int, name: &Ident) -> Diagnostic {
     Diagnostic::new(
         step,
-        format!("the step of `{name}` is {}, and a step is at least 1", step.value),
+        format!("the step of `{name}` is {}, and it must be at least 1", step.value),
     )
     .help("step 1")
 }
 
 /// A count below zero.
 pub(crate) fn negative(value: &Int, name: &Ident) -> Diagnostic {
-    Diagnostic::new(value, format!("`{name}` counts something and cannot be {}", value.value))
+    Diagnostic::new(value, format!("`{name}` is a count and cannot be {}", value.value))
 }
 
 /// A count that does not fit the kernel's 32-bit numbers.
@@ -91,7 +91,7 @@ pub(crate) fn decimal_of_whole(number: &Number, elem: Span) -> Diagnostic {
     let value = number.value;
     Diagnostic::new(
         number,
-        format!("{value} is a decimal number, and this arg takes whole numbers"),
+        format!("{value} is a decimal number, and this arg takes only whole numbers"),
     )
     .also(elem, "an arg of `f32` takes decimal numbers")
 }
@@ -132,7 +132,8 @@ pub(crate) fn recursion(name: &Ident, others: &[&Ident]) -> Diagnostic {
     let mut error =
         Diagnostic::new(name, format!("`{name}` is computed from itself, through `{next}`"));
     for other in others {
-        error = error.also(*other, format!("`{other}` is computed from `{name}`, directly or not"));
+        error = error
+            .also(*other, format!("`{other}` is computed from `{name}`, directly or indirectly"));
     }
     error
 }
@@ -148,13 +149,16 @@ pub(crate) fn declared_later(mention: &Ident, name: &Ident, used: &Ident) -> Dia
 pub(crate) fn not_of_the_shape(name: &Ident, what: &str) -> Diagnostic {
     Diagnostic::new(
         name,
-        format!("`{name}` is a {what}, known only in a call, and no number of the shape"),
+        format!(
+            "`{name}` is a {what}, which is known only in a call, and this has to be a number of \
+        the shape"
+        ),
     )
 }
 
 /// A division that has no result for some legal shape.
 pub(crate) fn divisor_may_be_zero(at: TokenRange, divisor: &str) -> Diagnostic {
-    Diagnostic::new(at, format!("`{divisor}` divides here and is 0 for some legal shape"))
+    Diagnostic::new(at, format!("`{divisor}` is a divisor here, and some legal shape makes it 0"))
         .help(format!("max({divisor}, 1)"))
 }
 

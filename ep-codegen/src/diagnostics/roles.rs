@@ -11,7 +11,7 @@ pub(crate) fn no_roles(pipeline: &Ident, when: &str) -> Diagnostic {
 
 /// A range of blocks without blocks.
 pub(crate) fn empty_blocks(at: TokenRange, low: &str, high: &str) -> Diagnostic {
-    Diagnostic::new(at, format!("there is no block in `{low}..{high}`"))
+    Diagnostic::new(at, format!("the range `{low}..{high}` contains no block"))
         .help(format!("blocks {high}..{low}"))
 }
 
@@ -28,14 +28,17 @@ pub(crate) fn binder_and_share(at: TokenRange, binder: &Ident, name: &Ident) -> 
 
 /// `token` beside other indices.
 pub(crate) fn token_with_others(token: &Ident) -> Diagnostic {
-    Diagnostic::new(token, "tokens are shared inside a stripe and by no other index")
+    Diagnostic::new(token, "tokens can be shared only inside a stripe, without another index")
         .help("warps shared by token")
 }
 
 /// `stripe` in a role that has none.
 pub(crate) fn no_stripe(at: &Ident, role: &Ident) -> Diagnostic {
-    Diagnostic::new(at, format!("`stripe` has no value in `{role}`, whose warps share no stripes"))
-        .help("warps shared by stripe")
+    Diagnostic::new(
+        at,
+        format!("`stripe` has no value in `{role}`, because its warps do not share stripes"),
+    )
+    .help("warps shared by stripe")
 }
 
 /// Stripes of unknown number.
@@ -49,8 +52,7 @@ pub(crate) fn no_stripes(at: &Ident) -> Diagnostic {
 pub(crate) fn same_warps(role: &Role, other: &Role) -> Diagnostic {
     let (name, beside) = (&role.name, &other.name);
     let what = format!(
-        "`{name}` and `{beside}` run on the same warps: \
-         `{name}` does not say how many are its own"
+        "`{name}` and `{beside}` run on the same warps: `{name}` does not say how many warps it has"
     );
     let said = Diagnostic::new(role.blocks_at, what).help(format!("role {name} on .., 8 warps"));
     match other.warps {
@@ -68,6 +70,6 @@ pub(crate) fn blocks_not_covered(at: TokenRange, missing: &str) -> Diagnostic {
 
 /// `other blocks` without any named ones.
 pub(crate) fn other_than_nothing(at: TokenRange, name: &Ident) -> Diagnostic {
-    Diagnostic::new(at, format!("`{name}` runs on other blocks than those of no role"))
+    Diagnostic::new(at, format!("`{name}` runs on `other blocks`, and no role names blocks"))
         .help("all blocks")
 }

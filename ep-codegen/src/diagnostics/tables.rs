@@ -5,32 +5,35 @@ use crate::ast::{Ident, Int, Span, TokenRange};
 
 /// A word that only inputs have.
 pub(crate) fn only_inputs(at: Span, word: &str, name: &Ident) -> Diagnostic {
-    Diagnostic::new(at, format!("`{word}` is for inputs, and `{name}` is none"))
+    Diagnostic::new(at, format!("only an input can be `{word}`, and `{name}` is not an input"))
         .help(format!("remove `{word}`"))
 }
 
 /// A word that only outputs have.
 pub(crate) fn only_outputs(at: Span, word: &str, name: &Ident) -> Diagnostic {
-    Diagnostic::new(at, format!("`{word}` is for outputs, and `{name}` is none"))
+    Diagnostic::new(at, format!("only an output can be `{word}`, and `{name}` is not an output"))
         .help(format!("remove `{word}`"))
 }
 
 /// `up to 0`.
 pub(crate) fn no_copies(up_to: &Int, name: &Ident) -> Diagnostic {
-    Diagnostic::new(up_to, format!("`{name}` comes up to {} times, so it never comes", up_to.value))
-        .help("up to 1")
+    Diagnostic::new(
+        up_to,
+        format!("`{name}` is given up to {} times, so it is never given", up_to.value),
+    )
+    .help("up to 1")
 }
 
 /// More copies than a kernel can be given.
 pub(crate) fn too_many_copies(up_to: &Int, name: &Ident, most: i64) -> Diagnostic {
     let has = format!("the parameters of a kernel hold {most} addresses");
-    Diagnostic::new(up_to, format!("`{name}` comes up to {} times, and {has}", up_to.value))
+    Diagnostic::new(up_to, format!("`{name}` is given up to {} times, and {has}", up_to.value))
         .help(format!("up to {most}"))
 }
 
 /// Two places for one tensor.
 pub(crate) fn window_and_host(at: Span, name: &Ident) -> Diagnostic {
-    Diagnostic::new(at, format!("`{name}` cannot be in the window and on the host"))
+    Diagnostic::new(at, format!("`{name}` cannot be both in the window and on the host"))
         .help("keep one of the two")
 }
 
@@ -48,7 +51,10 @@ pub(crate) fn fill_beyond_another(
 
 /// An extent that is 0 for every legal shape.
 pub(crate) fn empty_extent(at: TokenRange, name: &Ident) -> Diagnostic {
-    Diagnostic::new(at, format!("`{name}` holds nothing: this extent is never more than 0"))
+    Diagnostic::new(
+        at,
+        format!("`{name}` has no elements, because this extent is never more than 0"),
+    )
 }
 
 /// A statement that writes what a handle brings.
@@ -58,7 +64,7 @@ pub(crate) fn table_of_handle(name: &Ident, word: &str, pipeline: &Ident) -> Dia
         format!("`{word}` cannot change `{name}`, which belongs to a call of `{pipeline}`"),
     )
     .help("declare a table of your own")
-    .also(pipeline, format!("the handle of `{pipeline}` is read only"))
+    .also(pipeline, format!("the handle of `{pipeline}` is read-only"))
 }
 
 /// A statement that writes an input.
@@ -70,12 +76,14 @@ pub(crate) fn input_written(name: &Ident, word: &str, declared: &Ident) -> Diagn
 
 /// `store` into a table.
 pub(crate) fn table_stored(keyword: Span, name: &Ident) -> Diagnostic {
-    Diagnostic::new(keyword, format!("`{name}` is a table, and tables are recorded")).help("record")
+    Diagnostic::new(keyword, format!("`{name}` is a table, and only `record` writes a table"))
+        .help("record")
 }
 
 /// `record` into an output.
 pub(crate) fn output_recorded(keyword: Span, name: &Ident) -> Diagnostic {
-    Diagnostic::new(keyword, format!("`{name}` is an output, and outputs are stored")).help("store")
+    Diagnostic::new(keyword, format!("`{name}` is an output, and only `store` writes an output"))
+        .help("store")
 }
 
 /// Two statements that write the same elements.
@@ -93,8 +101,8 @@ pub(crate) fn written_in_each_turn(name: &Ident, word: &str, binder: &Ident) -> 
         name,
         format!("the same element of `{name}` is {done} in each turn of `for {binder}`"),
     )
-    .help(format!("index it by `{binder}`, or move the statement out of the loop"))
-    .also(binder, format!("`for {binder}` has many turns"))
+    .help(format!("index the element by `{binder}`, or move the statement out of the loop"))
+    .also(binder, format!("`for {binder}` repeats its block"))
 }
 
 /// A value that may be absent into a tensor that may not.
@@ -106,15 +114,15 @@ pub(crate) fn value_may_be_absent(
 ) -> Diagnostic {
     Diagnostic::new(
         at,
-        format!("`{tensor}` is always there, and the field `{field}` may be absent"),
+        format!("`{tensor}` is always present, and the field `{field}` may be absent"),
     )
     .help(format!("declare `{tensor}` as `optional`"))
-    .also(field, format!("the field `{field}` goes with the optional `{with}`"))
+    .also(field, format!("the field `{field}` depends on the optional `{with}`"))
 }
 
 /// An output that is read.
 pub(crate) fn output_read(name: &Ident, declared: &Ident) -> Diagnostic {
-    Diagnostic::new(name, format!("the output `{name}` is read, and outputs are only written"))
+    Diagnostic::new(name, format!("the output `{name}` cannot be read"))
         .help(format!("declare `{name}` as `inout`"))
         .also(declared, format!("`{declared}` is an output"))
 }
@@ -124,7 +132,7 @@ pub(crate) fn read_before_written(name: &Ident, written: &Ident, by: Option<&Ide
     let (when, help) = match by {
         Some(role) => (
             format!("`{name}` is read while `{role}` is still writing it"),
-            "send it through a channel, or read it in a later phase".to_string(),
+            "send the value through a channel, or read the tensor in a later phase".to_string(),
         ),
         None => (
             format!("`{name}` is read before it is written"),
@@ -138,7 +146,7 @@ pub(crate) fn read_before_written(name: &Ident, written: &Ident, by: Option<&Ide
 pub(crate) fn size_of_own(name: &Ident, size: &Ident) -> Diagnostic {
     Diagnostic::new(
         name,
-        format!("the size `{size}` is read before the call, and the call makes `{name}`"),
+        format!("the size `{size}` is read before the call, and the call itself writes `{name}`"),
     )
     .help(format!("size {size};"))
 }

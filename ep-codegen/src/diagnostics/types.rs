@@ -8,13 +8,13 @@ use crate::ast::{CudaFn, CudaParam, Elem, Ident, Int, TokenRange};
 
 /// Something else than a `bool` as a condition.
 pub(crate) fn not_a_condition(at: TokenRange, found: &impl Display, expr: &str) -> Diagnostic {
-    Diagnostic::new(at, format!("a condition is a `bool`, and this is {found}"))
+    Diagnostic::new(at, format!("a condition has to be a `bool`, and this is {found}"))
         .help(format!("{expr} != 0"))
 }
 
 /// Something else than a whole number where one is needed.
 pub(crate) fn not_whole(at: TokenRange, what: &str, found: &impl Display) -> Diagnostic {
-    Diagnostic::new(at, format!("{what} is a whole number, and this is {found}"))
+    Diagnostic::new(at, format!("{what} has to be a whole number, and this is {found}"))
 }
 
 /// Something a loop cannot run over.
@@ -34,8 +34,17 @@ pub(crate) fn not_a_domain(
 
 /// An index behind something that has none.
 pub(crate) fn not_indexed(at: TokenRange, expr: &str) -> Diagnostic {
-    Diagnostic::new(at, format!("`{expr}` has no elements to choose from"))
+    Diagnostic::new(at, format!("`{expr}` cannot be indexed"))
         .help("index a tensor, a channel or a field")
+}
+
+/// An index of the name of a `let`.
+pub(crate) fn index_of_let(at: TokenRange, name: &str) -> Diagnostic {
+    Diagnostic::new(
+        at,
+        format!("`{name}` is the name of a value, and only a tensor or a field takes an index"),
+    )
+    .help(format!("index what the `let` of `{name}` names, as in `x[row, i]`"))
 }
 
 /// More indices than extents.
@@ -155,7 +164,10 @@ pub(crate) fn operands_differ(
     left: &impl Display,
     right: &impl Display,
 ) -> Diagnostic {
-    Diagnostic::new(at, format!("`{sign}` joins `{left}` and `{right}`, whose extents differ"))
+    Diagnostic::new(
+        at,
+        format!("`{sign}` needs equal extents, and these are `{left}` and `{right}`"),
+    )
 }
 
 /// Values of an `if` that are not of one kind.
@@ -165,7 +177,7 @@ pub(crate) fn choices_differ(
     help: Option<String>,
 ) -> Diagnostic {
     let said = format!(
-        "both values of an `if` have one type: this is `{found}`, and the other one `{other}`"
+        "both values of an `if` need the same type: this one is `{found}`, and the other is `{other}`"
     );
     let error = Diagnostic::new(at, said).also(place, format!("this value is `{other}`"));
     match help {
@@ -176,7 +188,7 @@ pub(crate) fn choices_differ(
 
 /// A value of an `if` that is neither a number nor a condition.
 pub(crate) fn not_chosen(at: TokenRange, found: &impl Display) -> Diagnostic {
-    Diagnostic::new(at, format!("an `if` gives numbers or a `bool`, and this is {found}"))
+    Diagnostic::new(at, format!("the values of an `if` are numbers or `bool`, and this is {found}"))
         .help("write the statement in the blocks of an `if`")
 }
 
@@ -187,14 +199,13 @@ pub(crate) fn cast_of(elem: &Ident, found: &impl Display) -> Diagnostic {
 
 /// A cast to a type that means nothing without scales.
 pub(crate) fn cast_without_scale(elem: &Ident, value: &str) -> Diagnostic {
-    Diagnostic::new(elem, format!("a cast to `{elem}` needs scales, which `as` does not make"))
+    Diagnostic::new(elem, format!("a cast to `{elem}` needs scales, which `as` does not compute"))
         .help(format!("cast_e4m3({value}, 128)"))
 }
 
 /// A cast to `bool`.
 pub(crate) fn cast_to_bool(elem: &Ident, value: &str) -> Diagnostic {
-    Diagnostic::new(elem, "a number does not become a `bool` by a cast")
-        .help(format!("{value} != 0"))
+    Diagnostic::new(elem, "a cast cannot turn a number into a `bool`").help(format!("{value} != 0"))
 }
 
 /// A message, part or channel where a value is needed.
@@ -244,10 +255,12 @@ pub(crate) fn block_differs(
     let wanted = declared.value;
     Diagnostic::new(
         at,
-        format!("a scale per {block} elements does not fit, `{scale}` has one per {wanted}"),
+        format!(
+            "this cast makes one scale per {block} elements, and `{scale}` has one per {wanted}"
+        ),
     )
     .help(wanted.to_string())
-    .also(declared, format!("`{scale}` is one value per {wanted} elements"))
+    .also(declared, format!("`{scale}` has one value per {wanted} elements"))
 }
 
 /// A row of another length.
@@ -278,17 +291,21 @@ pub(crate) fn not_countable(name: &Ident, word: &str, found: &impl Display) -> D
     let wanted = if word == "add" { "numbers" } else { "one whole number" };
     let scalar = listed(&["i32".to_string(), "i64".to_string()], "or");
     let error = Diagnostic::new(name, format!("`{word}` needs {wanted}, and this is `{found}`"));
-    if word == "add" { error } else { error.help(format!("index an {scalar} tensor completely")) }
+    if word == "add" {
+        error
+    } else {
+        error.help(format!("give all indices of an {scalar} tensor"))
+    }
 }
 
 /// A field of a part where one value is wanted.
 pub(crate) fn bare_part(at: TokenRange, part: &Ident, field: &Ident) -> Diagnostic {
-    Diagnostic::new(at, format!("`{part}.{field}` is one value for each part"))
+    Diagnostic::new(at, format!("`{part}.{field}` has one value for each part"))
         .help(format!("first({part}.{field}), or a fold such as sum({part}.{field})"))
 }
 
 /// The peer of a part where one number is wanted.
 pub(crate) fn bare_peer(peer: &Ident, part: &Ident) -> Diagnostic {
-    Diagnostic::new(peer, format!("`{peer}` is one number for each part"))
+    Diagnostic::new(peer, format!("`{peer}` has one value for each part"))
         .help(format!("fold it with the parts, as in sum({part}.x * scale[{peer}])"))
 }

@@ -19,7 +19,7 @@ pub(crate) fn too_many_texts(
     let product: Vec<String> =
         axes.iter().map(|(axis, arms)| format!("`{axis}` ({arms} arms)")).collect();
     let message = format!(
-        "{} make {texts} kernel texts, and a pipeline has at most {max}",
+        "{} make {texts} kernel texts, and a pipeline can have at most {max}",
         listed(&product, "and")
     );
     Diagnostic::new(name, message)
@@ -45,23 +45,34 @@ pub(crate) fn arm_without_parts(
 
 /// A scale for blocks of nothing.
 pub(crate) fn empty_block(at: impl Into<TokenRange>, block: i64) -> Diagnostic {
-    Diagnostic::new(at, format!("a scale block of {block} elements holds nothing")).help("128")
+    Diagnostic::new(
+        at,
+        format!(
+            "a scale block must have at least one element, and this one has \
+    {block}"
+        ),
+    )
+    .help("128")
 }
 
 /// A scale block on the row itself.
 pub(crate) fn row_with_block(at: &Int, part: &Part) -> Diagnostic {
-    Diagnostic::new(at, format!("`{}` is the row itself and has no block", part.name))
+    Diagnostic::new(at, format!("`{}` is the row itself and cannot have a block", part.name))
         .help("put `block` on the parts that follow the row")
 }
 
 /// A part that neither is the row nor says how it goes with it.
 pub(crate) fn part_without_block(part: &Part) -> Diagnostic {
     let name = &part.name;
-    Diagnostic::new(name, format!("`{name}` does not say how many elements share one value"))
-        .help(format!("{name}: f32 block 128"))
+    Diagnostic::new(
+        name,
+        format!("`{name}` needs `block n`, the number of elements that share one value"),
+    )
+    .help(format!("{name}: f32 block 128"))
 }
 
 /// A part whose type is not a single element.
 pub(crate) fn part_not_scalar(at: Span, elem: &str) -> Diagnostic {
-    Diagnostic::new(at, format!("a part needs an element type, and `{elem}` is none")).help("bf16")
+    Diagnostic::new(at, format!("a part needs an element type, and `{elem}` is not one"))
+        .help("bf16")
 }

@@ -168,7 +168,7 @@ fn fragments_of_files_are_used_like_those_of_the_block() {
         ("items some { size n } pipeline Q { }", "`src/some.pipe`: missing `;`"),
         (
             "fragment f(to: value) { count to[0]; }",
-            "`src/some.pipe`: `to` is a value, and this place takes a tensor",
+            "`src/some.pipe`: `to` is a value, and this place needs a tensor",
         ),
         ("items payload { }", "`src/some.pipe`: `payload` is already a standard fragment"),
         (
@@ -224,7 +224,7 @@ fn arguments_of_arguments_do_not_grow_without_end() {
         source += &format!("fragment f{level}(n: value, to: tensor) {{ f{below}({sum}, to); }}");
     }
     source += "pipeline P { output z: i32[8]; role R on block 0 { f7(1, z); } }";
-    assert_eq!(errors(&source, &[]), ["what `f5` stands for is too large"]);
+    assert_eq!(errors(&source, &[]), ["the expansion of `f5` is too large"]);
 }
 
 /// Statements as tokens print them and as the tree does.

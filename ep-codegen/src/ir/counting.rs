@@ -1,4 +1,4 @@
-//! How the tensors that a pipeline counts into start at zero.
+//! How the tensors that a pipeline counts into, and the outputs that it adds to, start at zero.
 
 use std::collections::BTreeMap;
 
@@ -14,16 +14,17 @@ pub enum Counting {
     ByStripe,
     /// Sums in the window that are zero between calls; the last block out stores them.
     Summed,
-    /// The extents are known in a call only: all blocks zero it, and meet before they count.
+    /// All blocks zero it, and meet before they count: the extents are known in a call only, or other
+    /// statements than `count` write it.
     Cleared,
 }
 
-/// The tensors that are counted into, in order of their first `count`.
+/// The tensors that are counted into, and the outputs that are added to, in order of their first statement.
 pub fn counted(ir: &Pipeline) -> Vec<(&Tensor, Counting)> {
     let mut counts: BTreeMap<&str, Vec<(&Role, &Place, bool)>> = BTreeMap::new();
     let mut order: Vec<&str> = Vec::new();
     for role in &ir.roles {
-        for (place, by_token) in counts_of(role) {
+        for (place, by_token) in counts_of(ir, role) {
             if !order.contains(&place.tensor.as_str()) {
                 order.push(&place.tensor);
             }
@@ -39,7 +40,7 @@ pub fn counted(ir: &Pipeline) -> Vec<(&Tensor, Counting)> {
 pub fn counted_in<'a>(ir: &'a Pipeline, phase: Option<&str>) -> Vec<(&'a Tensor, Counting)> {
     let of_phase = |(tensor, _): &(&Tensor, Counting)| {
         let mut roles = ir.roles.iter().filter(|role| role.phase.as_deref() == phase);
-        roles.any(|role| counts_of(role).iter().any(|(place, _)| place.tensor == tensor.name))
+        roles.any(|role| counts_of(ir, role).iter().any(|(place, _)| place.tensor == tensor.name))
     };
     counted(ir).into_iter().filter(of_phase).collect()
 }
@@ -52,18 +53,22 @@ pub fn sums(ir: &Pipeline, role: &Role) -> bool {
             .iter()
             .any(|(tensor, kind)| tensor.name == place.tensor && *kind == Counting::Summed)
     };
-    counts_of(role).iter().any(|(place, _)| summed(place))
+    counts_of(ir, role).iter().any(|(place, _)| summed(place))
 }
 
-/// The places that a role counts in, and whether a loop over the tokens of a stripe is around.
-fn counts_of(role: &Role) -> Vec<(&Place, bool)> {
+/// The places that a role counts in or adds to, from zero, and whether a loop over the tokens of a stripe is
+/// around.
+fn counts_of<'a>(ir: &Pipeline, role: &'a Role) -> Vec<(&'a Place, bool)> {
     let mut found = Vec::new();
+    let is_new = |place: &Place| {
+        ir.tensors.iter().any(|tensor| tensor.name == place.tensor && !is_given(tensor))
+    };
     for stmt in &role.body {
         let by_token = matches!(&stmt.action, Action::For { domain: Domain::Stripe, .. });
-        walk::stmts(std::slice::from_ref(stmt), &mut |inner| {
-            if let Action::Count { target } = &inner.action {
-                found.push((target, by_token));
-            }
+        walk::stmts(std::slice::from_ref(stmt), &mut |inner| match &inner.action {
+            Action::Count { target } => found.push((target, by_token)),
+            Action::Add { target, .. } if is_new(target) => found.push((target, by_token)),
+            _ => {}
         });
     }
     found

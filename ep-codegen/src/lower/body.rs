@@ -166,7 +166,7 @@ impl Lowering {
         let name = name.to_string();
         let peers = |set| ir::Domain::Peers { set };
         match self.names.get(&name) {
-            _ if name == "tokens" => ir::Domain::Tokens,
+            Some(Named::Size) | None if name == "tokens" => ir::Domain::Tokens,
             Some(Named::Dim | Named::Tune) => ir::Domain::Dim { name },
             Some(Named::Arg | Named::Size) => {
                 ir::Domain::Range { low: ir::Expr::Int { value: 0 }, high: self.expr(whole) }

@@ -230,7 +230,7 @@ fn of_group(
         match seen.get(member) {
             Some(now) => {
                 if !fits(&group.leaves(*member, &wanted), &group.holds(*now, &found)) {
-                    differences.push(format!("{} differs behind its recorded position", name()));
+                    differences.push(format!("{} differs after its recorded position", name()));
                     return;
                 }
             }

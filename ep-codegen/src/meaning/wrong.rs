@@ -287,7 +287,7 @@ impl fmt::Display for Fault {
             }
             Fault::Arg { name, value, wanted } => write!(f, "`{name}` is {value}, not {wanted}"),
             Fault::Index { of, axis, index, extent } => {
-                write!(f, "index {axis} of `{of}` is {index}, and its extent {extent}")
+                write!(f, "index {axis} of `{of}` is {index}, and its extent is {extent}")
             }
             Fault::Fit { of, index, value, elem } => {
                 write!(f, "{value} does not fit {of}{index:?}, which is `{elem}`")
@@ -332,19 +332,24 @@ impl Fault {
                 write!(f, "the slot {channel}{index:?} gets two messages")
             }
             Fault::SlotsFull { channel, index, extent } => {
-                write!(f, "{channel}{index:?} has {extent} slots, and gets more messages")
+                write!(f, "{channel}{index:?} has {extent} slots and receives more messages")
             }
             Fault::AfterClose { channel } => write!(f, "`{channel}` is closed already"),
             Fault::Peer { channel, index } => write!(f, "{index} is no peer of `{channel}`"),
             Fault::OutOfOrder { channel, position, next } => write!(
                 f,
-                "position {position} of `{channel}` is asked for, and all before {next} are taken"
+                "position {position} of `{channel}` is requested, and all positions before {next} have \
+                been taken"
             ),
             Fault::MovedPosition { channel, first, now } => {
-                write!(f, "rows of `{channel}` begin at {first}, and the same warp then says {now}")
+                write!(
+                    f,
+                    "a push gives {now} as the position of the stripe's first row in `{channel}`, \
+                and an earlier push of the same warp gave {first}"
+                )
             }
             Fault::NeverSent { wait } => {
-                write!(f, "nobody will send what is waited for: {wait}")
+                write!(f, "no rank will send what this role waits for: {wait}")
             }
             Fault::Circle { waits } => {
                 f.write_str("roles wait for one another")?;

@@ -47,8 +47,12 @@ impl Renderer<'_> {
                     self.extents(tensor, 1)
                 )),
                 Counting::Cleared => {
-                    let clear = self.library(ep::clear);
-                    shared.push(format!("{clear}(args.{name}, {});", self.extents(tensor, 0)));
+                    let clear = self.library(ep::clear_tensor);
+                    let call = format!("{clear}(args.{name}, {});", self.extents(tensor, 0));
+                    shared.push(match tensor.optional {
+                        true => format!("if (args.{name} != nullptr) {call}"),
+                        false => call,
+                    });
                 }
             }
         }

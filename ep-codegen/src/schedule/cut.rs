@@ -165,10 +165,10 @@ impl<'p> Cut<'p> {
     fn order(self, stmt: &Stmt) -> Option<&'static str> {
         let turn = match &stmt.action {
             Action::For { domain: Domain::Row { .. }, .. } => {
-                return Some("one warp looks at a row's values");
+                return Some("one warp examines the values of a row");
             }
             Action::For { position: Some(_), .. } => {
-                return Some("places are dealt out in order, by one warp");
+                return Some("one warp assigns places in order");
             }
             Action::For { binder, domain, .. }
                 if !matches!(domain, Domain::ReceivedFrom { .. } | Domain::Once) =>
@@ -184,26 +184,24 @@ impl<'p> Cut<'p> {
         walk::stmts(body, &mut |inner| {
             let found = match &inner.action {
                 Action::Push { channel, .. } if self.counts_arrivals(channel) => {
-                    Some("slots that count arrivals are taken in order, by one warp")
+                    Some("one warp takes slots that count arrivals in order")
                 }
-                Action::For { position: Some(_), .. } => {
-                    Some("places are dealt out in order, by one warp")
-                }
+                Action::For { position: Some(_), .. } => Some("one warp assigns places in order"),
                 Action::Await { .. } | Action::Close { .. } | Action::Announce { .. } => {
                     Some("one warp waits for the channel in each turn")
                 }
                 Action::Add { target, .. } if turn.axis_of(&target.indices).is_none() => {
-                    Some("several turns may add to one element: one warp takes them in order")
+                    Some("several turns may add to one element, so one warp runs them in order")
                 }
                 _ => walk::target(inner)
                     .filter(|place| self.is_inout(place) && turn.axis_of(&place.indices).is_none())
-                    .map(|_| "several turns may write one element: one warp takes them in order"),
+                    .map(|_| "several turns may write one element, so one warp runs them in order"),
             };
             why = why.or(found);
         });
         let apart = self.keeps_apart(&turn, body);
         why.or((!apart)
-            .then_some("a turn may read what another one writes: one warp takes them in order"))
+            .then_some("a turn may read what another turn writes, so one warp runs them in order"))
     }
 
     /// Why one warp does a statement.
@@ -211,7 +209,8 @@ impl<'p> Cut<'p> {
         let lands = |it: &&Channel| it.kind.traits().lands && pushes_to(stmt, it);
         match self.order(stmt) {
             None if self.ir.channels.iter().any(|it| lands(&it)) => {
-                "how many rows go before those of a turn is not known until one warp has pushed them in order"
+                "the position of a turn's rows is known only after all earlier turns, so one warp \
+                pushes them in order"
             }
             why => why.unwrap_or("one warp does it"),
         }

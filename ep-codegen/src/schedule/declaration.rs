@@ -86,7 +86,10 @@ fn check_served(ir: &Pipeline, channel: &Channel, refuse: &mut dyn FnMut(&Source
         });
     }
     if !(others && (own || channel.per == PeerSet::Others)) {
-        refuse(&channel.at, broken("its receiver waits for rows of every rank, this one too"));
+        refuse(
+            &channel.at,
+            broken("its receiver waits for rows of every rank, including this one"),
+        );
     }
 }
 

@@ -41,7 +41,7 @@ pub mod ep {
             sum_of_lanes, with_bit,
         }
         count {
-            add_count, clear_stripes, CounterSmem, Counters, for_hits, leave_counted,
+            add_count, clear_stripes, clear_tensor, CounterSmem, Counters, for_hits, leave_counted,
         }
         direct {
             direct_ready, DirectProducer, DirectUnits, for_direct_messages as "ep::for_messages",

@@ -1,5 +1,4 @@
-//! Why a declaration that checks has no text: a closed list, each of whose reasons stands in a row of
-//! docs/dsl.md.
+//! Why a valid declaration is not emitted: a closed list. A row of docs/dsl.md gives the reason of each limit.
 
 use std::fmt;
 
@@ -15,14 +14,14 @@ macro_rules! limits {
             /// All of them.
             pub const ALL: &[Limit] = &[$(Limit::$limit),*];
 
-            /// How the row of docs/dsl.md begins that has its reason.
+            /// The beginning of the row of docs/dsl.md that gives the reason.
             pub fn row(self) -> &'static str {
                 match self {
                     $(Limit::$limit => $row,)*
                 }
             }
 
-            /// What is said, with `{}` for each name.
+            /// The message, with `{}` for each name.
             fn sentence(self) -> &'static str {
                 match self {
                     $(Limit::$limit => $sentence,)*
@@ -34,108 +33,111 @@ macro_rules! limits {
 
 limits! {
     PartsOverNetwork of "parts of a ring over a network":
-        "parts of a ring over a network have no CUDA text yet",
+        "a ring over a network cannot have parts yet",
     FarSlotsUnsourced of "rows, counts or several indices in slots over a network":
-        "slots over a network are kept apart by `source`, which tells that they have come",
+        "slots over a network need the index `source`, because a sender signals for all of its slots at once",
     FarSlotsUnclosed of "rows, counts or several indices in slots over a network":
-        "slots over a network are filled by one role, which closes them by one statement: then they have \
-         come",
+        "one role has to fill slots over a network and close them by one statement, which signals their arrival",
     NoLocalRanks of "a channel over a network where the shape has no `local_ranks`":
-        "a channel over a network needs the number `local_ranks`: those of a node reach each other \
-         without it",
+        "a channel over a network needs the number `local_ranks`: ranks of one node do not use the network",
     PartsNotKept of "a ring with parts in a role that keeps neither":
-        "a warp keeps to all parts of one peer of `{}`, as those of `Role[peer]` do, or to one part, as \
-         with `warps shared by` its index",
+        "each warp has to handle either all parts of one peer of `{}`, as in `Role[peer]`, or one part of all \
+         peers, as with `warps shared by` the index of the parts",
     WrittenByRole of "a read of what another warp writes in the same call":
-        "`{}` writes `{}` at the same time, and nothing orders the two",
+        "`{}` writes `{}` at the same time, and nothing orders the write and this read",
     WrittenByWarp of "a read of what another warp writes in the same call":
-        "another warp writes `{}` in this role, and nothing orders the two",
+        "another warp of this role may write the same element of `{}`, and nothing orders the write and this \
+         read: read values from before the call from an input",
     AddedByWarps of "`add` by several warps to one element of another type":
-        "several warps would add to one element, which only `i32`, `i64` and `f32` of the device take: \
-         index it by what the role's warps share",
+        "several warps would add to one element, which works only for `i32`, `i64` and `f32` in device memory: \
+         index the element by what the role's warps share",
     AddedToHost of "other elements than `i32` `to host`":
-        "what the host reads is stored, not added to",
+        "`add` cannot change a tensor `to host`: use `store`",
+    AddedInWindow of "`add` to an output `in window`":
+        "`add` cannot change an output `in window`: peers may store rows there before this call clears it",
     AddedRow of "`add` of a row":
-        "one element is added to at a time",
+        "`add` takes one element: use a loop over the row",
     RingOfTeam of "a ring in a role that is not dealt out by stripes":
-        "a ring belongs to a stripe: its roles are dealt out by stripes, as `Role[peer]` or by `warps \
-         shared by stripe`",
+        "a ring belongs to a stripe, so its roles take stripes: write `Role[peer]` or `warps shared by stripe`",
     EndOfNoStripe of "a ring in a role that is not dealt out by stripes":
-        "`{}` belongs to a stripe: a role at its end is dealt out by stripes",
+        "`{}` belongs to a stripe, so this role has to take stripes",
     WordOfTeam of "`raise` and `await` of words outside of the loops of a role that is one team":
-        "`{}` is of the warp that comes by, and here all warps of the role do, each with a part of the work: \
-         put it into the loop whose turns it is about",
+        "every warp of this role would run this `{}`, and each has only a part of the work: move the statement \
+         into the loop whose turns it reports",
     NoStripes of "a ring in a role that is not dealt out by stripes":
         "this needs the number `stripes`",
     ComputedPeers of "computed peers in a role `R[peer]`":
-        "several warps of the role carry one stripe, so each keeps to its own peer of `{}`: compute peers \
-         in a role with `warps shared by stripe`",
+        "a warp of this role may push to `{}` only for its own peer: compute peers in a role with `warps shared \
+         by stripe`",
     PositionOfToken of "the position of a `push` that depends on the token":
-        "the position is that of the stripe's first row for the peer, and further pushes count on from there: \
-         it does not depend on the token, and `stripe.first` is the number of the stripe's first row",
+        "the position of a push is that of the stripe's first row for the peer, and later pushes follow it, so the \
+         position cannot depend on the token: `stripe.first` is the number of the stripe's first row",
     SlotsOfSome of "awaited slots that are not pushed to every peer, or twice":
-        "every rank waits for a record of every other one: push in a loop over its peers, without \
-         `where`, to its binder",
+        "every rank waits for a record from each peer: push in a loop over the peers, without `where`, to the \
+         binder of the loop",
     SlotsTwice of "awaited slots that are not pushed to every peer, or twice":
-        "a call fills each slot once",
+        "a call may fill each slot only once",
     SlotNotFilled of "a slot's position recorded below a condition":
-        "a slot that is not filled has no position to record",
+        "this push runs under a condition, and a slot that is not filled has no position to record",
     CastBlocks of "a cast of rows with several extents":
-        "a row that is cast here has blocks of {}",
+        "this cast needs blocks of {}",
     CountedUnsourced of "slots that count arrivals without `source`":
-        "slots that count what arrives are kept apart by `source`",
+        "slots that count arrivals need the index `source`",
     CountedNotLast of "slots that count arrivals without `source`":
-        "the index that counts what arrives is the last one",
+        "the index that counts arrivals has to be the last one",
     CountedByRoles of "slots that count arrivals without `source`":
-        "one role fills slots that count what arrives",
+        "only one role may fill slots that count arrivals",
     CountedUnclosed of "slots that count arrivals without `source`":
-        "slots that count what arrives are closed by one statement",
+        "one statement has to close slots that count arrivals",
     ClosedInLoop of "slots that count arrivals without `source`":
-        "slots are closed once by each turn of a role, in no loop",
+        "a role closes its slots once, outside of all loops",
     SlotOfSeveral of "a slot that is not named by all of its indices":
-        "a slot of `{}` has more indices",
+        "name all indices of the slot of `{}`",
     GatheredAcross of "parts of slots gathered across anything but peers":
-        "parts of slots are gathered across peers, a number of the shape, or a range that ends with one",
+        "parts of slots can be gathered across peers, across a number of the shape, or across a range that ends \
+         with such a number",
     DirectMoved of "a gather from a direct channel":
-        "rows of a direct channel lie where their sender put them",
+        "the sender has already put rows of a direct channel in place, so the receiver cannot give them a position",
     DirectNotInPlace of "a gather from a direct channel":
-        "`{}` stores no row of `{}` at its position in the window",
+        "`{}` has to store each row of `{}` at `message.row` of a tensor in the window",
     TwoKinds of "one message in channels of two kinds":
-        "`{}` and `{}` carry one message, which each kind of channel lays out in its own way",
+        "`{}` and `{}` are of different kinds and carry one message: declare the message twice, because each kind \
+         has its own layout",
     ServesFewer of "a role `R[peer in others]` at a channel `per all`":
-        "`{}` serves fewer peers than `{}` joins",
+        "`{}` sends to fewer peers than `{}` connects",
     PlacesOfOther of "places by something else than a number of the shape":
-        "places are dealt out by a number of the shape",
+        "a loop with `at` has to run over a number of the shape",
     ScalesWritten of "scales on their own, or a row with scales":
-        "a row with scales is written whole",
+        "a row with scales has to be written as a whole",
     ScalesCopied of "scales on their own, or a row with scales":
-        "a row with scales is copied whole",
+        "a row with scales has to be copied as a whole",
     ScalesFilled of "scales on their own, or a row with scales":
-        "rows with scales are not filled",
+        "`fill` does not work on rows with scales",
     CountersOfPhases of "counters of one tensor in several phases":
-        "counters are stored at the end of a phase: count in one of them",
+        "a tensor may be counted into or added to in one phase only, which clears it first",
     PullFields of "several fields beside the row of a `pull` channel":
-        "a pull channel offers a row and at most one field beside it",
+        "a message of a pull channel may have at most one field besides the row",
     CounterKind of "counters other than `i32`":
-        "counters are `i32`, or `i64` with extents of the shape, in device memory",
+        "a counter has to be `i32`, or `i64` with extents of the shape, in device memory",
     HostElement of "other elements than `i32` `to host`":
-        "what the host reads is `i32`: the word says by itself that it has come",
+        "a tensor `to host` has to be `i32`: the word itself signals that it has arrived",
     CountOnLast of "`count` in a role on the last block":
-        "a role on the last block counts nothing: counters are stored before it runs",
+        "a role on the last block cannot count, because counters are stored before it runs",
     WarpsOfCall of "warps, channel options and message extents":
-        "the number of warps is one of the shape",
+        "the number of warps has to be a number of the shape",
     OptionsOfCall of "warps, channel options and message extents":
-        "its options, and the extents of its message, are numbers of the shape",
+        "the options of a channel and the extents of its message have to be numbers of the shape",
     OtherBehindGap of "`other blocks` behind a gap":
-        "other blocks are those behind the named ones, which begin at block 0 and follow one another",
+        "`other blocks` needs the named blocks to begin at block 0 and to leave no gap",
     NoExperts of "a word that counts with what is not declared":
         "this needs the input `expert_begin: i32[ranks + 1]`",
     NoNumber of "a word that counts with what is not declared":
         "this needs the number `{}` in the shape",
     NoSize of "a word that counts with what is not declared":
-        "no size says how many rows the stripes share",
+        "a stripe is a slice of a size, and this pipeline has no size: declare one, such as `size rows in \
+         0..=max_rows;`",
     OneName of "names that the text gives to two things":
-        "{} and {} are both `{}` in CUDA: choose another name",
+        "{} and {} would both be `{}` in CUDA: choose another name",
 }
 
 impl Limit {

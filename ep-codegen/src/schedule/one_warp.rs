@@ -42,7 +42,8 @@ impl RoleLowering<'_> {
                     && self.reread.contains(tensor)
                 {
                     let reason = format!(
-                        "one warp does all of a composed role that is one team and reads what it writes, here `{tensor}`"
+                        "one warp does all of a composed role that is one team and reads what it \
+                        writes, here `{tensor}`"
                     );
                     reads = Some(WhyNot { at: stmt.at.clone(), reason, channel: None });
                 }
@@ -62,10 +63,12 @@ impl RoleLowering<'_> {
     /// Notes a loop whose turns one warp takes.
     pub(super) fn note_loop(&mut self, stmt: &Stmt) {
         let reason = match &stmt.action {
-            Action::For { position: Some(_), .. } => "places are dealt out in order, by one warp",
-            Action::For { domain: Domain::Row { .. }, .. } => "one warp looks at a row's values",
+            Action::For { position: Some(_), .. } => "one warp assigns places in order",
+            Action::For { domain: Domain::Row { .. }, .. } => {
+                "one warp examines the values of a row"
+            }
             Action::For { .. } => {
-                "several turns may add to one element: one warp takes them in order"
+                "several turns may add to one element, so one warp runs them in order"
             }
             Action::Receive { .. } => "one warp takes the messages in order",
             _ => return,

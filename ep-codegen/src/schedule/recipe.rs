@@ -177,8 +177,8 @@ impl RoleRecipe {
             walk::stmts(&role.body, &mut |stmt| at = if is_its(stmt) { &unfit.at } else { at });
         }
         sentence += &format!(
-            "; deal the work out, as with `{name}[peer]` or `warps shared by`, or say `on block 0, 1 warps` if \
-             one warp is meant"
+            "; share the work, as with `{name}[peer]` or `warps shared by`, or write `on block 0, 1 \
+            warps` if you want one warp"
         );
         self.warning = Some(Warning { at: at.clone(), sentence });
         self

@@ -165,7 +165,7 @@ impl<'a> Forms<'a> {
 
     /// A statement that no rule is for.
     fn no_form(&self, stmt: &Stmt) -> Unfit {
-        Unfit::new(&stmt.at, "none has a form of this statement")
+        Unfit::new(&stmt.at, "no class has a form of this statement")
     }
 
     fn lacks(&self, what: &str, name: &str) -> Unfit {
@@ -210,7 +210,7 @@ impl<'a> Forms<'a> {
         });
         match (rings.next(), rings.next()) {
             (Some(ring), None) => Ok(ring),
-            _ => self.refuse(&role.at, "the role joins more than one ring, or both ends of one"),
+            _ => self.refuse(&role.at, "the role uses more than one ring, or both ends of one"),
         }
     }
 }

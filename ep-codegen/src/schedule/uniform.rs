@@ -156,10 +156,10 @@ impl Look {
         let sharing = repeat.turns.sharing();
         let what = format!("the loop over `{}`", repeat.binder);
         if sharing.meets(path) {
-            self.wrong(format!("{what} shares its turns among some who do not come by"));
+            self.wrong(format!("{what} shares its turns among lanes that do not all reach it"));
         }
         if sharing.meets(bounds) {
-            self.wrong(format!("{what} ends elsewhere for some who share its turns"));
+            self.wrong(format!("{what} does not end at the same turn for all lanes that share it"));
         }
         if repeat.turns.is_of_warp() {
             self.wants_warp(path, bounds, &what);
@@ -240,16 +240,16 @@ impl Look {
     /// What a warp carries out as a whole.
     fn wants_warp(&mut self, path: Apart, given: Apart, what: &str) {
         if path.lanes {
-            self.wrong(format!("{what} is of a whole warp, and some lanes do not come by"));
+            self.wrong(format!("{what} needs a whole warp, and some lanes do not reach it"));
         } else if given.lanes {
-            self.wrong(format!("{what} is of a whole warp, and its lanes differ in a value"));
+            self.wrong(format!("{what} needs a whole warp, and its lanes have different values"));
         }
     }
 
     /// What one lane does, or each for itself.
     fn wants_lane(&mut self, path: Apart, given: Apart, what: &str) {
         if !path.lanes && !given.lanes {
-            self.wrong(format!("{what} is of one lane, and all of them do the same"));
+            self.wrong(format!("{what} is the work of one lane, and all lanes do it"));
         }
     }
 
@@ -379,7 +379,10 @@ mod tests {
             }
             vec![step]
         });
-        assert!(peers.iter().all(|it| it.ends_with("its lanes differ in a value")), "{peers:?}");
+        assert!(
+            peers.iter().all(|it| it.ends_with("its lanes have different values")),
+            "{peers:?}"
+        );
         // A message that is sent where some lanes do not come by.
         let sends = said(&steps, &|step| match is_push(&step) {
             true => {
@@ -388,7 +391,7 @@ mod tests {
             }
             false => vec![step],
         });
-        assert!(sends.iter().all(|it| it.ends_with("some lanes do not come by")), "{sends:?}");
+        assert!(sends.iter().all(|it| it.ends_with("some lanes do not reach it")), "{sends:?}");
         // The turns of the lanes, each as far as it likes, and those of a block by the warps of all.
         let ends = said(&steps, &|mut step| {
             if let Step::Loop(Loop { turns: Takers::Lanes, to, .. }) = &mut step {
@@ -396,14 +399,14 @@ mod tests {
             }
             vec![step]
         });
-        assert!(ends.iter().all(|it| it.ends_with("for some who share its turns")), "{ends:?}");
+        assert!(ends.iter().all(|it| it.ends_with("for all lanes that share it")), "{ends:?}");
         let turns = said(&steps, &|mut step| {
             if let Step::Loop(Loop { turns: turns @ Takers::Serial, .. }) = &mut step {
                 *turns = Takers::Warps;
             }
             vec![step]
         });
-        assert!(turns.iter().any(|it| it.ends_with("some who do not come by")), "{turns:?}");
+        assert!(turns.iter().any(|it| it.ends_with("lanes that do not all reach it")), "{turns:?}");
         for found in [peers, sends, ends] {
             assert!(!found.is_empty());
         }

@@ -33,14 +33,14 @@ impl Missed {
                  {needed:?} was needed"
             ),
             _ if released < needed => {
-                format!("a look met a release of scope {released:?} where {needed:?} was needed")
+                format!("a load met a release of scope {released:?} where {needed:?} was needed")
             }
             (false, Some(fence)) if fence < *needed => format!(
-                "a relaxed look saw a release that orders the two, and the fence after it has scope \
-                 {fence:?} where {needed:?} was needed"
+                "a relaxed load saw a release that orders the two, and the fence after it has scope \
+                {fence:?} where {needed:?} was needed"
             ),
             _ => {
-                "a relaxed look saw a release that orders the two, and no acquire or fence followed"
+                "a relaxed load saw a release that orders the two, and no acquire or fence followed"
                     .to_owned()
             }
         };

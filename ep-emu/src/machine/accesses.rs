@@ -29,7 +29,9 @@ impl Machine<'_> {
         match region.reach {
             Reach::Rank if region.rank != block.rank => Some("in another rank's local memory"),
             Reach::Block => Some("in another block's shared memory"),
-            _ if self.heap.padded(offset, bytes).is_some() => Some("behind the part of a buffer"),
+            _ if self.heap.padded(offset, bytes).is_some() => {
+                Some("after the end of the part of a buffer")
+            }
             _ => None,
         }
     }

@@ -83,8 +83,8 @@ impl Machine<'_> {
             if *lanes != live {
                 let index = self.warps[*warp].index;
                 let message = format!(
-                    "{place} of {} threads is complete, but of warp {index} only lanes {lanes:08x} \
-                     came (of {live:08x}); a barrier wants whole warps",
+                    "{place} of {} threads is complete, but only lanes {lanes:08x} (of {live:08x}) of \
+                    warp {index} arrived; a barrier needs whole warps",
                     made.wanted
                 );
                 return Err(Box::new(Fault::new(FailureKind::Barrier, message, pc)));

@@ -128,9 +128,11 @@ impl Machine<'_> {
         match actor.checked_sub(names.len()) {
             None => names[actor].clone(),
             Some(rank) if rank < ranks => {
-                format!("whatever comes behind the kernel of rank {rank}")
+                format!("the next work after the kernel of rank {rank}")
             }
-            Some(other) => format!("a kernel that runs beside that of rank {}", other % ranks),
+            Some(other) => {
+                format!("a kernel that runs at the same time as that of rank {}", other % ranks)
+            }
         }
     }
 }

@@ -96,7 +96,7 @@ impl Machine<'_> {
             State::Warp { mask } => {
                 let (arrived, name) = self.meeting(lane.warp, mask);
                 let missing = mask & !arrived;
-                format!("{name} of mask {mask:08x}, lanes {missing:08x} have not come")
+                format!("{name} of mask {mask:08x}, lanes {missing:08x} have not arrived")
             }
             State::Barrier { id } => {
                 let barrier = &self.blocks[slot].barriers[usize::from(id)];

@@ -126,7 +126,11 @@ impl Machine<'_> {
         let index = self.mbarrier(slot, at, pc)?;
         let record = &mut self.blocks[slot].mbarriers[index];
         if record.pending == 0 {
-            return Err(self.mbarrier_fault(at, "gets more arrivals in a phase than it wants", pc));
+            return Err(self.mbarrier_fault(
+                at,
+                "gets more arrivals in a phase than it expects",
+                pc,
+            ));
         }
         record.pending -= 1;
         record.bytes += i64::from(expect_bytes);
@@ -223,8 +227,8 @@ impl Machine<'_> {
         let block = &self.blocks[slot];
         let place = self.place(record.at.wrapping_sub(self.heap.base()));
         let message = format!(
-            "rank {} block {} leaves the kernel with a bulk load on mbarrier {place} that nobody \
-             waited for (M6), issued",
+            "rank {} block {} leaves the kernel with a bulk load on mbarrier {place} that no thread \
+            waited for (M6), issued",
             block.rank, block.view.index[0]
         );
         Err(Box::new(Fault::new(FailureKind::Exit, message, record.loaded_at)))

@@ -312,7 +312,7 @@ impl Machine<'_> {
     fn fail_livelock(&mut self) {
         let pc = self.current.map_or(0, |lane| self.lanes[lane].pc);
         let steps = self.stats.steps - 1;
-        let message = format!("lanes ran for {steps} steps without coming to an end, the last one");
+        let message = format!("lanes ran for {steps} steps without ending, the last one");
         self.fail(Fault::new(FailureKind::Livelock, message, pc));
     }
 

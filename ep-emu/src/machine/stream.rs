@@ -162,7 +162,7 @@ impl Machine<'_> {
     /// What is wrong with a wait in a block that has let the next launch in.
     pub(crate) fn waits_beside_next(&self, lane: Idx) -> Box<Fault> {
         let who = self.who(lane);
-        let message = format!("{who} waits when its block has let the next kernel in,");
+        let message = format!("{who} waits after its block has let the next kernel start,");
         Box::new(Fault::new(FailureKind::Deadlock, message, self.lanes[lane].pc))
     }
 

@@ -113,7 +113,7 @@ impl Machine<'_> {
                     "a warp function of another mask",
                     theirs != mask && theirs >> (here % 32) & 1 != 0,
                 ),
-                State::Barrier { .. } => ("a block barrier, which wants the whole warp", true),
+                State::Barrier { .. } => ("a block barrier, which needs the whole warp", true),
                 _ => ("", false),
             };
             if never {

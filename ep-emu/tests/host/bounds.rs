@@ -57,8 +57,8 @@ fn an_output_that_is_too_short_is_found_in_every_build() {
     let failure = run(Build::Plain, "store_rows", 20 * ROW_BYTES - 40, (0, 20)).expect_err("short");
     assert_eq!(
         failure.to_string(),
-        "out of bounds: a store outside every buffer changed 40 bytes: \
-         y of rank 1, row 19 of 19 and 88 bytes, byte 88\n  a checked run says which access it was (seed 1)"
+        "out of bounds: a store outside of all buffers changed 40 bytes: \
+         y of rank 1, row 19 of 19 and 88 bytes, byte 88\n  a checked run names the access (seed 1)"
     );
 }
 

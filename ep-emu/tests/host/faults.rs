@@ -51,7 +51,7 @@ fn misuse_is_named() {
         ("mixed_functions", 32, FailureKind::Warp, "meet in different functions"),
         ("shuffles_outside", 32, FailureKind::Warp, "reads lane 20"),
         ("other_warps", 128, FailureKind::Barrier, "before"),
-        ("halves_meet", 64, FailureKind::Barrier, "a barrier wants whole warps"),
+        ("halves_meet", 64, FailureKind::Barrier, "a barrier needs whole warps"),
         ("fresh_mbarrier", 32, FailureKind::Mbarrier, "is not initialised"),
         ("overwritten_mbarrier", 32, FailureKind::Mbarrier, "overwritten by a plain store"),
         ("twice_an_mbarrier", 32, FailureKind::Mbarrier, "is initialised again"),

@@ -260,8 +260,8 @@ const ONLY: [Only; 36] = [
     only("after_half_has_met", WARP, Rule::Lanes, ("/* mended */", "__syncwarp(0xffffu);")),
     only("half_of_a_warp_meets", WARP, Rule::Lanes, ("/* mended */", "__syncwarp();")),
     Only {
-        says: "note: a relaxed look saw a release that orders the two, and no acquire or fence \
-               followed; the release at only.cu",
+        says: "note: a relaxed load saw a release that orders the two, and no acquire or fence \
+                followed; the release at only.cu",
         ..only(
             "relaxed_look",
             BLOCKS,

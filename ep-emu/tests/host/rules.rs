@@ -239,7 +239,7 @@ fn nobody_waits_beside_the_next_launch() {
         // Before the wait, and beside it.
         let failure = run(&[(waiter, &brings)], seed).expect_err("it waits");
         assert_eq!(failure.kind, FailureKind::Deadlock, "{failure}");
-        assert!(failure.message.contains("has let the next kernel in"), "{failure}");
+        assert!(failure.message.contains("has let the next kernel start"), "{failure}");
         found += usize::from(run(&[("__syncthreads();", "")], seed).is_err());
     }
     assert!(found > 0, "no schedule shows a wait that has begun");
@@ -255,7 +255,7 @@ fn what_is_written_beside_is_read_behind_its_word() {
         for edit in ["", "ep::load_acquire_gpu(args.flag + 1);", "ep::load_relaxed_gpu(args.flag);"]
         {
             let failure = run(&[(acquire, edit)], seed).expect_err("nothing orders the two");
-            let says = "after the write by a kernel that runs beside that of rank 0\n";
+            let says = "after the write by a kernel that runs at the same time as that of rank 0\n";
             assert!(failure.message.contains(says), "{edit:?}: {failure}");
         }
     }
@@ -270,7 +270,7 @@ fn what_is_written_beside_in_turn_is_read_behind_its_own_word() {
     run(&[]).unwrap_or_else(|failure| panic!("{failure}"));
     for edit in [(first, ""), (last, ""), (last, first)] {
         let failure = run(&[edit]).expect_err("each word tells of its half");
-        let says = "after the write by a kernel that runs beside that of rank 0\n";
+        let says = "after the write by a kernel that runs at the same time as that of rank 0\n";
         assert!(failure.message.contains(says), "{edit:?}: {failure}");
     }
 }
@@ -291,7 +291,7 @@ fn what_is_read_beside_is_there_when_its_word_is_raised() {
             &[(store, ""), (raise, &format!("{raise} {store}"))],
         ] {
             let failure = run(edits, seed).expect_err("the word tells of it too early");
-            let says = "read of data of rank 0 + 0 by a kernel that runs beside that of rank 0\n";
+            let says = "read of data of rank 0 + 0 by a kernel that runs at the same time as that of rank 0\n";
             let says = [says, &says.replace("+ 0", "+ 4")];
             assert!(says.iter().any(|it| failure.message.contains(*it)), "{edits:?}: {failure}");
         }

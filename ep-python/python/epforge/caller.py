@@ -73,7 +73,7 @@ class Caller:
 
     def _require_dense(self, where: View, name: str, shape: tuple[int, ...]) -> None:
         if tuple(where.shape) != shape:
-            raise _core.Mismatch(f"`{name}` is {list(where.shape)}, and has to be {list(shape)}")
+            raise _core.Mismatch(f"`{name}` has extents {list(where.shape)}, and needs {list(shape)}")
         if not where.is_contiguous():
             raise _core.Mismatch(f"`{name}` has gaps between its rows: make it contiguous")
 

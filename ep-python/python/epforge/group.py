@@ -141,7 +141,8 @@ class Group:
         rank, ranks = from_variable("RANK"), from_variable("WORLD_SIZE")
         each = from_variable("LOCAL_WORLD_SIZE", ranks)
         if not each or ranks % each:
-            raise _core.GroupError(f"LOCAL_WORLD_SIZE is {each}, which {ranks} ranks are no multiple of")
+            wrong = f"LOCAL_WORLD_SIZE is {each}, and the number of ranks, {ranks}, is not a multiple of it"
+            raise _core.GroupError(wrong)
         return cls.join(
             unique_id,
             rank,

@@ -146,8 +146,8 @@ impl Bindings {
             let given = rows.row_stride.saturating_mul(bytes.unwrap_or(1));
             if given != *apart {
                 let what = format!(
-                    "the rows of `{name}` lie {given} bytes apart, and {} finds them {apart} bytes apart \
-                     in the window",
+                    "the rows of `{name}` have a stride of {given} bytes, and {} uses a stride of \
+                    {apart} bytes in the window",
                     plan.pipeline
                 );
                 return Err(CallError::Mismatch { what });
@@ -262,8 +262,8 @@ mod tests {
         assert_eq!([said(4, 1), said(1, 6)], [None, None]);
         for (row, column) in [(5, 1), (1, 7), (1, 12), (2, 6), (0, 1)] {
             let text = format!(
-                "Pack: `x's part 1` has strides [{row}, {column}], not lists of rows that take 24 elements \
-                 each, one behind another"
+                "Pack: `x's part 1` has strides [{row}, {column}], and has to consist of \
+                 consecutive lists of rows of 24 elements each"
             );
             assert_eq!(said(row, column), Some(text));
         }

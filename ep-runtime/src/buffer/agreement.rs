@@ -191,24 +191,29 @@ mod tests {
             ..usual()
         };
         let text = |rank: usize| {
-            format!("rank 2 makes a buffer with hidden 128, rank {rank} one with hidden 64")
+            format!(
+                "rank 2 makes a buffer with hidden 128, and rank {rank} makes one with hidden 64"
+            )
         };
-        let own = "rank 0 makes a buffer with hidden 64, rank 2 one with hidden 128";
+        let own = "rank 0 makes a buffer with hidden 64, and rank 2 makes one with hidden 128";
         assert_eq!(made(odd, standard), [text(0), text(1), own.to_string()]);
         let payload = |rank: usize| BufferOptions {
             payload: if rank == 0 { Payload::Fp8 } else { Payload::Bf16 },
             ..usual()
         };
         let said = made(payload, standard);
-        assert_eq!(said[1], "rank 0 makes a buffer with payload fp8, rank 1 one with payload bf16");
+        assert_eq!(
+            said[1],
+            "rank 0 makes a buffer with payload fp8, and rank 1 makes one with payload bf16"
+        );
         assert_eq!(made(|_| usual(), standard), ["made"; 3]);
         let one_launch = |rank: usize| BufferOptions {
             one_launch: if rank == 1 { Some(false) } else { None },
             ..usual()
         };
         let said = made(one_launch, standard);
-        let text = "rank 1 makes a buffer with one_launch off, rank 0 one with one_launch left to the \
-                    rates";
+        let text = "rank 1 makes a buffer with one_launch off, and rank 0 makes one with one_launch left \
+                to the rates";
         assert_eq!(said[0], text);
         let tuned = |rank: usize| {
             let mut tunes = BufferTunes::default();
@@ -261,8 +266,8 @@ mod tests {
         };
         let usual = (|_: usize| BufferOptions::new(8, 64, 2, 6), standard);
         let said = made_within(Duration::from_secs(2), usual, prepare, end);
-        let text = "rank 2 did not come within 2s; what rank 2 said last is \
-                    `compile DecodeCombine, DecodeDispatch, DecodeStripes, Layout, NvlDispatch`";
+        let text = "rank 2 did not join within 2s; what rank 2 said last is `compile DecodeCombine, \
+                DecodeDispatch, DecodeStripes, Layout, NvlDispatch`";
         assert_eq!(said[..2], [text, text]);
     }
 }

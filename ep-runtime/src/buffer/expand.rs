@@ -105,7 +105,8 @@ impl Expander {
         let own = |of: &Arc<Shared>| Arc::ptr_eq(of, shared);
         if !own(&handle.lease().shared) || !own(&received.lease().shared) || received.rank() != rank
         {
-            let what = "the handle and the output belong to another buffer, or to two ranks";
+            let what =
+                "the handle and the output have to belong to this buffer and to the same rank";
             return Err(CallError::Mismatch { what: what.to_string() });
         }
         shared.group.check(rank)?;

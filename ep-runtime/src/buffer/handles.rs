@@ -120,7 +120,7 @@ impl Handle {
         if self.has_way_back.load(Ordering::Relaxed) {
             return Ok(());
         }
-        let what = "the handle has counts alone: its rows come back after a `dispatch_counted`";
+        let what = "the handle has only counts: make its `dispatch_counted` first";
         Err(CallError::Mismatch { what: what.to_string() })
     }
 
@@ -249,8 +249,7 @@ impl Handle {
         if self.memory()?.counts.has_come(self.block)? {
             return Ok(());
         }
-        let what = "the counts of a captured dispatch come with a replay of its graph: wait for one \
-                    first";
+        let what = "a captured dispatch has counts only after a replay of its graph: wait for a replay first";
         Err(CallError::Capture { what: what.to_string() })
     }
 
@@ -313,8 +312,8 @@ impl Received {
         if !self.is_cached {
             return Ok(());
         }
-        let what = "a cached dispatch brings rows and scales: their experts and weights are in the output of \
-                    the dispatch before";
+        let what = "a cached dispatch moves only rows and scales: experts and weights are in the output \
+        of the first dispatch";
         Err(CallError::Mismatch { what: what.to_string() })
     }
 
@@ -438,7 +437,7 @@ impl CombineInput<'_> {
             CombineInput::InPlace(received, offered) => (*offered, Some(*received)),
         };
         if shared.options.weights && offered.is_none() {
-            return wrong("the buffer moves weights, but the combine has none");
+            return wrong("the buffer moves weights, and this combine has no weights");
         }
         let offered = offered.map(|offered| &offered.lease);
         let received = received.map(|received| &received.lease);
@@ -447,7 +446,7 @@ impl CombineInput<'_> {
                 return wrong("the combine input belongs to another buffer");
             }
             if lease.rank != rank {
-                return wrong("the combine input belongs to another rank than the handle");
+                return wrong("the combine input and the handle belong to different ranks");
             }
         }
         Ok(())

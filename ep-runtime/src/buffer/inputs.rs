@@ -40,7 +40,7 @@ impl DispatchInput {
     pub(super) fn check(&self, options: &BufferOptions) -> Result<(), CallError> {
         if !self.tokens_from.is_multiple_of(4) {
             let at = self.tokens_from;
-            let what = format!("`tokens_from` begins at {at:#x}, which is no multiple of 4");
+            let what = format!("`tokens_from` begins at {at:#x}, which is not a multiple of 4");
             return Err(CallError::Mismatch { what });
         }
         check_weights("topk_weights", options.weights && self.tokens > 0, self.topk_weights)
@@ -130,7 +130,7 @@ mod tests {
         let narrow = refused(DispatchInput { x: Rows::new(whole.x.address, 65), ..whole });
         assert!(narrow.contains("130 bytes apart"), "{narrow}");
         let odd = refused(DispatchInput { topk_idx: whole.topk_idx + 4, ..whole });
-        assert!(odd.ends_with("which is no multiple of 8"), "{odd}");
+        assert!(odd.ends_with("which is not a multiple of 8"), "{odd}");
         let odd = refused(DispatchInput { tokens_from: whole.topk_idx + 2, ..whole });
         assert!(odd.starts_with("`tokens_from` begins at"), "{odd}");
         // A rank without tokens needs none of them.
@@ -189,7 +189,7 @@ mod tests {
         };
         let refused = |result: Result<(), CallError>| result.unwrap_err().to_string();
         let bias = Rows::new(at, 64);
-        let way = "the handle has counts alone: its rows come back after a `dispatch_counted`";
+        let way = "the handle has only counts: make its `dispatch_counted` first";
         assert_eq!(refused(combine(at, at, bias)), way);
         let _received = buffer.dispatch_counted(&handle, &input(&memory), &call).unwrap();
         assert_eq!(refused(combine(0, at, bias)), "DecodeCombine: `combined` is absent");

@@ -40,8 +40,8 @@ impl Part {
         }
         let (row, column) = (to.row_stride, to.column_stride);
         let what = format!(
-            "`{name}` is copied as rows of {values} values side by side, not to rows {row} values apart \
-             whose values are {column} apart"
+            "`{name}` can be copied only to dense rows of {values} values, and these rows have a stride \
+            of {row} values and a column stride of {column}"
         );
         Err(CallError::Mismatch { what })
     }

@@ -160,11 +160,11 @@ impl Shared {
             return Ok(());
         }
         if input.tokens_from != handle.tokens_from() {
-            let what = "the number of tokens is found in another place than that of the handle";
+            let what = "`tokens_from` is not the address that the handle was made with";
             return Err(CallError::Mismatch { what: what.to_string() });
         }
         let (got, want) = (input.tokens, handle.tokens());
-        let what = format!("{got} tokens, but the handle is one of {want}");
+        let what = format!("the call has {got} tokens, and its handle is for {want}");
         Err(CallError::Mismatch { what })
     }
 

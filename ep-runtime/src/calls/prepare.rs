@@ -107,7 +107,7 @@ impl CallKernel {
         // Before anything that could fail on one rank alone and leave the others waiting.
         agree(group, &entry, options)?;
         if options.live == 0 {
-            let what = format!("{} with 0 live handles can make no call", entry.name);
+            let what = format!("{} with 0 live handles cannot make a call", entry.name);
             return Err(CallError::Mismatch { what });
         }
         let room = Room { tables: options.live, window: options.live };
@@ -136,8 +136,8 @@ fn agree(group: &Group, entry: &AnyPipeline, options: &dyn Debug) -> Result<(), 
         Some(other) => {
             let (name, rank) = (entry.name, group.local().start);
             let what = format!(
-                "rank {other} prepares another pipeline than rank {rank}, which prepares {name}: another \
-                 declaration, shape or options"
+                "rank {rank} prepares {name}, and rank {other} prepares a different pipeline: its \
+                declaration, shape or options differ"
             );
             Err(CallError::Mismatch { what })
         }

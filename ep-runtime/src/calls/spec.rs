@@ -82,7 +82,8 @@ impl CallSpec {
             [("sizes", ir.sizes.len(), MOST_SIZES), ("tensors", names.len(), MOST_PLACES)]
         {
             if count > most {
-                let what = format!("{} has {count} {what}: calls have {most} at most", ir.name);
+                let what =
+                    format!("{} has {count} {what}, and calls can have at most {most}", ir.name);
                 return Err(CallError::Mismatch { what });
             }
         }

@@ -106,7 +106,7 @@ fn extents_are_compared_by_name() {
         Calls::said(|it| it.inputs.topk_idx = it.inputs.topk_idx.as_ref().map(|x| x.first(3)));
     assert_eq!(short, "NvlDispatch: `topk_idx` has extents [3, 2], not [8, 2]");
     let many = Calls::said(|it| it.inputs.x = bf16(&it.group, [TOKENS + 1, HIDDEN]));
-    assert_eq!(many, "9 tokens, where 8 is the most");
+    assert_eq!(many, "9 tokens, and the maximum is 8");
     // Tables of a call with another number of tokens.
     let other = Calls::said(|it| it.routes.in_rank = it.routes.in_rank.first(2));
     assert_eq!(other, "NvlDispatch: `in_rank` has extents [2, 2], not [8, 2]");
@@ -131,7 +131,7 @@ fn what_lies_wrong_is_refused() {
     assert_eq!(with([72, 1], 1 << 20), "", "rows may lie apart");
     let overlap = with([32, 1], 1 << 20);
     let text =
-        "NvlDispatch: `x` has strides [32, 1], not rows side by side, 64 or more elements apart";
+        "NvlDispatch: `x` has strides [32, 1], and its rows have to be 64 or more elements apart";
     assert_eq!(overlap, text);
     assert!(with([1, 8], 1 << 20).contains("has strides [1, 8]"));
     assert_eq!(with([64, 1], 0), "NvlDispatch: `x` is absent");
@@ -141,10 +141,11 @@ fn what_lies_wrong_is_refused() {
         // SAFETY: nothing is launched with it.
         it.routes.in_rank = unsafe { DeviceTensor::from_raw(1 << 20, [TOKENS as u64, 2], [0, 1]) };
     });
-    let text = "NvlDispatch: `in_rank` has strides [0, 1], not rows side by side, 2 elements apart";
+    let text =
+        "NvlDispatch: `in_rank` has strides [0, 1], and its rows have to be 2 elements apart";
     assert_eq!(broadcast, text);
     let outside = Calls::said(|it| it.outputs.recv_x = bf16(&it.group, [2 * TOKENS, HIDDEN]));
-    assert!(outside.ends_with("outside of the window in which peers reach it"), "{outside}");
+    assert!(outside.ends_with("outside of the window that peers can access"), "{outside}");
 }
 
 #[test]
@@ -159,7 +160,7 @@ fn optional_tensors_come_as_the_options_say() {
     let mut calls = Calls::new(options);
     assert!(calls.outputs.recv_topk_weights.is_none());
     let given = calls.launch().unwrap_err().to_string();
-    assert_eq!(given, "NvlDispatch: `topk_weights` is given, but these options take none");
+    assert_eq!(given, "NvlDispatch: `topk_weights` is given, but these options do not take it");
     calls.inputs.topk_weights = None;
     calls.launch().unwrap();
     // Another arm's elements.
@@ -186,7 +187,7 @@ fn args_and_tunes_keep_their_ranges() {
     assert_eq!(error, text);
     let none = nvl_dispatch::Options { live: 0, ..nvl_dispatch::Options::default() };
     let error = NvlDispatch::prepare(group, SHAPE, none).err().unwrap().to_string();
-    assert_eq!(error, "nvl-dispatch with 0 live handles can make no call");
+    assert_eq!(error, "nvl-dispatch with 0 live handles cannot make a call");
 }
 
 /// Memory in the window has the stride that peers count on, and several of a tensor come as an array.
@@ -316,7 +317,7 @@ fn lists_of_rows_lie_one_behind_another() {
         [[rows, 1, 2 * rows], [2 * rows, 1, rows + 1], [2 * rows + 2, 2, 1], [2 * rows, 3, 1]]
     {
         let text = format!(
-            "has strides {strides:?}, not lists of rows that take 32 elements each, one behind another"
+            "has strides {strides:?}, and has to consist of consecutive lists of rows of 32 elements each"
         );
         assert!(said(strides).ends_with(&text), "{}", said(strides));
     }
@@ -476,7 +477,7 @@ fn what_is_held_is_checked_once() {
     let mut given = nvl_dispatch::Kernel::NO_TENSORS;
     at::x.put(&calls.inputs.x, &mut given);
     let error = calls.kernel.core.hold(0, &given).unwrap_err().to_string();
-    assert_eq!(error, "NvlDispatch: `x` is another one in each call");
+    assert_eq!(error, "NvlDispatch: `x` is a different tensor in each call");
 }
 
 /// Libraries give an empty tensor no address, and a kernel takes a tensor without one for absent: its rank would
@@ -534,5 +535,5 @@ fn copies_of_a_tensor_have_one_row_stride() {
         made.err().map_or_else(String::new, |error| error.to_string())
     };
     assert_eq!(said([72, 72]), "");
-    assert_eq!(said([64, 72]), "NvlCombine: all of `bias` have one row stride");
+    assert_eq!(said([64, 72]), "NvlCombine: all tensors of `bias` need the same row stride");
 }

@@ -41,7 +41,7 @@ pub(super) fn look() -> Result<CardsFound, String> {
 /// Looks for them; the error says why there are none.
 #[cfg(not(target_os = "linux"))]
 pub(super) fn look() -> Result<CardsFound, String> {
-    Err("kernels write to network cards on Linux only".to_owned())
+    Err("kernels write to network cards only on Linux".to_owned())
 }
 
 impl CardsFound {
@@ -50,7 +50,7 @@ impl CardsFound {
         match (self.takes_dma_buf && has_dma_buf, self.has_peer_memory) {
             (true, _) => "GPU memory is registered as a dma-buf",
             (false, true) => "GPU memory is registered by nvidia_peermem",
-            (false, false) => "GPU memory cannot be registered, rows lie in host memory",
+            (false, false) => "GPU memory cannot be registered, so rows are in host memory",
         }
     }
 }

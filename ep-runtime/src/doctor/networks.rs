@@ -48,7 +48,7 @@ pub(super) fn look() -> Result<LibfabricFound, String> {
 /// Looks for it; the error says why there is none.
 #[cfg(not(target_os = "linux"))]
 pub(super) fn look() -> Result<LibfabricFound, String> {
-    Err("rows move between machines on Linux only".to_owned())
+    Err("rows move between machines only on Linux".to_owned())
 }
 
 impl Report {
@@ -69,7 +69,7 @@ impl Report {
     pub(super) fn write_networks(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let found = match &self.libfabric {
             Ok(found) => found,
-            Err(_) => return line(f, "libfabric", "not found; rows stay within one machine"),
+            Err(_) => return line(f, "libfabric", "not found; rows cannot move between machines"),
         };
         line(f, "libfabric", &found.to_string())?;
         for (provider, offers) in &found.providers {

@@ -518,7 +518,7 @@ fn not_loaded(code: Code, rank: usize) -> BackendError {
 fn words(block: &HostBlock, at: u64, count: usize) -> Result<*mut u32, BackendError> {
     let end = at.checked_add(4 * count as u64);
     if !at.is_multiple_of(4) || end.is_none_or(|end| end > block.bytes) {
-        let what = format!("{count} words at {at} lie outside a block of {} bytes", block.bytes);
+        let what = format!("{count} words at {at} are outside of a block of {} bytes", block.bytes);
         return Err(BackendError::Wrong { what });
     }
     Ok((block.host + at) as *mut u32)

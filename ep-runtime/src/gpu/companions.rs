@@ -279,7 +279,7 @@ impl Companions {
             let thread = thread::Builder::new().name("ep-companions".to_string());
             let spawned = thread.spawn(move || own.watch());
             spawned.map_err(|error| BackendError::Missing {
-                what: format!("there is no thread to watch kernels: {error}"),
+                what: format!("the thread that watches kernels could not start: {error}"),
             })?;
             state.has_thread = true;
         }

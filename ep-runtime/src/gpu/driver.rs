@@ -84,7 +84,7 @@ fn open() -> Result<(), BackendError> {
     if version < OLDEST_DRIVER {
         return Err(BackendError::Missing {
             what: format!(
-                "the CUDA driver is of version {}.{}; EPForge needs {}.{} or later",
+                "the CUDA driver has version {}.{}, and EPForge needs {}.{} or later",
                 version / 1000,
                 version % 1000 / 10,
                 OLDEST_DRIVER / 1000,

@@ -137,7 +137,8 @@ impl Function {
     ) -> Result<(), BackendError> {
         if launch.args.len() != self.args_bytes {
             let (got, want) = (launch.args.len(), self.args_bytes);
-            let what = format!("`struct Args` has {want} bytes in the kernel, {got} were passed");
+            let what =
+                format!("`struct Args` has {want} bytes in the kernel, and the call passed {got}");
             return Err(BackendError::Wrong { what });
         }
         let (mut attributes, count) = attributes(cooperative, comes_early);

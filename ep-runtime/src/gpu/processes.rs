@@ -74,7 +74,7 @@ fn own_exchange(
     match (wanted, gives_descriptors) {
         (Some(Exchange::Descriptors), false) => Err(BackendError::Missing {
             what: format!(
-                "GPU {ordinal} gives no descriptors of its memory: exchange windows by ipc"
+                "GPU {ordinal} cannot export descriptors of its memory: exchange windows by ipc"
             ),
         }),
         (Some(wanted), _) => Ok(wanted),
@@ -94,7 +94,7 @@ impl Others for Processes {
         let brought = self.store.gather(label, &value.to_le_bytes())?;
         let number = |(rank, bytes): (usize, Vec<u8>)| {
             bytes.try_into().map(u64::from_le_bytes).map_err(|bytes: Vec<u8>| BackendError::Group {
-                what: format!("rank {rank} brings {} bytes for a number of 8", bytes.len()),
+                what: format!("rank {rank} sent {} bytes, and a number has 8", bytes.len()),
             })
         };
         brought.into_iter().enumerate().map(number).collect()
@@ -161,7 +161,7 @@ impl Processes {
         let others = others.filter(|(other, _)| self.node.contains(other) && *other != rank);
         all_or_none(others.map(|(other, handle)| {
             let handle = handle.try_into().map_err(|_| BackendError::Group {
-                what: format!("what rank {other} sent opens no window"),
+                what: format!("the handle that rank {other} sent does not open a window"),
             })?;
             RankWindow::open(other, &handle, own.mapped_bytes())
         }))
@@ -203,7 +203,7 @@ mod tests {
         assert_eq!(own(None, false).unwrap(), Exchange::Ipc);
         assert_eq!(own(Some(Exchange::Ipc), true).unwrap(), Exchange::Ipc);
         let error = own(Some(Exchange::Descriptors), false).unwrap_err();
-        let text = "GPU 3 gives no descriptors of its memory: exchange windows by ipc";
+        let text = "GPU 3 cannot export descriptors of its memory: exchange windows by ipc";
         assert_eq!(error.to_string(), text);
     }
 }

@@ -95,7 +95,7 @@ impl GroupKernel {
         let need = control_bytes(&plan);
         if control_at.checked_add(need).is_none_or(|end| end > window.bytes()) {
             return Err(CallError::TooLarge {
-                what: "bytes of control memory behind its start in the window",
+                what: "bytes of control memory after its start in the window",
                 need,
                 have: window.bytes().saturating_sub(control_at),
             });

@@ -38,7 +38,8 @@ impl Presences {
         if has_nodes || ranks > 64 {
             let which = if has_nodes { "several nodes".into() } else { format!("{ranks} ranks") };
             let what = format!(
-                "a group of {which} cannot leave out who does not answer: one node of at most 64 ranks can"
+                "a group of {which} cannot leave out ranks that do not answer: only one node of at most \
+                64 ranks can"
             );
             return Err(CallError::Mismatch { what });
         }
@@ -86,7 +87,8 @@ impl Group {
         let Some(presences) = &self.shared.presences else {
             let name = &plan.pipeline;
             let what = format!(
-                "{name} was emitted to go on without ranks that do not answer, and its group does not"
+                "{name} was emitted to continue without ranks that do not answer, and its group does \
+                not continue without them"
             );
             return Err(CallError::Mismatch { what });
         };
@@ -109,7 +111,7 @@ impl Group {
     pub fn leave_out(&self, rank: usize, is_out: bool) -> Result<(), CallError> {
         if rank >= self.ranks().min(64) {
             let ranks = self.ranks();
-            let what = format!("rank {rank} is none of the first 64 of {ranks} ranks");
+            let what = format!("rank {rank} is not one of the first 64 of {ranks} ranks");
             return Err(CallError::Mismatch { what });
         }
         if is_out {
@@ -139,8 +141,8 @@ impl Group {
         }
         if recorder.is_stale.load(Ordering::Relaxed) {
             let what = format!(
-                "{name} was prepared before a rank came back, and goes over a network, whose counters go on: \
-                 prepare it anew"
+                "{name} uses a network, whose counters continue, and was prepared before a rank came \
+                back: prepare {name} again"
             );
             return Err(CallError::Mismatch { what });
         }
@@ -155,7 +157,8 @@ impl Group {
         if let Some((other, theirs)) = all.iter().enumerate().find(|(_, it)| **it != alive) {
             let (here, there) = (out(alive, self.ranks()), out(*theirs, self.ranks()));
             let what = format!(
-                "rank {rank} comes back, and the process of rank {other} leaves out {there}, this one {here}"
+                "rank {rank} comes back, and the process of rank {other} leaves out {there}, but this \
+                process leaves out {here}"
             );
             return Err(CallError::Mismatch { what });
         }

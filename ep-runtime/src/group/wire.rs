@@ -87,7 +87,7 @@ impl Group {
         if has_channels && self.shared.wire.is_none() && node.len() < self.ranks() {
             let (name, ranks) = (&plan.pipeline, self.ranks());
             let what = format!(
-                "{name} would reach ranks {node:?} of {ranks} alone: no network joins the nodes of the group"
+                "{name} would reach only ranks {node:?} of {ranks}: no network connects the nodes of the group"
             );
             return Err(CallError::Mismatch { what });
         }
@@ -97,7 +97,8 @@ impl Group {
         {
             if has_channels && own != of_group as u64 {
                 let name = &plan.pipeline;
-                let what = format!("{name} is made for {own} {what}, and the group has {of_group}");
+                let what =
+                    format!("{name} was made for {own} {what}, and the group has {of_group}");
                 return Err(CallError::Mismatch { what });
             }
         }

@@ -35,7 +35,7 @@ impl Backend for HostBackend {
 
     fn wait_for(&self, may_come: MayCome) -> Result<(), BackendError> {
         if self.options.isolation.is_some() || self.options.build == Build::Sanitized {
-            let what = "kernels that run in a process of their own see no network".to_string();
+            let what = "kernels that run in a separate process cannot use a network".to_string();
             return Err(BackendError::Wrong { what });
         }
         self.machine().world.add_outside(may_come);
@@ -71,7 +71,8 @@ impl Backend for HostBackend {
         entry: &str,
         block: Block,
     ) -> Result<Code, BackendError> {
-        let no_text = |_| BackendError::Wrong { what: "the image is no emitted text".to_string() };
+        let no_text =
+            |_| BackendError::Wrong { what: "the image is not an emitted text".to_string() };
         let cuda = std::str::from_utf8(image).map_err(no_text)?;
         let program = self.programs.program(entry, cuda, self.options.build)?;
         let kernel = program.kernel(entry);
@@ -349,7 +350,7 @@ impl Backend for HostBackend {
 fn words(block: &HostBlock, at: u64, count: usize) -> Result<u64, BackendError> {
     let end = at.checked_add(4 * count as u64);
     if !at.is_multiple_of(4) || end.is_none_or(|end| end > block.bytes) {
-        let what = format!("{count} words at {at} lie outside a block of {} bytes", block.bytes);
+        let what = format!("{count} words at {at} are outside of a block of {} bytes", block.bytes);
         return Err(BackendError::Wrong { what });
     }
     Ok(block.host + at)
@@ -358,7 +359,7 @@ fn words(block: &HostBlock, at: u64, count: usize) -> Result<u64, BackendError> 
 impl Machine {
     /// The bytes at an address that lies inside one block.
     pub(super) fn bytes(&mut self, at: u64, bytes: u64) -> Result<&mut [u8], BackendError> {
-        let outside = || format!("{bytes} bytes at {at:#x} lie outside every block");
+        let outside = || format!("{bytes} bytes at {at:#x} are outside of all blocks");
         if bytes == 0 {
             return Ok(&mut []);
         }

@@ -146,7 +146,7 @@ impl Machine {
         self.check()?;
         let recorded = self.captures.recorded.get(&captured.0);
         let Some(recorded) = recorded.filter(|recorded| recorded.rank == rank) else {
-            return wrong(format!("graph {} is none of rank {rank}", captured.0));
+            return wrong(format!("graph {} does not belong to rank {rank}", captured.0));
         };
         for work in recorded.work.clone() {
             self.put(rank, stream, work);

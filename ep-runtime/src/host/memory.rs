@@ -77,7 +77,7 @@ impl Blocks {
     /// Frees a block; it is used again once `give_back` has it.
     pub(super) fn free(&mut self, rank: usize, address: u64) -> Result<(), BackendError> {
         if self.used.get(&address).is_none_or(|kind| kind.rank != rank) {
-            let what = format!("{address:#x} is no block of rank {rank}");
+            let what = format!("{address:#x} is not a block of rank {rank}");
             return Err(BackendError::Wrong { what });
         }
         self.ending.extend(self.used.remove(&address).map(|kind| (address, kind)));

@@ -205,7 +205,7 @@ impl Machine {
             lists.push(kernels.collect::<Vec<Launch>>());
         }
         if lists.iter().all(Vec::is_empty) {
-            let what = "a queue is held by a host word that nobody has set".to_string();
+            let what = "a queue waits for a host word that has not been set".to_string();
             return Err(BackendError::Wrong { what });
         }
         let result = match self.isolation {

@@ -191,7 +191,7 @@ impl fmt::Display for CacheWarning {
             }
             CacheWarning::Damaged { path, reason } => write!(
                 f,
-                "the cache entry {} was damaged and has been made anew: {reason}",
+                "the cache entry {} was damaged and has been rebuilt: {reason}",
                 path.display()
             ),
             CacheWarning::LockHeld { path, waited } => write!(

@@ -226,7 +226,7 @@ fn receive_descriptor(stream: &impl AsRawFd) -> io::Result<OwnedFd> {
         (0, ..) => Err(io::ErrorKind::UnexpectedEof.into()),
         (_, count, _) => Err(io::Error::new(
             io::ErrorKind::InvalidData,
-            format!("a message came with {count} descriptors instead of one"),
+            format!("a message arrived with {count} descriptors instead of one"),
         )),
     }
 }
@@ -361,7 +361,7 @@ mod tests {
             send_descriptors(&ours, &vec![file.as_raw_fd(); count]).unwrap();
             let before = open_descriptors();
             let error = receive_descriptor(&theirs).unwrap_err();
-            let text = format!("a message came with {count} descriptors instead of one");
+            let text = format!("a message arrived with {count} descriptors instead of one");
             assert_eq!((error.to_string(), open_descriptors()), (text, before));
         }
     }

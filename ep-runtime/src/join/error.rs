@@ -85,7 +85,7 @@ impl fmt::Display for JoinError {
             JoinError::Missing { ranks, waited, doing } => {
                 let names: Vec<String> = ranks.iter().map(usize::to_string).collect();
                 let plural = if ranks.len() == 1 { "rank" } else { "ranks" };
-                write!(f, "{plural} {} did not come within {waited:?}", names.join(", "))?;
+                write!(f, "{plural} {} did not join within {waited:?}", names.join(", "))?;
                 doing.iter().try_for_each(|(rank, what)| {
                     write!(f, "; what rank {rank} said last is `{what}`")
                 })
@@ -93,18 +93,18 @@ impl fmt::Display for JoinError {
             JoinError::Refused { why } | JoinError::Address { why } => f.write_str(why),
             JoinError::Lost { rank } => write!(f, "rank {rank} has left the group"),
             JoinError::Uneven { ranks, nodes } => {
-                write!(f, "{ranks} ranks are no {nodes} nodes of equally many")
+                write!(f, "{ranks} ranks cannot form {nodes} nodes with the same number of ranks")
             }
             JoinError::Apart { node, first, other } => write!(
                 f,
-                "rank {other} is on another machine, or in another network namespace, than rank {first}, and \
-                 both are of node {node}: ranks are numbered node by node, equally many on each"
+                "ranks {first} and {other} both belong to node {node} and are on different machines or \
+                in different network namespaces: number ranks node by node, with the same number on each node"
             ),
             JoinError::Order { rank, does, root_does } => {
                 write!(f, "rank {rank} is at `{does}` while rank 0 is at `{root_does}`")
             }
             JoinError::TooLong { bytes, most } => {
-                write!(f, "a rank brings {bytes} bytes, and one message holds {most}")
+                write!(f, "a rank sends {bytes} bytes, and one message holds at most {most}")
             }
             JoinError::Socket { during, reason } => write!(f, "{during}: {reason}"),
         }

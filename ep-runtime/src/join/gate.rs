@@ -96,7 +96,7 @@ impl Meeting<'_> {
         let place = place.filter(|_| ranks == own);
         let why = match &place {
             None => refusal("there is no such rank"),
-            Some(Some(link)) if !link.is_gone() => refusal("that one is there already"),
+            Some(Some(link)) if !link.is_gone() => refusal("that rank has already joined"),
             Some(_) => None,
         };
         let told = caller.tell(stream, why.as_deref(), soon());
@@ -122,7 +122,8 @@ impl Meeting<'_> {
                     None => self.missing(vec![0]),
                     Some(what) => JoinError::Refused {
                         why: format!(
-                            "rank 0 did not come within {waited:?}: what listens at {address} {what}"
+                            "rank 0 did not join within {waited:?}: the process that listens at \
+                            {address} {what}"
                         ),
                     },
                 });

@@ -33,7 +33,7 @@ const MEMBER: usize = 8;
 const VERDICT_MAX: usize = 1 << 10;
 
 /// What is told of one whose proof is wrong.
-const NO_MEMBER: &str = "does not know the secret, or is of another group or job";
+const NO_MEMBER: &str = "does not know the secret, or belongs to another group or job";
 
 /// What both ends have said before anything is proved.
 struct Transcript {

@@ -173,7 +173,9 @@ impl<'a, D: Door, T: Talk<D::Stream>> Room<'a, D, T> {
                     proved.push(Admitted { stream: guest.stream, from: guest.from, proof });
                 }
                 Ok(None) if now < guest.until => waiting.push(guest),
-                Ok(None) => refused.add(guest.from, "took too long to prove itself"),
+                Ok(None) => {
+                    refused.add(guest.from, "took too long to prove that it knows the secret")
+                }
                 Err(why) => refused.add(guest.from, &why),
             }
         }
@@ -289,7 +291,10 @@ mod tests {
             clock::stopped::advance(Duration::from_nanos(1));
             let (guests, said) = told();
             assert_eq!((guests, said.len()), (0, 1));
-            assert!(said[0].ends_with("took too long to prove itself"), "{said:?}");
+            assert!(
+                said[0].ends_with("took too long to prove that it knows the secret"),
+                "{said:?}"
+            );
         });
     }
 

@@ -133,7 +133,7 @@ fn a_missing_rank_is_missed_in_time_whoever_drips() {
         });
         let joined = Store::join(&id, Member { rank: 0, ranks: 2 }, Duration::from_secs(1));
         done.store(true, Ordering::Relaxed);
-        assert_eq!(joined.err().unwrap().to_string(), "rank 1 did not come within 1s");
+        assert_eq!(joined.err().unwrap().to_string(), "rank 1 did not join within 1s");
         assert!(dripping.join().unwrap() < DRIPS);
     });
 }
@@ -180,7 +180,7 @@ fn a_rank_of_another_job_does_not_join() {
         let stale = stopped::clock(|| Store::join(&of("yesterday"), member(1), short));
         let said = stale.err().unwrap().to_string();
         assert!(
-            said.ends_with("does not know the secret, or is of another group or job"),
+            said.ends_with("does not know the secret, or belongs to another group or job"),
             "{said}"
         );
         let other = UniqueId::with_secret(([127, 0, 0, 1], 1).into(), [7; 16]);
@@ -202,7 +202,7 @@ fn a_rank_that_comes_again_gets_its_place() {
         let (member, key) = (Member { rank: 1, ranks: 3 }, id.key());
         let first = handshake::ask(stream, &key, member, soon());
         let taken = Store::join(&id, member, PATIENCE).err().unwrap().to_string();
-        let text = "wants to be rank 1 of 3; there are 3 ranks, and that one is there already";
+        let text = "wants to be rank 1 of 3; there are 3 ranks, and that rank has already joined";
         assert_eq!(taken, text);
         drop(first.ok().unwrap());
         let others = [1, 2].map(|rank| scope.spawn(move || join(rank)));
@@ -220,7 +220,7 @@ fn what_a_rank_brings_is_bounded() {
         let root = scope.spawn(|| join(0).unwrap().gather("much", &[]));
         let store = join(1).unwrap();
         let error = store.gather("much", &[0; BROUGHT_MAX + 1]).unwrap_err().to_string();
-        assert_eq!(error, "a rank brings 1048577 bytes, and one message holds 1048576");
+        assert_eq!(error, "a rank sends 1048577 bytes, and one message holds at most 1048576");
         // Past the check of its own side. Rank 0 may hang up before it has read all of this.
         if let Links::Leaf(link) = &mut *store.links() {
             let _ = link.send(&[b"much", &[0; FRAME_MAX]], soon());

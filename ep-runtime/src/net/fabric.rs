@@ -89,7 +89,7 @@ impl Fabric {
         if version < OLDEST {
             let ((have, minor), (need, oldest)) = (version, OLDEST);
             return Err(format!(
-                "it is {have}.{minor}, and {need}.{oldest} is the oldest that fits"
+                "its version is {have}.{minor}, and {need}.{oldest} or newer is needed"
             ));
         }
         // Its providers keep threads and handlers at exit: it stays until the process ends.

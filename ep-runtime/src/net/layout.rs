@@ -195,9 +195,9 @@ mod tests {
     fn numbers_out_of_range_are_named() {
         assert_eq!(SMALL.check(), Ok(()));
         let said = |layout: Layout| layout.check().unwrap_err().to_string();
-        let text = "9 queues of a network, there can be 1 to 8";
+        let text = "a network can have 1 to 8 queues, not 9";
         assert_eq!(said(Layout { queues: 9, ..SMALL }), text);
-        let text = "48 slots a queue of a network, there can be 32 to 64";
+        let text = "a network can have 32 to 64 slots a queue, not 48";
         assert_eq!(said(Layout { slots: 48, ..SMALL }), text);
         assert!(said(Layout { ranks: 0, ..SMALL }).starts_with("0 ranks"));
         assert!(said(Layout { data_bytes: 0, ..SMALL }).starts_with("0 bytes for rows"));
@@ -207,7 +207,7 @@ mod tests {
     #[test]
     fn slots_that_16_bits_do_not_tell_apart_are_refused() {
         let many = Layout { slots: 1 << 15, ..SMALL };
-        let text = "32768 slots a queue pair of a network, there can be 1 to 16384";
+        let text = "a network can have 1 to 16384 slots a queue pair, not 32768";
         assert_eq!(many.check_pairs().unwrap_err().to_string(), text);
         assert_eq!(SMALL.check_pairs(), Ok(()));
     }

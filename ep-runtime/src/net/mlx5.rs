@@ -97,7 +97,7 @@ fn wide(block: &[u8], at: usize) -> u64 {
 fn expect(what: &str, found: u32, wanted: u32) -> Result<(), String> {
     match found == wanted {
         true => Ok(()),
-        false => Err(format!("says {found:#x} as its {what}, which is {wanted:#x}")),
+        false => Err(format!("has {found:#x} as its {what}, and has to have {wanted:#x}")),
     }
 }
 
@@ -223,12 +223,12 @@ impl Heard {
         let next = self.known.wrapping_add(i32::from(ahead(ring.next, self.known)) as u32);
         let in_reach = next.wrapping_sub(read) as i32 <= slots as i32;
         let why = if ring.pair != pair {
-            format!("is told of by a doorbell for queue pair {:#x}, not {pair:#x}", ring.pair)
+            format!("was announced by a doorbell for queue pair {:#x}, not {pair:#x}", ring.pair)
         } else if !in_reach {
-            format!("is told of when entry {read} is the next one to read, of {slots} slots")
+            format!("was announced when entry {read} was the next one to read, of {slots} slots")
         } else if ahead(recorded, next) < 0 {
             let rung = ring.next;
-            format!("is told of by a doorbell up to {rung}, with {recorded} in its record")
+            format!("was announced by a doorbell up to {rung}, with {recorded} in its record")
         } else {
             if ahead(ring.next, self.known) > 0 {
                 self.known = next;

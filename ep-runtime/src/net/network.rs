@@ -385,7 +385,7 @@ pub(super) fn others<T>(
             }
             _ => None,
         };
-        let why = || format!("rank {peer} brings an address of {} bytes", bytes.len());
+        let why = || format!("rank {peer} sent an address of {} bytes", bytes.len());
         let card = card.ok_or_else(|| NetError::Protocol { rank, why: why() })?;
         all.push((peer != rank).then_some(card));
     }
@@ -407,7 +407,7 @@ mod tests {
         let other = Layout { slots: 64, ..layout };
         assert_eq!(agree(&layout, 0, &[brought(&layout), brought(&layout)]), Ok(()));
         let error = agree(&layout, 0, &[brought(&layout), brought(&other)]).unwrap_err();
-        let text = "rank 1 joins a network of 64 slots a queue, rank 0 one of 32";
+        let text = "rank 1 uses a network of 64 slots a queue, and rank 0 uses one of 32";
         assert_eq!(error.to_string(), text);
         assert!(agree(&layout, 0, &[brought(&layout), vec![1]]).is_err());
     }
@@ -422,7 +422,7 @@ mod tests {
         let said =
             |bytes: &[u8]| others(&[brought.clone(), bytes.to_vec()], 0, Card::decode).unwrap_err();
         let error = said(&[OPENED, 0, 0]).to_string();
-        assert!(error.ends_with("rank 1 brings an address of 3 bytes"), "{error}");
+        assert!(error.ends_with("rank 1 sent an address of 3 bytes"), "{error}");
         let text = "rank 1 cannot join the network: no card";
         assert_eq!(said(&[&[FAILED][..], b"no card"].concat()).to_string(), text);
         assert!(others(&[brought.clone(), Vec::new()], 0, Card::decode).is_err());

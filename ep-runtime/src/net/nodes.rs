@@ -117,7 +117,9 @@ fn nodes_of(backend: &dyn Backend) -> Result<usize, CallError> {
     let (ranks, node) = (backend.ranks(), backend.node());
     let each = node.len().max(1);
     if !ranks.is_multiple_of(each) || !node.start.is_multiple_of(each) {
-        let what = format!("ranks {node:?} of {ranks} are no node, as all nodes are equal");
+        let what = format!(
+            "ranks {node:?} of {ranks} are not a node: all nodes have the same number of ranks"
+        );
         return Err(CallError::Mismatch { what });
     }
     Ok(ranks / each)
@@ -235,8 +237,10 @@ mod modelled {
             let ranks = backend.ranks();
             if backend.local().len() != ranks || nodes == 0 || !ranks.is_multiple_of(nodes) {
                 let local = backend.local();
-                let what =
-                    format!("ranks {local:?} of {ranks} are no {nodes} nodes of equally many");
+                let what = format!(
+                    "ranks {local:?} of {ranks} do not form {nodes} nodes with the same number \
+                    of ranks"
+                );
                 return Err(CallError::Mismatch { what });
             }
             let (own, options) = (Arc::clone(backend), net.clone());
@@ -366,7 +370,8 @@ mod tests {
                 "a store of ranks {rank}..{after} of 4 does not join a backend of ranks 0..4 of 4"
             );
             let alone = format!(
-                "LowLatencyDispatch would reach ranks {first}..{} of 4 alone: no network joins the nodes of the group",
+                "LowLatencyDispatch would reach only ranks {first}..{} of 4: no network connects the \
+                nodes of the group",
                 first + 2
             );
             assert_eq!(said, [stores, alone]);

@@ -66,7 +66,7 @@ impl FromStr for Provider {
         let known = Provider::ALL.into_iter().find(|provider| provider.name() == name);
         known.ok_or_else(|| {
             let names = Provider::ALL.map(Provider::name).join(", ");
-            format!("there is no network `{name}`: there are {names}")
+            format!("the network `{name}` does not exist; choose one of {names}")
         })
     }
 }
@@ -112,6 +112,9 @@ mod tests {
             assert_eq!(provider.name().parse(), Ok(provider));
         }
         let error = "sockets".parse::<Provider>().unwrap_err();
-        assert_eq!(error, "there is no network `sockets`: there are tcp, shm, verbs, efa");
+        assert_eq!(
+            error,
+            "the network `sockets` does not exist; choose one of tcp, shm, verbs, efa"
+        );
     }
 }

@@ -360,7 +360,8 @@ impl Player {
             self.works.read(slot * WORK_BYTES, &mut work)?;
             let [kind, tickets, moved] = [32, 40, 44].map(|at| word(&work, at));
             all.push(format!(
-                "the card of rank {rank} for queue {queue} to rank {peer}: entries before {posted} are posted (of 2^16), \
+                "the card of rank {rank} for queue {queue} to rank {peer}: entries before {posted} are \
+                posted (of 2^16), \
                  {known} known, {read} read, {told} on their way, {settled} landed, {completed} ended; the next is of \
                  kind {kind}, with {moved} of {tickets} parts there"
             ));
@@ -381,7 +382,7 @@ impl Player {
             true => {
                 let (mut heard, said) = (fault.heard, (fault.doorbell, recorded(fault.record)));
                 let wrong = heard.hear(said, fault.read, (pair, self.layout.0.slots)).err();
-                wrong.unwrap_or((fault.heard.known, "is told of wrongly".to_string()))
+                wrong.unwrap_or((fault.heard.known, "was announced wrongly".to_string()))
             }
         };
         Some(NetError::Entry { rank, peer, queue, number, why })
@@ -455,7 +456,10 @@ impl Group {
     ) -> Result<(Group, Arc<Opened>), CallError> {
         let (ranks, local) = (backend.ranks(), backend.local());
         if local.len() != ranks || nodes == 0 || !ranks.is_multiple_of(nodes) {
-            let what = format!("ranks {local:?} of {ranks} are no {nodes} nodes of equally many");
+            let what = format!(
+                "ranks {local:?} of {ranks} do not form {nodes} nodes with the same \
+            number of ranks"
+            );
             return Err(CallError::Mismatch { what });
         }
         let opened = Arc::new(Opened::default());

@@ -79,8 +79,8 @@ impl fmt::Display for CallBeside {
         let CallBeside { rank, pipeline, call } = self;
         write!(
             f,
-            "rank {rank} of another group on these GPUs is in call {call} of {pipeline}: groups that share GPUs \
-             make their calls in one order on all ranks"
+            "rank {rank} of another group on these GPUs is in call {call} of {pipeline}: groups that \
+            share GPUs have to make their calls in the same order on all ranks"
         )
     }
 }
@@ -177,7 +177,7 @@ impl fmt::Display for PeerReport {
         match state {
             PeerState::Gone => write!(f, "rank {peer} is gone: its process has ended"),
             PeerState::NotCome => {
-                write!(f, "rank {peer} has not come to call {call} of {pipeline}")
+                write!(f, "rank {peer} has not made call {call} of {pipeline}")
             }
             PeerState::Behind { pipeline, call } => {
                 write!(f, "rank {peer} is still in call {call} of {pipeline}")
@@ -185,10 +185,13 @@ impl fmt::Display for PeerReport {
             PeerState::OtherOrder { pipeline: other, call: number } => write!(
                 f,
                 "rank {peer} is in call {number} of {other} while rank {rank} is in call {call} of \
-                 {pipeline}: all ranks make the calls of a group in one order"
+                {pipeline}: all ranks have to make the calls of a group in the same order"
             ),
             PeerState::Inside => {
-                write!(f, "rank {peer} is in call {call} of {pipeline} as well, and does not go on")
+                write!(
+                    f,
+                    "rank {peer} is in call {call} of {pipeline} too and does not make progress"
+                )
             }
             PeerState::Ended => write!(f, "rank {peer} has ended call {call} of {pipeline}"),
         }
@@ -241,31 +244,31 @@ mod tests {
     #[test]
     fn every_reason_is_told_from_the_others() {
         let cases = [
-            (progress(4, 4, 0), progress(4, 4, 0), "rank 1 has not come to call 5 of Dispatch"),
+            (progress(4, 4, 0), progress(4, 4, 0), "rank 1 has not made call 5 of Dispatch"),
             (progress(4, 4, 0), progress(3, 4, 0), "rank 1 is still in call 4 of Combine"),
             (progress(3, 4, 0), progress(3, 3, 0), "rank 1 is still in call 4 of Dispatch"),
             (
                 progress(4, 4, 0),
                 progress(4, 5, 0),
-                "rank 1 is in call 5 of Combine while rank 0 is in call 5 of Dispatch: all ranks make \
-                 the calls of a group in one order",
+                "rank 1 is in call 5 of Combine while rank 0 is in call 5 of Dispatch: all ranks have \
+                to make the calls of a group in the same order",
             ),
             // Its own wait expired before, and its kernel has ended.
             (
                 progress(4, 4, 0),
                 progress(5, 5, 5),
-                "rank 1 is in call 5 of Combine while rank 0 is in call 5 of Dispatch: all ranks make \
-                 the calls of a group in one order",
+                "rank 1 is in call 5 of Combine while rank 0 is in call 5 of Dispatch: all ranks have \
+                to make the calls of a group in the same order",
             ),
             (
                 progress(4, 5, 0),
                 progress(4, 4, 0),
-                "rank 1 is in call 5 of Dispatch as well, and does not go on",
+                "rank 1 is in call 5 of Dispatch too and does not make progress",
             ),
             (
                 progress(5, 5, 5),
                 progress(4, 4, 0),
-                "rank 1 is in call 5 of Dispatch as well, and does not go on",
+                "rank 1 is in call 5 of Dispatch too and does not make progress",
             ),
             (progress(5, 5, 0), progress(4, 4, 0), "rank 1 has ended call 5 of Dispatch"),
         ];

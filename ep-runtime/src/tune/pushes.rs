@@ -111,7 +111,9 @@ impl Pushes {
     pub fn new(group: &Group, destination: Destination, bytes: u64) -> Result<Pushes, CallError> {
         if destination != Destination::Own && group.nodes() > 1 {
             let nodes = group.nodes();
-            let what = format!("plain pushes reach the ranks of one node, not those of {nodes}");
+            let what = format!(
+                "plain pushes reach only the ranks of one node, and this group has {nodes}"
+            );
             return Err(CallError::Mismatch { what });
         }
         let (backend, ranks) = (group.backend(), group.ranks() as u64);

@@ -170,7 +170,7 @@ fn a_held_queue_starts_when_its_word_is_set() {
     backend.hold(0, Stream::OWN, &gate, 0, 3).unwrap();
     ranks.add(0, words, 1).unwrap();
     let error = backend.sync(0, Stream::OWN).unwrap_err();
-    assert_eq!(error.to_string(), "a queue is held by a host word that nobody has set");
+    assert_eq!(error.to_string(), "a queue waits for a host word that has not been set");
     backend.write_host(&gate, 0, &[3]).unwrap();
     assert_eq!(ranks.word(0, words), 1);
     backend.free_host(0, gate).unwrap();
@@ -236,7 +236,7 @@ fn wrong_numbers_are_refused() {
     let backend = &ranks.backend;
     let words = backend.alloc(0, 256).unwrap();
     let text = |result: Result<(), BackendError>| result.unwrap_err().to_string();
-    assert!(text(backend.write(0, words + 255, &[0; 2])).contains("outside every block"));
+    assert!(text(backend.write(0, words + 255, &[0; 2])).contains("outside of all blocks"));
     assert!(text(backend.sync(2, Stream::OWN)).contains("rank 2 is not local"));
     assert!(
         text(backend.read_host(&backend.alloc_host(0, 4).unwrap(), 4, &mut [0]))
@@ -348,8 +348,8 @@ fn the_example_of_the_guide_runs() {
         let options = HostOptions { build, ..HostOptions::new(ranks) };
         let group = HostBackend::new(programs, options).unwrap().group().unwrap();
         let said = layer::run(&group, &Cache::memory_only()).unwrap();
-        assert!(said.contains("rows, its output holds 9\n"), "{said}");
-        let late = format!("rank {} has not come to call", ranks - 1);
+        assert!(said.contains("rows, and its output holds 9\n"), "{said}");
+        let late = format!("rank {} has not made call", ranks - 1);
         assert_eq!(said.contains(&late), ranks > 1, "{said}");
         // The group was stopped for good.
         assert_eq!(group.sync(0).is_err(), ranks > 1);

@@ -85,7 +85,7 @@ fn a_rank_that_dies_is_named() {
         let error = processes.wait(LONG)[0].clone().expect_err("rank 1 is dead");
         let took = begun.elapsed();
         let lost = "rank 0 has lost its connection to rank 1: ";
-        let silent = "rank 0 has heard nothing of rank 1 for 2";
+        let silent = "rank 0 has received nothing from rank 1 for 2";
         assert!(error.starts_with(lost) || error.starts_with(silent), "{provider}: {error}");
         assert!(took < silence * 5, "{provider}: it took {took:?}");
     }
@@ -103,7 +103,7 @@ fn a_rank_that_is_stopped_is_named() {
     processes.wait_until_running();
     processes.signal(1, libc::SIGSTOP);
     let error = processes.wait_for(0, LONG).expect_err("rank 1 is stopped");
-    assert!(error.starts_with("rank 0 has heard nothing of rank 1 for 2"), "{error}");
+    assert!(error.starts_with("rank 0 has received nothing from rank 1 for 2"), "{error}");
     processes.signal(1, libc::SIGCONT);
     let error = processes.wait_for(1, LONG).expect_err("rank 0 has given up");
     assert!(error.contains("rank 0"), "{error}");
@@ -203,7 +203,7 @@ fn a_cut_cable_is_an_error_at_both_ends() {
     cable.cut();
     for (rank, other) in [(0, 1), (1, 0)] {
         let error = processes.wait_for(rank, LONG).expect_err("the cable is cut");
-        let silent = format!("rank {rank} has heard nothing of rank {other} for 2");
+        let silent = format!("rank {rank} has received nothing from rank {other} for 2");
         assert!(error.starts_with(&silent), "{error}");
     }
     let took = begun.elapsed();

@@ -193,14 +193,17 @@ fn kernels_of_other_nodes_are_refused() {
         prepared.err().expect("it is refused").to_string()
     };
     let one = backend.group().unwrap();
-    assert_eq!(refused(&one, 2, 2), "NodeNotify is made for 2 nodes, and the group has 1");
+    assert_eq!(refused(&one, 2, 2), "NodeNotify was made for 2 nodes, and the group has 1");
     let two = Group::over_model(&backend, 2, &ModelOptions::default()).unwrap();
-    assert_eq!(refused(&two, 4, 1), "NodeNotify is made for 4 nodes, and the group has 2");
-    assert_eq!(refused(&two, 2, 1), "NodeNotify is made for 2 ranks, and the group has 4");
+    assert_eq!(refused(&two, 4, 1), "NodeNotify was made for 4 nodes, and the group has 2");
+    assert_eq!(refused(&two, 2, 1), "NodeNotify was made for 2 ranks, and the group has 4");
     let pushes = Pushes::new(&two, Destination::Others, 1 << 20).err().expect("it is refused");
-    assert_eq!(pushes.to_string(), "plain pushes reach the ranks of one node, not those of 2");
+    assert_eq!(
+        pushes.to_string(),
+        "plain pushes reach only the ranks of one node, and this group has 2"
+    );
     let odd = Group::over_model(&backend, 3, &ModelOptions::default()).err().unwrap().to_string();
-    assert_eq!(odd, "ranks 0..4 of 4 are no 3 nodes of equally many");
+    assert_eq!(odd, "ranks 0..4 of 4 do not form 3 nodes with the same number of ranks");
 }
 
 /// The emulator has no doorbell of a real card, on a machine without cards or with some.

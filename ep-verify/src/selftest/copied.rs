@@ -154,9 +154,9 @@ mod tests {
             received.copy_to(rows, &to, call).unwrap_err().to_string()
         };
         let rows = text(9, Rows::default());
-        assert_eq!(rows, "9 rows of an output, where 8 is the most");
-        let narrow = "`x` is copied as rows of 64 values side by side, not to rows 63 values apart whose \
-                      values are 1 apart";
+        assert_eq!(rows, "9 rows of an output, and the maximum is 8");
+        let narrow = "`x` can be copied only to dense rows of 64 values, and these rows have a stride of 63 \
+                values and a column stride of 1";
         assert_eq!(text(8, Rows::new(256, 63)), narrow);
     }
 

@@ -164,8 +164,8 @@ mod tests {
             .capture(0, Stream::OWN, || {
                 let (handle, _) = test.buffer.dispatch(0, &input, &call)?;
                 let error = handle.counts().unwrap_err();
-                let text = "the counts of a captured dispatch come with a replay of its graph: wait \
-                            for one first";
+                let text = "a captured dispatch has counts only after a replay of its graph: wait for a \
+                replay first";
                 assert_eq!(error.to_string(), text);
                 test.combine(&handle, CombineInput::Offered(&offered))
             })

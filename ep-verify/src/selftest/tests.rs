@@ -53,10 +53,10 @@ fn what_runs_out_is_named_and_comes_back() {
     let (handle, _received) = test.buffer.dispatch(0, &input, &call).unwrap();
     let fewer = DispatchInput { tokens: 7, ..input };
     let error = test.buffer.cached_dispatch(&handle, &fewer, &call).err().unwrap();
-    assert_eq!(error.to_string(), "7 tokens, but the handle is one of 8");
+    assert_eq!(error.to_string(), "the call has 7 tokens, and its handle is for 8");
     let more = DispatchInput { tokens: 9, ..input };
     let error = test.buffer.exchange_counts(0, &more, &call).err().unwrap();
-    assert_eq!(error.to_string(), "9 tokens, where 8 is the most");
+    assert_eq!(error.to_string(), "9 tokens, and the maximum is 8");
 }
 
 #[test]

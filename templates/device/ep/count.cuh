@@ -93,12 +93,13 @@ __device__ __forceinline__ void clear_stripes(i32* counters, int stripes, int ea
     }
 }
 
-/// Zeroes a tensor that is counted into, by all threads of the grid; `all_blocks` comes after.
-__device__ __forceinline__ void clear(i32* counters, i64 count) {
+/// Zeroes a tensor that is counted into or added to, by all threads of the grid; `all_blocks` comes after.
+template <class Elem>
+__device__ __forceinline__ void clear_tensor(Elem* elements, i64 count) {
     const i64 threads = static_cast<i64>(gridDim.x) * blockDim.x;
 #pragma unroll 1
     for (i64 i = static_cast<i64>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += threads) {
-        counters[i] = 0;
+        elements[i] = Elem{};
     }
 }
 

@@ -28,6 +28,52 @@ fn several_warps_add_to_one_element() {
     }
 }
 
+/// Memory that the caller gives for an output has any contents.
+#[test]
+fn an_output_that_is_added_to_starts_at_zero() {
+    let ir = accepted(
+        "shape { ranks: 1..=64, experts: 1..=9, stripes: 1..=6 }
+         size tokens in 0..=30;
+         input ids: i32[tokens] in 0..experts, weights: f32[tokens], n: i32[tokens] in -9..9;
+         output
+             load: f32[experts], total: i64[experts], half: bf16[tokens, 3], both: i32[experts],
+             never: optional i32[experts];
+         role Add on all blocks, 3 warps, warps shared by stripe {
+             for t in stripe {
+                 add load[ids[t]] = weights[t] * 2;
+                 add total[ids[t]] = n[t] * 5000000000;
+                 add half[t, 1] = weights[t] as bf16;
+                 add both[ids[t]] = n[t];
+                 count both[0];
+                 add never[ids[t]] = n[t];
+             }
+         }",
+    );
+    let ir = ir.unwrap_or_else(|errors| panic!("{errors}"));
+    for seed in 0..4 {
+        let numbers = [("ranks", 1 + seed as i64 % 3)];
+        held(std::slice::from_ref(&ir), &numbers, seed).unwrap_or_else(|words| panic!("{words}"));
+    }
+}
+
+/// `tokens` is a number of the shape wherever it is declared as one, as `rows` would be.
+#[test]
+fn tokens_may_be_a_number_of_the_shape() {
+    let ir = accepted(
+        "shape { ranks: 1..=64, tokens: 1..=9 }
+         size rows in 0..=tokens;
+         input n: i32[rows] in -9..9;
+         output twice: i32[tokens], all: i32[1];
+         role Twice on block 0, 1 warps {
+             for t in tokens { store twice[t] = 2 * t; }
+             store all[0] = sum(t in tokens: t) + sum(row in rows: n[row]);
+         }",
+    );
+    let ir = ir.unwrap_or_else(|errors| panic!("{errors}"));
+    held(std::slice::from_ref(&ir), &[("ranks", 2), ("tokens", 7)], 1)
+        .unwrap_or_else(|words| panic!("{words}"));
+}
+
 /// A role that has stripes and never asks for one adds each number once: warps that share stripes share the
 /// turns of their loops, those that are split over peers take each peer once.
 #[test]
@@ -91,7 +137,7 @@ fn elements_of_an_inout_are_carried_from_turn_to_turn() {
     }
     // A warp for each source: which one comes first is open.
     let refused = accepted(&carried("(source, row)")).expect_err("it is refused");
-    let sentence = "another warp writes `best` in this role, and nothing orders the two";
+    let sentence = "another warp of this role may write the same element of `best`";
     assert!(refused.contains(sentence), "{refused}");
     assert!(refused.contains("store best[row] = best[row] / (2 as f32) + message.x;"), "{refused}");
 }

@@ -217,7 +217,7 @@ fn an_absent_output_of_a_field_is_refused() {
     assert_eq!(form().refusal(), "");
     assert_eq!(form().copies("w", 0).refusal(), "");
     assert_eq!(form().copies("w", 0).copies("weights", 0).refusal(), "");
-    let said = "needs 1 tensor `weights`, there are 0; bring it, or leave `w` away too";
+    let said = "needs 1 tensor `weights`, there are 0; pass this tensor, or leave out `w` too";
     assert!(form().copies("weights", 0).refusal().ends_with(said));
 }
 
@@ -240,7 +240,7 @@ fn rows_of_uneven_size_are_refused_by_their_shape() {
         }";
     let form = |hidden| Form::new(source, &[("ranks", 2), ("hidden", hidden)]);
     assert_eq!(form(24).refusal(), "");
-    let said = "needs 48 bytes a row, there are 40; take rows of whole 16-byte units";
+    let said = "needs 48 bytes a row, there are 40; use rows of whole 16-byte units";
     assert!(form(20).refusal().ends_with(said));
 }
 

@@ -66,7 +66,7 @@ pub(super) fn pipelines_of(invented: &Invented) -> Result<Vec<Pipeline>, String>
 }
 
 /// Calls of the pipelines, one after the other with the tables of those before, leave what they mean.
-pub(super) fn held(all: &[Pipeline], numbers: &[(&str, i64)], seed: u64) -> Result<(), String> {
+pub(crate) fn held(all: &[Pipeline], numbers: &[(&str, i64)], seed: u64) -> Result<(), String> {
     held_by(all, numbers, seed, &|drawn| drawn, &|form| form)
 }
 

@@ -74,7 +74,8 @@ impl TokenCounts {
         match self.0[..] {
             [one] => Ok(one),
             _ => Err(Failure::WrongUse(
-                "a pipeline by itself is timed with as many tokens on every rank".to_owned(),
+                "a single pipeline is timed with the same number of tokens on every rank"
+                    .to_owned(),
             )),
         }
     }

@@ -45,7 +45,7 @@ impl Tally {
 }
 
 impl Report {
-    /// Nothing yet; `outputs`: runs are judged by what they give alone.
+    /// Nothing yet; `outputs`: runs are judged only by their results.
     pub(super) fn new(json: bool, outputs: bool) -> Report {
         let (files, operators) = (BTreeMap::new(), BTreeMap::new());
         Report { json, outputs, files, operators, all: Tally::default() }
@@ -107,7 +107,7 @@ impl Report {
         if !self.json {
             table("file", self.files.iter().map(|(name, tally)| (name.as_str(), tally)), out)?;
             table("operator", self.operators.iter().map(|(name, tally)| (*name, tally)), out)?;
-            let with = if self.outputs { "by what they give alone" } else { "with the checker" };
+            let with = if self.outputs { "only by their results" } else { "with the checker" };
             let Tally { all, found, equivalent, .. } = self.all;
             writeln!(
                 out,

@@ -18,8 +18,13 @@ impl Drawing<'_> {
             out.parts.iter_mut().for_each(|part| self.small(part));
             return Ok(out);
         };
-        let few = || Undrawn::Values { name: tensor.name.clone(), wanted: text::values_of(values) };
         let width = out.extents.last().copied().unwrap_or(1).max(1);
+        let few = || {
+            let (range, (low, high, _)) = (text::values_of(values), range);
+            let wanted =
+                format!("{range}: a row needs {width} values, and the range is {low}..{high}");
+            Undrawn::Values { name: tensor.name.clone(), wanted }
+        };
         let mut list = Vec::new();
         for _ in 0..out.count() / width {
             let row = match values.ascending {

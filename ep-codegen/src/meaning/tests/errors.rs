@@ -35,8 +35,8 @@ fn elements_and_numbers() {
             "store out[i] = far[i] as u8;",
             "9223372036854775807 does not fit far[i] as u8[], which is `u8`",
         ),
-        ("store out[a[i] * 5] = 1;", "index 0 of `out` is 5, and its extent 2"),
-        ("store out[i] = a[i + 1];", "index 0 of `a` is 2, and its extent 2"),
+        ("store out[a[i] * 5] = 1;", "index 0 of `out` is 5, and its extent is 2"),
+        ("store out[i] = a[i + 1];", "index 0 of `a` is 2, and its extent is 2"),
         ("count kept[i];", "2147483648 does not fit kept[0], which is `i32`"),
         ("record t[i] = i; store out[i] = t[1 - i];", "t[1] is read, and nothing has written it"),
         ("store out[i / 2] = i;", "out[0] is written twice: 0, then 1"),
@@ -151,7 +151,7 @@ fn headers_hold_what_they_say() {
     );
     assert_eq!(
         ring(announce, &pushes(1), receive),
-        "nobody will send what is waited for: a message of `ring`, rank [0]"
+        "no rank will send what this role waits for: a message of `ring`, rank [0]"
     );
     assert_eq!(
         ring(&format!("{announce} {announce}"), &pushes(2), receive),
@@ -206,11 +206,11 @@ fn slots_are_filled_once_and_all() {
     );
     assert_eq!(
         slots(index, "for k in most { push c[0] at k + 1 { value: k }; }", hear),
-        "index 0 of `c` is 2, and its extent 2"
+        "index 0 of `c` is 2, and its extent is 2"
     );
     assert_eq!(
         slots(index, "for k in 0..1 { push c[0] at k { value: k }; }", hear),
-        "nobody will send what is waited for: the slot [1, 0] of `c`, rank [0]"
+        "no rank will send what this role waits for: the slot [1, 0] of `c`, rank [0]"
     );
     assert_eq!(
         slots(index, "for k in 0..1 { push c[1] at k { value: k }; }", hear),
@@ -220,7 +220,7 @@ fn slots_are_filled_once_and_all() {
     let hear = "for m in c[0] { store got[m.row] = m.value; } ";
     let pushes = |n: u32| format!("for k in 0..{n} {{ push c[0] {{ value: k }}; }} close c;");
     assert_eq!(slots(counted, &pushes(2), hear), "");
-    assert_eq!(slots(counted, &pushes(3), hear), "c[0] has 2 slots, and gets more messages");
+    assert_eq!(slots(counted, &pushes(3), hear), "c[0] has 2 slots and receives more messages");
     assert_eq!(
         slots(counted, "close c; for k in most { push c[0] { value: k }; }", hear),
         "`c` is closed already"

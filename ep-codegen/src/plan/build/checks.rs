@@ -25,7 +25,7 @@ impl Planner<'_> {
             if !u64::try_from(depth).is_ok_and(u64::is_power_of_two) {
                 let need = u64::try_from(depth).unwrap_or(1).next_power_of_two();
                 let need = i64::try_from(need).unwrap_or(i64::MAX);
-                let help = "make `depth` a power of two: positions count on through 2^32";
+                let help = "make `depth` a power of two: positions wrap at 2^32";
                 return Err(PlanError::Uneven(Box::new(self.limit(
                     &channel.at,
                     "slots",
@@ -35,7 +35,7 @@ impl Planner<'_> {
                 ))));
             }
             if depth < 2 * chunk {
-                let help = "raise `depth` or lower `chunk`: credit returns a chunk at a time";
+                let help = "raise `depth` or lower `chunk`: credit returns one chunk at a time";
                 return Err(self.limit(&channel.at, "slots", 2 * chunk, depth, help));
             }
         }
@@ -49,7 +49,8 @@ impl Planner<'_> {
             let role = self.ir.roles.iter().find(|role| role.name == channel.to);
             let own = warps.iter().find(|own| own.name == channel.to).map_or(1, |own| own.count);
             if let Some(role) = role.filter(|_| own < readers) {
-                let help = "give it a warp for each peer: all of them read every message";
+                let help =
+                    "give the role a warp for each peer: all of its warps read every message";
                 return Err(self.limit(&role.at, "warps a block", readers, own, help));
             }
         }
@@ -67,7 +68,7 @@ impl Planner<'_> {
                 slots.keys.saturating_mul(slots.arrivals).max(peers.saturating_mul(slots.shared));
             let most = i64::from(i32::MAX);
             if count > most {
-                let help = "take fewer slots: they are numbered in 32 bits";
+                let help = "use fewer slots: slot numbers have 32 bits";
                 return Err(self.limit(&channel.at, "slots", count, most, help));
             }
         }
@@ -81,7 +82,7 @@ impl Planner<'_> {
             walk::stmts(&role.body, &mut |stmt| {
                 let bytes = self.whole_bytes(stmt);
                 if bytes % BULK_BYTES != 0 && wrong.is_none() {
-                    let help = "take rows of whole 16-byte units";
+                    let help = "use rows of whole 16-byte units";
                     let need = align(bytes, BULK_BYTES);
                     wrong = Some(PlanError::Uneven(Box::new(self.limit(
                         &stmt.at,
@@ -116,7 +117,7 @@ impl Planner<'_> {
                         && !with.iter().any(|name| absent(name))
                     {
                         let what = format!("tensor `{}`", place.tensor);
-                        let help = format!("bring it, or leave `{last}` away too");
+                        let help = format!("pass this tensor, or leave out `{last}` too");
                         wrong.get_or_insert(self.limit(&stmt.at, &what, 1, 0, &help));
                     }
                 }

@@ -61,7 +61,7 @@ impl Planner<'_> {
         let firsts = first_warps(roles, &counts);
         for ((role, first), count) in roles.iter().zip(&firsts).zip(&counts) {
             if first + count > WARPS_MAX {
-                let help = "give the roles of these blocks fewer warps, or blocks of their own";
+                let help = "give the roles of these blocks fewer warps, or separate blocks";
                 return Err(self.limit(&role.at, "warps a block", first + count, WARPS_MAX, help));
             }
         }
@@ -76,7 +76,7 @@ impl Planner<'_> {
         let bytes = self.group_bytes(group, counts) + self.front_bytes();
         let have = self.config.arch.shared_bytes_max();
         if bytes > have {
-            let help = "take fewer warps, stages or smaller pieces";
+            let help = "use fewer warps, fewer stages or smaller pieces";
             return Err(self.limit(&last.at, "bytes of shared memory", bytes, have, help));
         }
         Ok(())
@@ -94,7 +94,7 @@ impl Planner<'_> {
         });
         let found = fit.into_iter().find(|warps| taken + warps * each <= have);
         found.ok_or_else(|| {
-            let help = "take fewer stages or smaller pieces";
+            let help = "use fewer stages or smaller pieces";
             self.limit(&role.at, "bytes of shared memory", taken + each, have, help)
         })
     }

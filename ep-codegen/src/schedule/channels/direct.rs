@@ -152,24 +152,35 @@ impl<'a> RoleLowering<'a> {
             Action::Let { name, value } => lets.push((name, value)),
             _ => {}
         });
-        // A `let` moves with what its value is made of, unless the peer itself is named by it.
+        // Each peer has a first row, so the position may be read by the peer, or by a `let` of it.
+        let mut peers = vec![peer];
+        if let Expr::Name { name, .. } = peer {
+            peers.extend(values_of(&lets, name));
+        }
         let mut parts = vec![first];
         let mut seen: Vec<&str> = Vec::new();
         while let Some(part) = parts.pop() {
-            let mut wrong = false;
+            let (mut wrong, mut inside_peer) = (false, 0);
             walk::expr(part, &mut |part| {
+                if inside_peer > 0 {
+                    inside_peer -= 1;
+                    return;
+                }
+                if peers.contains(&part) {
+                    inside_peer = parts_of(part) - 1;
+                    return;
+                }
                 let (Expr::Name { name, .. }
                 | Expr::Field { of: name, .. }
                 | Expr::Element { tensor: name, .. }) = part
                 else {
                     return;
                 };
-                if seen.contains(&name.as_str()) || names(peer, name) {
-                    return;
+                if !seen.contains(&name.as_str()) {
+                    seen.push(name);
+                    wrong |= moving.contains(&name.as_str());
+                    parts.extend(values_of(&lets, name));
                 }
-                seen.push(name);
-                wrong |= moving.contains(&name.as_str());
-                parts.extend(lets.iter().filter(|(own, _)| own == name).map(|(_, value)| *value));
             });
             if wrong {
                 return Err(Limit::PositionOfToken.into());
@@ -277,12 +288,14 @@ impl<'a> RoleLowering<'a> {
     }
 }
 
-/// Whether an expression names something.
-fn names(whole: &Expr, name: &str) -> bool {
-    let mut found = false;
-    walk::expr(whole, &mut |part| {
-        found |= matches!(part, Expr::Name { name: own, .. } if own == name)
-            || matches!(part, Expr::Field { of, .. } if of == name);
-    });
-    found
+/// The values of the `let`s of a name.
+fn values_of<'a>(lets: &[(&str, &'a Expr)], name: &str) -> Vec<&'a Expr> {
+    lets.iter().filter(|(own, _)| *own == name).map(|(_, value)| *value).collect()
+}
+
+/// The number of parts of an expression, itself included.
+fn parts_of(whole: &Expr) -> usize {
+    let mut parts = 0;
+    walk::expr(whole, &mut |_| parts += 1);
+    parts
 }

@@ -21,7 +21,7 @@ impl Forms<'_> {
     pub(super) fn check_channel(&self, channel: &Channel) -> Checked {
         if channel.over != [Transport::Nvlink] || channel.parts_per.is_some() {
             return self
-                .refuse(&channel.at, "channels have to be over `nvlink` alone, without parts");
+                .refuse(&channel.at, "channels have to be only over `nvlink`, without parts");
         }
         if channel.per != PeerSet::All {
             return self.refuse(&channel.at, "channels have to be `per all`");
@@ -34,7 +34,7 @@ impl Forms<'_> {
             return match self.has_known_rows(channel) {
                 true => self.check_every_peer(channel),
                 false => {
-                    self.refuse(&channel.at, "no table says how many rows each rank gets in all")
+                    self.refuse(&channel.at, "no table has the total number of rows for each rank")
                 }
             };
         }
@@ -53,7 +53,7 @@ impl Forms<'_> {
         }
         // They go through a mover, whose pieces are cut from a row.
         if !self.has_row(ring)? {
-            let why = "its messages have no row, which is what a ring's warps move";
+            let why = "its messages have no row, and a ring's warps move rows";
             return self.refuse(&ring.at, why);
         }
         // They stand beside the channel's own object.
@@ -94,7 +94,7 @@ impl Forms<'_> {
         if others && own {
             return Ok(());
         }
-        self.refuse(&channel.at, "its receiver waits for rows of every rank, this one too")
+        self.refuse(&channel.at, "its receiver waits for rows of every rank, including this one")
     }
 
     pub(super) fn fanout<'s>(&self, stmt: &'s Stmt) -> Result<Fanout<'s>, Unfit> {
@@ -126,8 +126,9 @@ impl Forms<'_> {
             } else if placed.is_some_and(|helper| helper == "routed")
                 && self.ranks_max() > RANKS_MAX
             {
-                let why =
-                    format!("`routed` knows at most {RANKS_MAX} ranks, and the shape allows more");
+                let why = format!(
+                    "`routed` supports at most {RANKS_MAX} ranks, and the shape allows more"
+                );
                 found = self.refuse(&stmt.at, &why);
             }
         });
@@ -193,9 +194,10 @@ impl Forms<'_> {
             });
             if found.is_err() {
             } else if striped && self.ir.sizes.is_empty() {
-                found = self.refuse(&stmt.at, "no size says how many rows the stripes share");
+                found = self.refuse(&stmt.at, "the pipeline has no size that the stripes divide");
             } else if slots && role.share != Share::Team {
-                found = self.refuse(&stmt.at, "slots are read by a role whose warps share nothing");
+                found =
+                    self.refuse(&stmt.at, "only a role whose warps share nothing can read slots");
             }
         });
         found
@@ -208,7 +210,7 @@ impl Forms<'_> {
                 && (channel.to == role.name || channel.from.contains(&role.name))
         });
         match slots && !is_one_block(&role.blocks) {
-            true => self.refuse(&role.at, "the slots of a role are read by one block"),
+            true => self.refuse(&role.at, "only one block can read the slots of a role"),
             false => Ok(()),
         }
     }
@@ -223,7 +225,7 @@ impl Forms<'_> {
             });
         });
         match wrong {
-            true => self.refuse(&role.at, "rows with scales are not filled"),
+            true => self.refuse(&role.at, "`fill` does not work on rows with scales"),
             false => Ok(()),
         }
     }
@@ -245,7 +247,7 @@ impl Forms<'_> {
             moved.push((stmt, of));
         });
         match moved.windows(2).find(|pair| pair[0].1 != pair[1].1) {
-            Some(pair) => self.refuse(&pair[1].0.at, "a role moves rows of one kind"),
+            Some(pair) => self.refuse(&pair[1].0.at, "a role can move rows of only one kind"),
             None => Ok(()),
         }
     }
@@ -256,7 +258,7 @@ impl Forms<'_> {
             return Ok(());
         }
         if role.share != Share::Team {
-            return self.refuse(&role.at, "a role on the last block is one team");
+            return self.refuse(&role.at, "a role on the last block has to be one team");
         }
         Ok(())
     }
@@ -267,11 +269,11 @@ impl Forms<'_> {
                 self.check_receive(stmt)
             }
             _ if role.share == Share::SourceStripe => {
-                self.refuse(&stmt.at, "such a role only takes messages of a direct channel")
+                self.refuse(&stmt.at, "such a role can only take messages of a direct channel")
             }
             Action::For { domain: Domain::Stripe, .. } if self.pushes_direct(stmt) => {
                 if role.share != Share::Token {
-                    let why = "rows of a direct channel are sent by `warps shared by token`";
+                    let why = "only a role with `warps shared by token` can send rows of a direct channel";
                     return self.refuse(&role.at, why);
                 }
                 self.check_fanout(stmt)

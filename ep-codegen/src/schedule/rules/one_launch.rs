@@ -155,14 +155,21 @@ impl<'s> Forms<'s> {
             counts.push(count);
             body.next();
         }
-        let end = || self.unfit(&role.at, "the role has to count, tell, await, send and take");
+        let end = || {
+            self.unfit(
+                &role.at,
+                "the role has to count, publish the counts, await, send and receive",
+            )
+        };
         // The statement in the first loop is the one that would have to count.
         let first = |stmt: &&'s Stmt| self.no_form(walk::nested(stmt).first().unwrap_or(stmt));
         let routes = routes.ok_or_else(|| body.peek().map_or_else(end, first))?;
         self.check_counted_tables(&counts, routes)?;
         let lists = counts.iter().any(|count| count.once);
         if counts.iter().any(|count| count.of == Counted::Experts && count.once != lists) {
-            return Err(self.unfit(&role.at, "experts have to be counted in one way"));
+            return Err(
+                self.unfit(&role.at, "all counts of experts have to be computed in one way")
+            );
         }
         let tell = body.next().ok_or_else(end)?;
         let (told, rows_to) = self.told(tell, slots, &counts)?;
@@ -246,9 +253,10 @@ impl<'s> Forms<'s> {
         let dims = self.ir.dims.iter().map(|dim| &dim.name);
         let mut numbers = dims.chain(self.ir.tunes.iter().map(|tune| &tune.name));
         if self.ir.roles.len() != 1 || numbers.any(|name| name == "stripes") {
-            return Err(
-                self.unfit(&role.at, "the role has to be alone, and its rows without stripes")
-            );
+            return Err(self.unfit(
+                &role.at,
+                "the pipeline can have only this role, and its rows cannot have stripes",
+            ));
         }
         if OneLaunch::tokens_end(self.ir).is_none_or(|end| !is_of_shape(end)) {
             return Err(
@@ -289,7 +297,7 @@ impl<'s> Forms<'s> {
         let at = &counts[0].stmt.at;
         if of.elem != (ElemType::Scalar { elem: Elem::I64 }) || of.optional || of.dims.len() != 2 {
             return Err(
-                self.unfit(at, "what is counted has to be rows of `i64` that are always there")
+                self.unfit(at, "counted values have to be rows of `i64` that are not optional")
             );
         }
         for count in counts {
@@ -335,13 +343,17 @@ impl<'s> Forms<'s> {
         }
         let of = |value: &FieldValue| counted_field(value, counts, binder);
         if values.iter().any(|value| of(value).is_none()) {
-            return Err(self
-                .unfit(&push.at, "what is told has to be counts of ranks, and of their experts"));
+            return Err(self.unfit(
+                &push.at,
+                "the published values have to be counts of ranks, and of their experts",
+            ));
         }
         let found = values.iter().find(|value| of(value) == Some(Counted::Ranks));
         match found {
             Some(value) => Ok((push, &value.name)),
-            None => Err(self.unfit(&push.at, "nothing tells how many rows go to each rank")),
+            None => {
+                Err(self.unfit(&push.at, "no message has the number of rows that go to each rank"))
+            }
         }
     }
 
@@ -358,7 +370,7 @@ impl<'s> Forms<'s> {
         };
         let behind = is_prefix(position, prefix, &is_me, &|index| is_name(index, fanout.peer));
         if fanout.reached != Reached::All || !counted || !behind {
-            let why = "rows have to go where the counts say, behind those of the ranks before";
+            let why = "rows have to go where the counts say, after the rows of earlier ranks";
             let at = if behind { fanout.inner.unwrap_or(stmt) } else { fanout.push };
             return Err(self.unfit(&at.at, why));
         }
@@ -366,7 +378,7 @@ impl<'s> Forms<'s> {
             return Err(self.no_form(fanout.push));
         };
         if values.iter().any(|value| mentions_name(&value.value, fanout.peer)) {
-            let why = "what is pushed has to be the same for all peers of the loop";
+            let why = "the message has to be the same for all peers of the loop";
             return Err(self.unfit(&fanout.push.at, why));
         }
         let turns = fanout.ahead.map(|stmt| self.turns(stmt, fanout.token, routes)).transpose()?;

@@ -101,7 +101,7 @@ impl<'s> Forms<'s> {
         if !is_value || !lists_before(left, routes, name, token) || !is_there(right, name) {
             return self.refuse(
                 &record.at,
-                "a turn has to be the number of tokens before that list a value that is there",
+                "a turn has to be the number of earlier tokens that list a value that is present",
             );
         }
         self.check_element(record, target)?;
@@ -144,7 +144,8 @@ impl<'s> Forms<'s> {
         let others = message.fields.iter().filter(|other| !other.row);
         let mut elems = others.flat_map(|other| parts(self.ir, &other.elem));
         if elems.any(|(_, elem, _)| elem_bytes(&elem) < 4) {
-            return self.refuse(&stmt.at, "beside a row that is cast there have to be words");
+            return self
+                .refuse(&stmt.at, "the other fields beside a row that is cast have to be words");
         }
         indices.iter().try_for_each(|index| self.check_here(stmt, index))
     }
@@ -165,7 +166,7 @@ impl<'s> Forms<'s> {
         let fields = Packing { message, choice, one };
         let found = names.iter().find_map(|stmt| fields.place(stmt).map(|place| (*stmt, place)));
         let Some((place, (ahead, field, list))) = found else {
-            let why = "a place has to be behind the rows of the ranks before, and those that the sender counts";
+            let why = "a place has to follow the rows of earlier ranks and the rows that the sender counts";
             return self.refuse(&stmt.at, why);
         };
         let (value, place_name) = self.packed_to(store, message, one)?;
@@ -175,7 +176,7 @@ impl<'s> Forms<'s> {
             || !fields.is_list(&names, list, value, filter)
             || !self.has_lanes(width)
         {
-            let why = "a row has to go to the list of each of at most 32 values that are there, at its place";
+            let why = "a row has to go to the list of each of at most 32 values that are present, at its place";
             return self.refuse(&takes.at, why);
         }
         let packs = Packs {
@@ -232,7 +233,7 @@ impl<'s> Forms<'s> {
             {
                 Ok((value, place))
             }
-            _ => self.refuse(&store.at, "a row has to be copied as it is to a place in a list"),
+            _ => self.refuse(&store.at, "a row has to be copied unchanged to a place in a list"),
         }
     }
 
@@ -268,7 +269,7 @@ impl<'s> Forms<'s> {
             let of_choice = names(&is_row) && names(&|part| is_name(part, packs.choice));
             if !of_choice && !names(&|part| is_name(part, place)) {
                 let why =
-                    "what is written of a choice has to lie at its place, or at its row and number";
+                    "values of a choice have to be written at its place, or at its row and number";
                 return self.refuse(&stmt.at, why);
             }
         }

@@ -14,7 +14,7 @@ impl Forms<'_> {
     /// The statements of a role `Name[peer]`.
     pub(super) fn check_ring_role(&self, role: &Role, peer: &str, set: &PeerSet) -> Checked {
         if *set != PeerSet::All {
-            return self.refuse(&role.at, "a role with a peer serves all ranks");
+            return self.refuse(&role.at, "a role with a peer has to serve all ranks");
         }
         let channel = self.ring_of(role)?;
         let mut loops = 0;
@@ -22,7 +22,7 @@ impl Forms<'_> {
             let here = |index: &Expr| is_name(index, peer);
             loops += usize::from(!walk::nested(stmt).is_empty());
             if loops > 1 {
-                return self.refuse(&stmt.at, "a role with a peer has one loop");
+                return self.refuse(&stmt.at, "a role with a peer can have only one loop");
             }
             match &stmt.action {
                 Action::Announce { peer, values, .. } if here(peer) => {
@@ -58,7 +58,10 @@ impl Forms<'_> {
                     )?;
                 }
                 Action::For { domain: Domain::Range { .. }, filter: Some(_), .. } => {
-                    return self.refuse(&stmt.at, "a range of rows is sent without a `where`");
+                    return self.refuse(
+                        &stmt.at,
+                        "a loop that sends a range of rows cannot have a `where`",
+                    );
                 }
                 Action::Receive { peer: Some(from), .. } if here(from) => {
                     self.check_receive(stmt)?
@@ -86,11 +89,14 @@ impl Forms<'_> {
         self.check_target(stmt, target)?;
         let tensor = self.tensor(&target.tensor)?;
         if target.indices.len() != tensor.dims.len() || tensor.optional {
-            return self
-                .refuse(&stmt.at, "one element is written here, of a tensor that is always there");
+            return self.refuse(
+                &stmt.at,
+                "this statement can write only one element of a tensor that is not optional",
+            );
         }
         if tensor.memory == Memory::Host {
-            return self.refuse(&stmt.at, "what the host reads is written by a role of one team");
+            return self
+                .refuse(&stmt.at, "only a role that is one team can write a tensor `to host`");
         }
         Ok(())
     }
@@ -109,8 +115,8 @@ impl Forms<'_> {
         };
         let channel = self.channel(channel)?;
         if position.as_ref().is_some_and(|position| mentions_name(position, token)) {
-            let why = "the position is that of the stripe's first row for the peer: \
-                       it does not depend on the token";
+            let why =
+                "the position of the stripe's first row for the peer cannot depend on the token";
             return self.refuse(&fanout.push.at, why);
         }
         if let Some(position) = position {
@@ -123,8 +129,8 @@ impl Forms<'_> {
                 self.check_here(inner, condition)?;
             }
             if values.iter().any(|value| mentions_name(&value.value, peer)) {
-                let why = "what is pushed is loaded once and goes to all peers of the loop: \
-                           it does not depend on the peer";
+                let why = "a message is loaded once and sent to all peers of the loop, so it cannot \
+                depend on the peer";
                 return self.refuse(&fanout.push.at, why);
             }
             let is_peer = |index: &Expr| is_name(index, peer);
@@ -151,7 +157,7 @@ impl Forms<'_> {
                 }
                 Action::Push { .. } => {
                     let why =
-                        format!("each turn of `{token}` pushes once, to the peer of its loop");
+                        format!("each turn of `{token}` has to push once, to the peer of its loop");
                     return self.refuse(&stmt.at, &why);
                 }
                 Action::Record { target, value } => {
@@ -187,7 +193,7 @@ impl Forms<'_> {
     ) -> Checked {
         let message = self.message(channel)?;
         if !message.fields.iter().any(|field| field.row) {
-            return self.refuse(&stmt.at, "a message of this kind of channel has a `row`");
+            return self.refuse(&stmt.at, "a message of this kind of channel needs a `row`");
         }
         for value in values {
             let Some(field) = message.fields.iter().find(|field| field.name == value.name) else {
@@ -210,12 +216,14 @@ impl Forms<'_> {
 
     fn check_pushed_row(&self, stmt: &Stmt, field: &Field, value: &Expr) -> Checked {
         let Expr::Element { tensor, indices } = value else {
-            return self.refuse(&stmt.at, "a row that is pushed is one of a tensor, as it is");
+            return self
+                .refuse(&stmt.at, "a row that is pushed has to be an unchanged row of a tensor");
         };
         let tensor = self.tensor(tensor)?;
         let same = parts(self.ir, &tensor.elem) == parts(self.ir, &field.elem);
         if !same || rank_of(self.ir, value) != 1 || tensor.optional || tensor.copies > 1 {
-            return self.refuse(&stmt.at, "a row that is pushed is one of a tensor, as it is");
+            return self
+                .refuse(&stmt.at, "a row that is pushed has to be an unchanged row of a tensor");
         }
         indices.iter().try_for_each(|index| self.check_here(stmt, index))
     }
@@ -231,7 +239,7 @@ impl Forms<'_> {
         let Some(field) = field_of(self.ir, channel, name) else { return Ok(()) };
         let to = match parts(self.ir, &field.elem).as_slice() {
             [(_, elem, _)] => elem.clone(),
-            _ => return self.refuse(&stmt.at, "only the row of a message has scales"),
+            _ => return self.refuse(&stmt.at, "only the row of a message can have scales"),
         };
         let mut absent = Ok(());
         walk::expr(value, &mut |part| {
@@ -253,7 +261,7 @@ impl Forms<'_> {
                     if same && indices.is_empty() {
                         return Ok(());
                     }
-                    self.refuse(&stmt.at, "`owned` takes a whole tensor of the field's type")
+                    self.refuse(&stmt.at, "`owned` needs a whole tensor of the field's type")
                 }
                 _ => self.refuse(&stmt.at, "none has `owned` here"),
             },

@@ -72,12 +72,13 @@ impl<'s> Forms<'s> {
             return Err(self.lacks("pair of roles for", "the slots"));
         };
         if channel.per != PeerSet::All || channel.over.as_slice() != [Transport::Nvlink] {
-            return self.refuse(&send.at, "such slots are those of all ranks of a node");
+            return self.refuse(&send.at, "such slots have to connect all ranks of a node");
         }
         let shares = matches!(&send.share, Share::Indices { names } if *names == ["source"]);
         let all = send.blocks == Blocks::All && sums.blocks == Blocks::All;
         if !shares || !all || sums.share != Share::Token {
-            let why = "all blocks send, by source, and all blocks add up, by token";
+            let why = "a role on all blocks has to send by source, and another role on all blocks has \
+            to add by token";
             return self.refuse(&send.at, why);
         }
         for role in [send, sums] {
@@ -85,7 +86,7 @@ impl<'s> Forms<'s> {
         }
         let choices = &channel.slot[1];
         if !self.is_at_most(choices, ROWS_OF_SUM) {
-            return self.refuse(&channel.at, "a lane has each choice of a token");
+            return self.refuse(&channel.at, "each choice of a token has to have its own lane");
         }
         let sends = self.sends_choices(send, choices)?;
         let Sends { rows, push, row, range: (first, end), choice, number, sent, token } = sends;
@@ -114,7 +115,7 @@ impl<'s> Forms<'s> {
     /// { x: sent[number] }; } }`
     fn sends_choices(&self, send: &'s Role, choices: &Expr) -> Result<Sends<'s>, Unfit> {
         let [rows] = send.body.as_slice() else {
-            return self.refuse(&send.at, "such a role sends, and nothing else");
+            return self.refuse(&send.at, "such a role can only send");
         };
         let Action::For { binder: row, domain, position: None, filter: None, body } = &rows.action
         else {
@@ -124,7 +125,7 @@ impl<'s> Forms<'s> {
             return Err(self.no_form(rows));
         };
         if !is_part_of(low, high) {
-            let why = "the rows of a source lie between two neighbours of a table";
+            let why = "the rows of a source have to be between two neighboring entries of a table";
             return self.refuse(&rows.at, why);
         }
         let Action::For { binder: choice, domain, position: None, filter: Some(filter), body } =
@@ -143,7 +144,7 @@ impl<'s> Forms<'s> {
             return Err(self.no_form(push));
         };
         let Expr::Element { tensor: sent, indices } = &value.value else {
-            return self.refuse(&push.at, "what goes back is a row as it lies");
+            return self.refuse(&push.at, "the row that goes back has to be sent unchanged");
         };
         let ([number], Some(there)) = (indices.as_slice(), if_there(filter)) else {
             return Err(self.no_form(push));
@@ -175,7 +176,7 @@ impl<'s> Forms<'s> {
         choices: &Expr,
     ) -> Result<(&'s Stmt, &'s Expr, &'s Expr, &'s Stmt), Unfit> {
         let [gather] = sums.body.as_slice() else {
-            return self.refuse(&sums.at, "such a role adds up, and nothing else");
+            return self.refuse(&sums.at, "such a role can only add");
         };
         let Action::Gather { binder, domain, part, peer, position, across, over, body, .. } =
             &gather.action

@@ -25,11 +25,14 @@ impl Forms<'_> {
         let channel = self.channel(channel)?;
         let ring = channel.kind.traits().in_order;
         if filter.is_some() {
-            return self.refuse(&stmt.at, "every message is taken: the loop has no `where`");
+            return self.refuse(&stmt.at, "a loop that takes messages cannot have a `where`");
         }
         if !ring && position.is_some() {
-            return self
-                .refuse(&stmt.at, "the sender has said where rows go: the loop has no `at`");
+            return self.refuse(
+                &stmt.at,
+                "the sender chooses the position of each row, so the loop cannot have \
+                an `at`",
+            );
         }
         if let Some(position) = position {
             self.check_here(stmt, position)?;
@@ -43,7 +46,7 @@ impl Forms<'_> {
             };
             rows += usize::from(self.check_unpacked(inner, channel, binder, target, value)?);
             if rows > 1 {
-                return self.refuse(&inner.at, "the row of a message is stored once");
+                return self.refuse(&inner.at, "the row of a message can be stored only once");
             }
         }
         Ok(())
@@ -60,15 +63,16 @@ impl Forms<'_> {
     ) -> Result<bool, Unfit> {
         let tensor = self.tensor(&target.tensor)?;
         if !is_own_row(&target.indices, binder) || tensor.memory == Memory::Host {
-            let why =
-                format!("what a message brings is written at `{binder}.row`, in device memory");
+            let why = format!(
+                "fields of a message have to be written at `{binder}.row`, in device memory"
+            );
             return self.refuse(&stmt.at, &why);
         }
         let fields = self.whole_fields(stmt, channel, binder, value)?;
         let field = fields[0];
         if tensor.optional && fields.iter().all(|field| field.optional_with.is_none()) {
             let why = format!(
-                "`{}` may be absent, and the field `{}` is always there",
+                "`{}` may be absent, and the field `{}` is always present",
                 tensor.name, field.name
             );
             return self.refuse(&stmt.at, &why);
@@ -80,7 +84,7 @@ impl Forms<'_> {
         match (copied && same, field.row) {
             (true, row) => return Ok(row),
             (false, true) => {
-                return self.refuse(&stmt.at, "the row of a message is stored as it is");
+                return self.refuse(&stmt.at, "the row of a message has to be stored unchanged");
             }
             _ => {}
         }
@@ -118,7 +122,7 @@ impl Forms<'_> {
         if !is_whole || fields.is_empty() || fields.len() < read.len() || !alike || rows {
             return self.refuse(
                 &stmt.at,
-                "the value is made from whole fields of the message, of one extent",
+                "the value has to be computed from whole fields of the message, of one extent",
             );
         }
         Ok(fields)
@@ -140,7 +144,9 @@ impl Forms<'_> {
         };
         match turns {
             true => self.check_gather(stmt),
-            false => self.refuse(&stmt.at, "tokens are those of a stripe, or counted from 0"),
+            false => {
+                self.refuse(&stmt.at, "the loop over tokens has to run over a stripe, or from 0")
+            }
         }
     }
 
@@ -157,7 +163,7 @@ impl Forms<'_> {
             _ => false,
         };
         if !all || !peer.as_ref().is_some_and(|peer| is_name(peer, across)) {
-            return self.refuse(&stmt.at, "parts are brought together across `ranks`");
+            return self.refuse(&stmt.at, "the gather has to be across `ranks`");
         }
         self.check_here(stmt, position)?;
         let mut rows = 0;
@@ -165,7 +171,7 @@ impl Forms<'_> {
             rows += usize::from(self.check_gathered(inner, channel, part)?);
         }
         if rows != 1 {
-            return self.refuse(&stmt.at, "a gather stores the sum of the row once");
+            return self.refuse(&stmt.at, "a gather has to store the sum of the row once");
         }
         Ok(())
     }
@@ -185,11 +191,12 @@ impl Forms<'_> {
             || (out.optional && field.optional_with.is_none())
             || out.memory == Memory::Host
         {
-            return self.refuse(&stmt.at, "a sum is stored to one row, in device memory");
+            return self.refuse(&stmt.at, "a sum has to be stored to one row, in device memory");
         }
         if field.row {
             if !is_bf16(&field.elem, self.ir) || !is_bf16(&out.elem, self.ir) {
-                return self.refuse(&stmt.at, "rows that are added up, and their sum, are `bf16`");
+                return self
+                    .refuse(&stmt.at, "rows that are added, and their sum, have to be `bf16`");
             }
         } else if bias.is_some() {
             return Err(self.no_form(stmt));
@@ -197,7 +204,7 @@ impl Forms<'_> {
             .iter()
             .all(|elem| matches!(parts(self.ir, elem).as_slice(), [(_, Elem::F32, _)]))
         {
-            return self.refuse(&stmt.at, "fields that are added up, and their sum, are `f32`");
+            return self.refuse(&stmt.at, "fields that are added, and their sum, have to be `f32`");
         }
         if let Some(Expr::Element { tensor, indices }) = bias {
             let tensor = self.tensor(tensor)?;
@@ -229,7 +236,7 @@ impl Forms<'_> {
             return Err(self.no_form(inner));
         }
         if mentions_name(first, row) {
-            return self.refuse(&inner.at, "the first place does not depend on the row");
+            return self.refuse(&inner.at, "the first place cannot depend on the row");
         }
         self.check_here(inner, first)?;
         self.check_rows(stmt, None)?;
@@ -250,7 +257,7 @@ impl Forms<'_> {
                     if !same || !whole || out.dims.len() != 2 || mentions_name(value, index) {
                         return self.refuse(
                             &leaf.at,
-                            "a row is copied as it is, found by the loop over rows",
+                            "a row has to be copied unchanged, and the loop has to run over rows",
                         );
                     }
                 }

@@ -21,7 +21,7 @@ impl Forms<'_> {
         let mut rows = Ok(());
         walk::stmts(std::slice::from_ref(stmt), &mut |inner| {
             if writes_long_row(self.ir, inner) {
-                rows = self.refuse(&inner.at, "a warp writes a row of many values");
+                rows = self.refuse(&inner.at, "one warp has to write a row of many values");
             }
             walk::exprs(inner, &mut |part| {
                 if rows.is_ok() {
@@ -88,8 +88,8 @@ impl Forms<'_> {
                 let every = matches!((loops, peer), ([(binder, domain, false)],
                     Some(Expr::Name { name, .. })) if all(domain) && name == binder);
                 if !every {
-                    let why = "every rank waits for a record of every other one: \
-                               push in a loop over `ranks` to its binder";
+                    let why = "every rank waits for a record from each peer: push in a loop over \
+                    `ranks` to its binder";
                     return self.refuse(&stmt.at, why);
                 }
                 self.check_single_push(stmt, channel)?;
@@ -101,7 +101,8 @@ impl Forms<'_> {
                 if matches!(value, Expr::Fold { fold: Fold::PrefixSum, .. }) =>
             {
                 if loops.iter().any(|(.., filtered)| *filtered) {
-                    return self.refuse(&stmt.at, "a prefix sum stands in a loop without `where`");
+                    return self
+                        .refuse(&stmt.at, "a prefix sum has to be in a loop without `where`");
                 }
                 self.check_prefix(stmt, target, value)
             }
@@ -125,7 +126,7 @@ impl Forms<'_> {
         if pushes == 1 {
             return Ok(());
         }
-        self.refuse(&stmt.at, "a call fills each slot once")
+        self.refuse(&stmt.at, "a call can fill each slot only once")
     }
 
     /// A loop that counts from a number to another one.
@@ -140,7 +141,7 @@ impl Forms<'_> {
                 }
                 Ok(())
             }
-            _ => self.refuse(&stmt.at, "none has a loop over this domain"),
+            _ => self.refuse(&stmt.at, "no class has a loop over this domain"),
         }
     }
 
@@ -151,13 +152,13 @@ impl Forms<'_> {
         self.check_target(stmt, target)?;
         self.refuse_optional(stmt, body)?;
         if self.tensor(&target.tensor)?.optional {
-            return self.refuse(&stmt.at, "a prefix sum goes to a tensor that is always there");
+            return self.refuse(&stmt.at, "a prefix sum needs a target that is not optional");
         }
         if !is_narrow(&elem_of(self.ir, body)) {
-            return self.refuse(&stmt.at, "a prefix sum adds up numbers of 32 bits");
+            return self.refuse(&stmt.at, "a prefix sum can add only 32-bit numbers");
         }
         let Domain::Dim { name: count } = &**domain else {
-            return self.refuse(&stmt.at, "a prefix sum runs over a number of the shape");
+            return self.refuse(&stmt.at, "a prefix sum has to run over a number of the shape");
         };
         let tensor = self.tensor(&target.tensor)?;
         let at: Vec<usize> = (0..target.indices.len())
@@ -171,7 +172,7 @@ impl Forms<'_> {
             Some(extent) if self.sum_fits(extent, count) => Ok(()),
             _ => {
                 let why = format!(
-                    "its binder is one index of the place, whose extent is `{count}` or `{count} + 1`"
+                    "its binder has to be one index of the target, with the extent `{count}` or `{count} + 1`"
                 );
                 self.refuse(&stmt.at, &why)
             }

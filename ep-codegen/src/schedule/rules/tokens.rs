@@ -65,10 +65,13 @@ impl Forms<'_> {
                 });
             }
             if rank_of(self.ir, row) != 1 || !numbers || sized || tensor.copies > 1 {
-                return self.refuse(&at.at, "a row of numbers has an extent of the shape");
+                return self.refuse(
+                    &at.at,
+                    "the extent of a row of numbers has to be a number of the shape",
+                );
             }
             if tensor.optional {
-                return self.refuse(&at.at, "none takes an optional row of numbers");
+                return self.refuse(&at.at, "no class supports an optional row of numbers");
             }
             let mut foreign = false;
             for index in indices {
@@ -78,14 +81,15 @@ impl Forms<'_> {
                 });
             }
             if foreign {
-                return self.refuse(&at.at, "a row of numbers is found by the token alone");
+                return self
+                    .refuse(&at.at, "the index of a row of numbers has to be the token alone");
             }
             let other = rows.iter().any(|(_, other)| {
                 matches!(other, Expr::Element { tensor, indices: others }
                     if tensor == name && others != indices)
             });
             if other {
-                let why = format!("a loop looks at one row of `{name}`");
+                let why = format!("a loop can examine only one row of `{name}`");
                 return self.refuse(&at.at, &why);
             }
         }
@@ -103,7 +107,10 @@ impl Forms<'_> {
         match found {
             Some(helper) => self.refuse(
                 &stmt.at,
-                &format!("`{helper}` is recorded in a loop over a stripe, and its table read here"),
+                &format!(
+                    "`{helper}` has to be recorded in a loop over a stripe, and this statement has \
+                to read that table"
+                ),
             ),
             None => Ok(()),
         }
@@ -118,7 +125,7 @@ impl Forms<'_> {
             bounds.extend(indexed.filter(|(index, _)| is_name(index, binder)).map(|(_, dim)| dim));
         }
         if bounds.windows(2).any(|pair| pair[0] != pair[1]) {
-            let why = format!("`{binder}` indexes places of one extent in each loop");
+            let why = format!("`{binder}` has to index places of one extent in each loop");
             return self.refuse(&stmt.at, &why);
         }
         Ok(())

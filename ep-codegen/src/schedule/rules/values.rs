@@ -27,12 +27,14 @@ impl Forms<'_> {
                 self.check_value(stmt, target, value)?;
                 let own = |index| owner.is_some_and(|owner| is_name(index, owner));
                 if self.tensor(&target.tensor)?.kind != TensorKind::Inout {
-                    return self
-                        .refuse(&stmt.at, "what is added to has a value before: an `inout`");
+                    return self.refuse(
+                        &stmt.at,
+                        "`add` needs an `inout`, which has a value before the call",
+                    );
                 }
                 if !target.indices.iter().any(own) {
-                    let why = "several threads would add to one element: \
-                               index it by the binder of the outermost loop, or `count`";
+                    let why = "several threads would add to one element: index the element by the \
+                    binder of the outermost loop, or use `count`";
                     return self.refuse(&stmt.at, why);
                 }
                 Ok(())
@@ -45,15 +47,16 @@ impl Forms<'_> {
                     (Elem::I32, _) => Ok(()),
                     (Elem::I64, Memory::Device) if summed => Ok(()),
                     _ => {
-                        let why = "counters are `i32`, or `i64` with extents of the shape in \
-                                   device memory";
+                        let why = "a counter has to be `i32`, or `i64` with extents of the shape in \
+                        device memory";
                         self.refuse(&stmt.at, why)
                     }
                 }
             }
             Action::Let { value, .. } => {
                 if rank_of(self.ir, value) > 0 {
-                    return self.refuse(&stmt.at, "`let` names one value, and this is a row");
+                    return self
+                        .refuse(&stmt.at, "`let` can name only one value, and this is a row");
                 }
                 self.refuse_optional(stmt, value)?;
                 self.check_expr(stmt, value)
@@ -73,13 +76,13 @@ impl Forms<'_> {
         }
         let tensor = self.tensor(&target.tensor)?;
         if target.indices.len() + 1 < tensor.dims.len() {
-            return self.refuse(&stmt.at, "one element or one row is written at a time");
+            return self.refuse(&stmt.at, "a statement can write only one element or one row");
         }
         if parts(self.ir, &tensor.elem).len() > 1 {
-            return self.refuse(&stmt.at, "a row with scales is written where it is moved whole");
+            return self.refuse(&stmt.at, "a row with scales can be written only as a whole");
         }
         if tensor.memory == Memory::Host && self.elem(&target.tensor)? != Elem::I32 {
-            return self.refuse(&stmt.at, "what the host reads is `i32`");
+            return self.refuse(&stmt.at, "a tensor `to host` has to be `i32`");
         }
         Ok(())
     }
@@ -106,13 +109,17 @@ impl Forms<'_> {
     /// What is read element by element: declared as one part, and all but one index given.
     pub(super) fn check_tensor(&self, stmt: &Stmt, tensor: &Tensor, indices: usize) -> Checked {
         if tensor.copies > 1 {
-            return self.refuse(&stmt.at, "a tensor that comes several times is added in a gather");
+            return self.refuse(
+                &stmt.at,
+                "a tensor that may be given several times can only be added in \
+            a gather",
+            );
         }
         if parts(self.ir, &tensor.elem).len() > 1 {
-            return self.refuse(&stmt.at, "a row with scales is moved whole");
+            return self.refuse(&stmt.at, "a row with scales can be moved only as a whole");
         }
         if indices + 1 < tensor.dims.len() {
-            return self.refuse(&stmt.at, "one element or one row is read at a time");
+            return self.refuse(&stmt.at, "an expression can read only one element or one row");
         }
         Ok(())
     }
@@ -175,7 +182,7 @@ impl Forms<'_> {
                 self.check_slot(stmt, part)
             }
             Expr::Field { of, .. } if self.tensor(of).is_ok() => {
-                self.refuse(&stmt.at, "a row with scales is moved whole")
+                self.refuse(&stmt.at, "a row with scales can be moved only as a whole")
             }
             Expr::Cast { elem, .. } if !is_plain(elem) => self.refuse(&stmt.at, NOT_PLAIN),
             Expr::Call { helper, args } => self.check_call(stmt, helper, args),
@@ -196,7 +203,7 @@ impl Forms<'_> {
         }
         let wide = |arg: &Expr| !is_narrow(&elem_of(self.ir, arg));
         if ["align", "ceil", "max", "min"].contains(&helper) && args.iter().any(wide) {
-            return self.refuse(&stmt.at, &format!("`{helper}` takes whole numbers of 32 bits"));
+            return self.refuse(&stmt.at, &format!("`{helper}` takes 32-bit integers"));
         }
         match (helper, args.first()) {
             ("listed" | "routed", Some(Expr::Element { tensor, .. })) => {
@@ -221,7 +228,7 @@ impl Forms<'_> {
             Some(known) if index.len() == 1 && indices.len() <= 1 && known.dims.len() <= 1 => {
                 Ok(())
             }
-            _ => self.refuse(&stmt.at, "a slot is read field by field, by at most one index"),
+            _ => self.refuse(&stmt.at, "a field of a slot can have at most one index"),
         }
     }
 
@@ -232,15 +239,17 @@ impl Forms<'_> {
                 if self.tensor(tensor).is_ok_and(|tensor| tensor.optional));
         });
         if optional {
-            return self
-                .refuse(&stmt.at, "an optional tensor is used where its statement can be skipped");
+            return self.refuse(
+                &stmt.at,
+                "an optional tensor can be used only in a statement that can be skipped",
+            );
         }
         Ok(())
     }
 }
 
-pub(super) const NOT_PLAIN: &str = "`bf16` and narrower floats are copied and moved, and added in a gather: \
-                         none has other arithmetic here";
+pub(super) const NOT_PLAIN: &str = "`bf16` and narrower floats can be copied, moved, and added in a \
+ gather; no class has other arithmetic on them";
 
 pub(super) fn is_name(expr: &Expr, name: &str) -> bool {
     matches!(expr, Expr::Name { name: own, .. } if own == name)

@@ -93,22 +93,24 @@ impl<'s> Forms<'s> {
             && channel.over.as_slice() == [Transport::Nvlink]
             && matches!(channel.slot_names.as_slice(), [source, _] if source == "source");
         if !whole {
-            return self.refuse(&send.at, "such slots are named by their source and a token");
+            return self
+                .refuse(&send.at, "the indices of such slots have to be the source and a token");
         }
         let shares = matches!(&send.share, Share::Indices { names } if *names == ["source"]);
         let all = send.blocks == Blocks::All && sums.blocks == Blocks::All;
         if !shares || !all || sums.share != Share::Token {
-            let why = "all blocks send, by source, and all blocks add up, by token";
+            let why = "a role on all blocks has to send by source, and another role on all blocks has \
+            to add by token";
             return self.refuse(&send.at, why);
         }
         for role in [send, sums] {
             self.check_known(role)?;
         }
         let [rows] = send.body.as_slice() else {
-            return self.refuse(&send.at, "such a role sends, and nothing else");
+            return self.refuse(&send.at, "such a role can only send");
         };
         let [gather] = sums.body.as_slice() else {
-            return self.refuse(&sums.at, "such a role adds up, and nothing else");
+            return self.refuse(&sums.at, "such a role can only add");
         };
         if !matches!(&gather.action, Action::Gather { domain: Domain::Tokens, .. }) {
             return Err(self.no_form(gather));
@@ -122,21 +124,26 @@ impl<'s> Forms<'s> {
             return Err(self.no_form(rows));
         };
         if !is_part_of(first, end) {
-            return self
-                .refuse(&rows.at, "the rows of a source lie between two neighbours of a table");
+            return self.refuse(
+                &rows.at,
+                "the rows of a source have to be between two neighboring entries of a table",
+            );
         }
         let Action::Push { peer: Some(peer), position: Some(token), values, .. } = &push.action
         else {
             return Err(self.no_form(push));
         };
         if !is_name(peer, "source") {
-            return self.refuse(&push.at, "rows go back to where they came from");
+            return self.refuse(&push.at, "rows have to go back to their senders");
         }
         for number in [first, end, token] {
             self.check_here(push, number)?;
         }
         if !is_of(token, &[row.as_str()]) {
-            return self.refuse(&push.at, "the row alone says which token it goes back to");
+            return self.refuse(
+                &push.at,
+                "the token of a row that goes back has to depend on the row alone",
+            );
         }
         let sent = self.sent_back(push, values, (channel, row))?;
         Ok(WayBack { channel, rows, push, row, first, end, token, sent, sums, gather })
@@ -167,7 +174,7 @@ impl<'s> Forms<'s> {
                     numbers = Some((value.name.as_str(), &value.value));
                 }
                 _ => {
-                    let why = "what goes back is a row as it lies, and a row of `f32` beside it";
+                    let why = "the row that goes back has to be sent unchanged, and a row of `f32` beside it";
                     return self.refuse(&push.at, why);
                 }
             }

@@ -16,7 +16,7 @@ impl Forms<'_> {
         let mut found = Ok(());
         walk::stmts(&role.body, &mut |stmt| {
             if found.is_ok() && self.is_cut(stmt) {
-                found = self.refuse(&stmt.at, "a number of 32 bits may be cut in it");
+                found = self.refuse(&stmt.at, "a 32-bit number may be truncated here");
             }
         });
         found

@@ -1,6 +1,6 @@
 //! `add` and `count`.
 
-use crate::ir::counting::{Counting, counted};
+use crate::ir::counting::{Counting, counted, is_given};
 use crate::ir::parts::parts;
 use crate::ir::{BinaryOp, Elem, Expr, Memory, Place};
 use crate::schedule::library::ep;
@@ -22,6 +22,9 @@ impl<'a> RoleLowering<'a> {
         let tensor = self.tensor(&target.tensor)?;
         if tensor.memory == Memory::Host {
             return Err(Limit::AddedToHost.into());
+        }
+        if tensor.memory == Memory::Window && !is_given(tensor) {
+            return Err(Limit::AddedInWindow.into());
         }
         if target.indices.len() < tensor.dims.len() {
             return Err(Limit::AddedRow.into());

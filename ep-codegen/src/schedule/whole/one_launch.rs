@@ -280,7 +280,7 @@ impl Whole<'_, '_> {
             let tensor = self.role.tensor(fill.tensor)?;
             let all = parts(self.role.ir, &tensor.elem);
             let [(_, elem, _)] = all.as_slice() else {
-                return Err(broken("rows with scales are not filled"));
+                return Err(broken("`fill` does not work on rows with scales"));
             };
             let mut width = self.stride(tensor, 0)?.converted(&Elem::I32);
             if tensor.optional {

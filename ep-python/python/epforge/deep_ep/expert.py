@@ -411,7 +411,7 @@ def added(
     total = torch.zeros(shape, dtype=torch.float32, device=handle.topk_idx.device)
     for bias in biases:
         if tuple(bias.shape) != shape:
-            raise Mismatch(f"a `bias` is {list(bias.shape)}, and has to be {list(shape)}")
+            raise Mismatch(f"a `bias` has extents {list(bias.shape)}, and needs {list(shape)}")
         total += bias
     summed: list[Any] = []
     for part in parts:

@@ -330,7 +330,7 @@ class Buffer(LowLatencyCalls):
         nodes = self._engines().nodes
         if nodes > 1 and (per_node is None or tuple(per_node.shape) != (nodes,)):
             has = "absent" if per_node is None else list(per_node.shape)
-            raise Mismatch(f"`num_tokens_per_rdma_rank` is {has}, and has to be [{nodes}]")
+            raise Mismatch(f"`num_tokens_per_rdma_rank` has extents {has}, and needs [{nodes}]")
 
     def _way(
         self, topk_idx: torch.Tensor | None, in_rank: torch.Tensor, per_expert: torch.Tensor, alignment: int

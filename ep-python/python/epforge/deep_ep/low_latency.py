@@ -258,7 +258,7 @@ class LowLatencyCalls:
         group = self._engines().group
         out = group.left_out | group.absent()
         if mask_status.shape != (self.group_size,):
-            raise Mismatch(f"`mask_status` is {list(mask_status.shape)}, and has to be [{self.group_size}]")
+            raise Mismatch(f"`mask_status` has extents {list(mask_status.shape)}, and needs [{self.group_size}]")
         mask_status.copy_(require().tensor([rank in out for rank in range(self.group_size)]))
 
     def low_latency_clean_mask_buffer(self) -> None:
@@ -304,7 +304,7 @@ def signals(
 def weights_as_sent(weights: torch.Tensor, ids: torch.Tensor, sent: torch.Tensor) -> torch.Tensor:
     """The weights of a combine for the experts as its dispatch had them: 0 for those that the combine leaves out."""
     if ids.shape != sent.shape:
-        raise Mismatch(f"`topk_idx` is {list(ids.shape)}, and has to be {list(sent.shape)}")
+        raise Mismatch(f"`topk_idx` has extents {list(ids.shape)}, and needs {list(sent.shape)}")
     is_same = (ids.data_ptr(), ids.stride()) == (sent.data_ptr(), sent.stride())
     if is_same or weights.shape != ids.shape:
         return weights

@@ -87,6 +87,6 @@ fn what_does_not_fit_the_declaration_is_refused_by_name() {
     let dispatch = Dispatch::prepare(&group, SHAPE, none).unwrap();
     let (sent, _) = problem(&mut Random::new(1));
     let error = dispatch.send(&sent, 1).err().map(refused).unwrap();
-    let text = "TaggedDispatch: `topk_weights` is given, but these options take none";
+    let text = "TaggedDispatch: `topk_weights` is given, but these options do not take it";
     assert_eq!(error, text);
 }

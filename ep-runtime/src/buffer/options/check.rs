@@ -14,27 +14,29 @@ impl BufferOptions {
     pub(in crate::buffer) fn check(&self, ranks: usize) -> Result<(), CallError> {
         let wrong = |what: String| Err(CallError::Mismatch { what });
         if self.live == 0 {
-            return wrong("a buffer with 0 live outputs can make no call".to_string());
+            return wrong("a buffer with 0 live outputs cannot make a call".to_string());
         }
         if self.live > MOST_LIVE {
             let live = self.live;
             return wrong(format!(
-                "{live} live outputs are too many: a buffer has {MOST_LIVE} at most"
+                "{live} live outputs are too many: a buffer can have at most {MOST_LIVE}"
             ));
         }
         let handles = self.handles();
         if handles == 0 || handles > MOST_LIVE {
-            return wrong(format!("a buffer has 1 to {MOST_LIVE} handles, not {handles}"));
+            return wrong(format!("a buffer can have 1 to {MOST_LIVE} handles, not {handles}"));
         }
         let nodes = self.nodes;
         if nodes == 0 || !ranks.is_multiple_of(nodes) {
-            return wrong(format!("{ranks} ranks are no {nodes} nodes of equally many"));
+            return wrong(format!(
+                "{ranks} ranks cannot form {nodes} nodes with the same number of ranks"
+            ));
         }
         let (tokens, most) = (self.tokens, i32::MAX);
         if tokens.checked_mul(ranks).is_none_or(|rows| rows > most as usize) {
             return wrong(format!(
-                "{tokens} tokens on each of {ranks} ranks are too many: together they are {most} at \
-                 most"
+                "{tokens} tokens on each of {ranks} ranks are too many: all ranks together can have at \
+                most {most}"
             ));
         }
         if self.alignment < 1 {
@@ -44,12 +46,12 @@ impl BufferOptions {
         if self.alignment > 1 && entries.saturating_add(self.alignment as usize) > most as usize {
             let alignment = self.alignment;
             return wrong(format!(
-                "counts of up to {entries} entries cannot be aligned to {alignment}: they are {most} \
-                 at most"
+                "counts of up to {entries} entries cannot be aligned to {alignment}: an aligned count \
+                is at most {most}"
             ));
         }
         if self.tunes.nvl_combine.stripes.is_some() || self.tunes.node_combine.stripes.is_some() {
-            return wrong("the `stripes` of a combine are those of its dispatch".to_string());
+            return wrong("a combine needs the same `stripes` as its dispatch".to_string());
         }
         self.check_few(ranks).or_else(wrong)?;
         let Some(placement) = &self.placement else { return Ok(()) };
@@ -61,7 +63,7 @@ impl BufferOptions {
             || ends != (Some(&0), Some(&(self.experts as i32)))
         {
             return wrong(format!(
-                "a placement of {} experts on {ranks} ranks has {} ascending numbers from 0 to {}",
+                "a placement of {} experts on {ranks} ranks needs {} ascending numbers from 0 to {}",
                 self.experts,
                 ranks + 1,
                 self.experts
@@ -92,16 +94,15 @@ impl BufferOptions {
         if self.is_far() {
             let nodes = self.nodes;
             return Err(format!(
-                "a combine that stores rows where their tokens are is for ranks of one node, not of \
-                 {nodes}"
+                "`push_combine` works within one node, and this group has {nodes} nodes"
             ));
         }
         if (1..=ONE_LAUNCH_TOKENS).contains(&tokens) && self.via == Via::Direct {
             return Ok(());
         }
         Err(format!(
-            "a combine that stores rows where their tokens are is for 1 to {ONE_LAUNCH_TOKENS} tokens \
-             and `via` direct, not for {tokens} and {via}"
+            "`push_combine` works with 1 to {ONE_LAUNCH_TOKENS} tokens and `via` direct, not with \
+            {tokens} tokens and {via}"
         ))
     }
 
@@ -110,26 +111,22 @@ impl BufferOptions {
         let (tokens, nodes) = (self.tokens, self.nodes);
         if self.is_far() {
             return Err(format!(
-                "a dispatch in one launch is for ranks of one node, not of {nodes}"
+                "`one_launch` works within one node, and this group has {nodes} nodes"
             ));
         }
         if self.via != Via::Direct {
-            return Err(
-                "a dispatch in one launch stores rows where they stay: it goes `via` direct, \
-                        not ring"
-                    .to_string(),
-            );
+            return Err("`one_launch` works with `via` direct, not with `via` ring".to_string());
         }
         if !(1..=ONE_LAUNCH_TOKENS).contains(&tokens) {
             return Err(format!(
-                "a dispatch in one launch is for 1 to {ONE_LAUNCH_TOKENS} tokens, not {tokens}"
+                "`one_launch` works with 1 to {ONE_LAUNCH_TOKENS} tokens, not {tokens}"
             ));
         }
         let (have, worst) = (self.capacity(ranks), tokens.saturating_mul(ranks));
         if have < worst {
             return Err(format!(
-                "a dispatch in one launch needs outputs of {worst} rows, {tokens} tokens of each of \
-                 {ranks} ranks, and these have {have}"
+                "`one_launch` needs outputs of {worst} rows, {tokens} tokens of each of {ranks} ranks, \
+                and these outputs have {have}"
             ));
         }
         Ok(())
@@ -150,16 +147,16 @@ mod tests {
     #[test]
     fn numbers_without_a_sense_are_refused() {
         assert_eq!(said(|_| ()), "");
-        assert_eq!(said(|it| it.live = 0), "a buffer with 0 live outputs can make no call");
-        let text = "4097 live outputs are too many: a buffer has 4096 at most";
+        assert_eq!(said(|it| it.live = 0), "a buffer with 0 live outputs cannot make a call");
+        let text = "4097 live outputs are too many: a buffer can have at most 4096";
         assert_eq!(said(|it| it.live = 4097), text);
-        let text = "a buffer has 1 to 4096 handles, not 0";
+        let text = "a buffer can have 1 to 4096 handles, not 0";
         assert_eq!(said(|it| it.handles = Some(0)), text);
         assert!(said(|it| it.handles = Some(4097)).ends_with("not 4097"));
         assert_eq!(said(|it| it.alignment = 0), "counts cannot be aligned to 0");
         let far = said(|it| it.alignment = i32::MAX);
         assert!(far.ends_with("be aligned to 2147483647: they are 2147483647 at most"), "{far}");
-        let most = "are too many: together they are 2147483647 at most";
+        let most = "are too many: all ranks together can have at most 2147483647";
         assert_eq!(
             said(|it| it.tokens = 1 << 30),
             format!("1073741824 tokens on each of 2 ranks {most}")
@@ -171,16 +168,18 @@ mod tests {
     /// All kinds of calls that are for one node alone.
     #[test]
     fn nodes_are_equal_and_go_through_rings() {
-        let text = "2 ranks are no 3 nodes of equally many";
+        let text = "2 ranks cannot form 3 nodes with the same number of ranks";
         assert_eq!(said(|it| it.nodes = 3), text);
-        assert_eq!(said(|it| it.nodes = 0), "2 ranks are no 0 nodes of equally many");
+        assert_eq!(
+            said(|it| it.nodes = 0),
+            "2 ranks cannot form 0 nodes with the same number of ranks"
+        );
         assert_eq!(said(|it| it.nodes = 2), "");
-        let text = "a dispatch in one launch is for ranks of one node, not of 2";
+        let text = "`one_launch` works within one node, and this group has 2 nodes";
         assert_eq!(said(|it| (it.nodes, it.one_launch) = (2, Some(true))), text);
-        let text =
-            "a combine that stores rows where their tokens are is for ranks of one node, not of 2";
+        let text = "`push_combine` works within one node, and this group has 2 nodes";
         assert_eq!(said(|it| (it.nodes, it.push_combine) = (2, Some(true))), text);
-        let text = "the `stripes` of a combine are those of its dispatch";
+        let text = "a combine needs the same `stripes` as its dispatch";
         assert_eq!(said(|it| it.tunes.node_combine.stripes = Some(4)), text);
     }
 
@@ -194,13 +193,13 @@ mod tests {
             })
         };
         assert_eq!(asked(&|_| ()), "");
-        let text = "a dispatch in one launch needs outputs of 32 rows, 16 tokens of each of 2 ranks, \
-                    and these have 31";
+        let text = "`one_launch` needs outputs of 32 rows, 16 tokens of each of 2 ranks, and these \
+                outputs have 31";
         assert_eq!(asked(&|it| it.capacity = Some(31)), text);
-        let range = "a dispatch in one launch is for 1 to 1024 tokens, not";
+        let range = "`one_launch` works with 1 to 1024 tokens, not";
         assert_eq!(asked(&|it| it.tokens = 1025), format!("{range} 1025"));
         assert_eq!(asked(&|it| it.tokens = 0), format!("{range} 0"));
-        assert!(asked(&|it| it.via = Via::Ring).ends_with("it goes `via` direct, not ring"));
+        assert!(asked(&|it| it.via = Via::Ring).ends_with("not with `via` ring"));
         let used = |tokens: usize, change: &dyn Fn(&mut BufferOptions)| {
             let mut options = BufferOptions::new(tokens, 7168, 8, 288);
             change(&mut options);
@@ -221,8 +220,8 @@ mod tests {
             said(|it| (it.push_combine, it.tokens, it.via) = (Some(true), tokens, via))
         };
         assert_eq!(asked(1024, Via::Direct), "");
-        let text = "a combine that stores rows where their tokens are is for 1 to 1024 tokens and \
-                    `via` direct, not for 1025 and direct";
+        let text = "`push_combine` works with 1 to 1024 tokens and `via` direct, not with 1025 tokens and \
+                direct";
         assert_eq!(asked(1025, Via::Direct), text);
         assert!(asked(0, Via::Direct).ends_with("not for 0 and direct"));
         assert!(asked(8, Via::Ring).ends_with("not for 8 and ring"));
@@ -245,7 +244,7 @@ mod tests {
     #[test]
     fn a_combine_has_the_stripes_of_its_dispatch() {
         assert_eq!(said(|it| it.tunes.nvl_dispatch.stripes = Some(4)), "");
-        let text = "the `stripes` of a combine are those of its dispatch";
+        let text = "a combine needs the same `stripes` as its dispatch";
         assert_eq!(said(|it| it.tunes.nvl_combine.stripes = Some(4)), text);
     }
 }

@@ -65,7 +65,7 @@ impl CallSpec {
         for (place, given) in given() {
             if self.varies(place) {
                 let (pipeline, name) = (&self.pipeline, self.names[place].name);
-                let what = format!("{pipeline}: `{name}` is another one in each call");
+                let what = format!("{pipeline}: `{name}` is a different tensor in each call");
                 return Err(CallError::Mismatch { what });
             }
             held.covered.insert(place);
@@ -137,7 +137,8 @@ impl CallSpec {
             let copies = || given[*first..first + count].iter().flatten();
             let row = |copy: &Given<'_>| copy.strides.first().copied();
             if copies().any(|copy| Some(row(copy)) != copies().next().map(row)) {
-                let what = format!("{}: all of `{name}` have one row stride", self.pipeline);
+                let what =
+                    format!("{}: all tensors of `{name}` need the same row stride", self.pipeline);
                 return Err(CallError::Mismatch { what });
             }
             values[self.copies_at() + index] = copies().count() as u64;

@@ -53,7 +53,7 @@ impl Entry {
 
     /// Reads the file of `key`; the error says in a clause what is wrong with it.
     pub(super) fn from_bytes(key: &Key, file: &[u8]) -> Result<Entry, String> {
-        let rest = file.strip_prefix(MAGIC).ok_or("it does not begin as an entry does")?;
+        let rest = file.strip_prefix(MAGIC).ok_or("its beginning is not that of an entry")?;
         let (line, mut body) =
             rest.split_at_checked(DIGEST_LINE).ok_or("it ends before its digest does")?;
         if line != format!("{}\n", digest(key, body)).as_bytes() {
@@ -66,7 +66,7 @@ impl Entry {
             (Some(name), Some(target), Some(tool), Some(log), Some(binary)) if body.is_empty() => {
                 Ok(Entry { name, target, tool, log, binary })
             }
-            _ => Err("its parts do not have the lengths it names".to_owned()),
+            _ => Err("the lengths of its parts are wrong".to_owned()),
         }
     }
 }

@@ -275,7 +275,7 @@ pub(super) mod private {
         let mut file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
         let about = file.metadata()?;
         if !about.is_file() || !is_private(&about) {
-            return Err(io::Error::other("it is no file that only this user can write"));
+            return Err(io::Error::other("it is not a file that only this user can write"));
         }
         if about.len() > LARGEST_ENTRY {
             return Err(io::Error::other(format!("it has {} bytes", about.len())));

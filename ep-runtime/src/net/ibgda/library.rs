@@ -204,7 +204,7 @@ fn advice(call: &str, code: c_int) -> &'static str {
         ("ibv_reg_dmabuf_mr", _) => {
             "load nvidia_peermem, or keep rows in host memory (`CardOptions::rows_on_host`)"
         }
-        _ => "`dmesg` may have what the driver of the card says",
+        _ => "`dmesg` may show messages of the card's driver",
     }
 }
 
@@ -230,7 +230,7 @@ mod tests {
             libc::EREMOTEIO
         });
         let text = "CREATE_QP failed on mlx5_0:1: Remote I/O error (os error 121), status 0x3, syndrome \
-                    0x1234; `dmesg` may have what the driver of the card says";
+                    0x1234; `dmesg` may show messages of the card's driver";
         assert_eq!(refused.unwrap_err().to_string(), text);
     }
 

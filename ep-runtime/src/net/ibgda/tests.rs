@@ -410,7 +410,7 @@ fn ranks_join_or_all_of_them_say_why_not() {
     assert!(second.unwrap_err().contains("on InfiniBand, that of rank 0 on Ethernet"));
     let other = CardOptions { slots: 128, ..options() };
     let [first, second] = together([|_| {}, |_| {}], [options(), other]);
-    let text = "rank 1 joins a network of 128 slots a queue, rank 0 one of 64";
+    let text = "rank 1 uses a network of 128 slots a queue, and rank 0 uses one of 64";
     assert_eq!((first.unwrap_err().as_str(), second.is_err()), (text, true));
 }
 

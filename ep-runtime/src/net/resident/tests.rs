@@ -461,7 +461,7 @@ fn what_makes_no_sense_is_said_in_the_words_of_the_model() {
         let doorbell = filled.layout.doorbell(2, 0);
         filled.set(1, doorbell + 4, &[0, 0x12, 0x34]);
     };
-    let pair = "is told of by a doorbell for queue pair 0x1234, not 0x104";
+    let pair = "was announced by a doorbell for queue pair 0x1234, not 0x104";
     assert_eq!(said(&bell), Some(format!("{head} 2 {tail} {pair}")));
 }
 

@@ -71,7 +71,8 @@ fn an_own_stream_that_is_captured_orders_nothing() {
     let group = Group::new(backend, GroupOptions::default()).unwrap();
     let calls = || group.follow(0, first);
     let error = group.capture(0, own, calls).err().unwrap();
-    let text = "rank 0's own stream is being captured: end that before a call on another stream";
+    let text = "the own stream of rank 0 is being captured: end the capture before a call on another \
+                stream";
     assert_eq!(error.to_string(), text);
     group.follow(0, first).unwrap();
     // From now on the caller's stream is behind the last call.
