@@ -139,6 +139,9 @@ pub(super) fn is_candidate(ir: &Pipeline, role: &Role) -> bool {
     role.share == Share::Team && role.blocks == Blocks::All && ir.channels.iter().any(both)
 }
 
+/// What such a role does.
+const ALL_STEPS: &str = "the role has to count, publish the counts, await, send and receive";
+
 impl<'s> Forms<'s> {
     /// The parts of a role that does a whole dispatch, or the first statement that is none of them.
     pub(super) fn one_launch(&self, role: &'s Role) -> Result<OneLaunch<'s>, Unfit> {
@@ -155,12 +158,7 @@ impl<'s> Forms<'s> {
             counts.push(count);
             body.next();
         }
-        let end = || {
-            self.unfit(
-                &role.at,
-                "the role has to count, publish the counts, await, send and receive",
-            )
-        };
+        let end = || self.unfit(&role.at, ALL_STEPS);
         // The statement in the first loop is the one that would have to count.
         let first = |stmt: &&'s Stmt| self.no_form(walk::nested(stmt).first().unwrap_or(stmt));
         let routes = routes.ok_or_else(|| body.peek().map_or_else(end, first))?;

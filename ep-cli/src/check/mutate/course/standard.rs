@@ -60,17 +60,8 @@ pub(super) fn all() -> Vec<(&'static str, Standard)> {
             push_combine: Some(false),
             ..options
         };
-        let (arch, calls) = (Arch::Sm90a, Calls::Chain);
-        Standard {
-            ranks: 3,
-            arch,
-            kernels: Kernels::Chosen,
-            options,
-            calls,
-            sms: 4,
-            remote: 2,
-            idle: false,
-        }
+        let (arch, kernels, calls) = (Arch::Sm90a, Kernels::Chosen, Calls::Chain);
+        Standard { ranks: 3, arch, kernels, options, calls, sms: 4, remote: 2, idle: false }
     };
     let paid = |it: Standard, payload| {
         let options = BufferOptions { payload, ..it.options };
