@@ -307,8 +307,8 @@ protected:
         return !team_.stopped;
     }
 
-    /// For each lane's ring that `asks`: whether what the other end tells has reached `want`, in all of them. The
-    /// same of `await_each`, which waits until it has.
+    /// Whether what the other end publishes has reached `want`, in every lane whose ring `asks`. `await_each` waits until it
+    /// has.
     template <class Word>
     __device__ __forceinline__ bool has_come_each(int g, bool asks, u32 want) {
         const bool looks = asks && !reached(seen_[g], want);
