@@ -42,7 +42,7 @@ const FOUND: [(Bug, RuleSet, u64); 25] = [
     (Bug::MoreThanSent,        REWRITTEN, 0),
     (Bug::CopyCutShort,        REWRITTEN, 1),
     (Bug::PastTheEnd,          LOWERED,   1),
-    (Bug::NeighboursOfAnother, REWRITTEN, 4),
+    (Bug::NeighboursOfAnother, REWRITTEN, 17),
     (Bug::ProductsCut,         LOWERED,   19),
     (Bug::PeersForgotten,      LOWERED,   4),
     (Bug::HeadersInOnePlace,   LOWERED,   1),
