@@ -336,7 +336,7 @@ mod tests {
         assert_eq!(said(&without), "Expand: `rank_prefix` is absent");
         assert_eq!(said(whole().tensor("x", Rows::default())), "Expand: `x` is absent");
         let narrow = said(whole().tensor("x", Rows::new(0x1000, 0)));
-        assert!(narrow.starts_with("Expand: `x` has strides [0, 1], not rows"), "{narrow}");
+        assert!(narrow.starts_with("Expand: `x` has strides [0, 1], and its rows"), "{narrow}");
         let none =
             said(whole().number("expanded_capacity", 0).tensor("expanded_x", Rows::default()));
         assert_eq!(none, "", "a tensor of no rows");

@@ -367,7 +367,7 @@ fn kernels_of_one_window_read_what_the_others_leave() {
     back(&outputs.recv_x).unwrap();
     let elsewhere = back(&calls.outputs.recv_x).unwrap_err().to_string();
     assert!(
-        elsewhere.contains("`x` lies at") && elsewhere.contains("outside of the window"),
+        elsewhere.contains("`x` is at") && elsewhere.contains("outside of the window"),
         "{elsewhere}"
     );
     let regions = [dispatch.outputs(0).unwrap().recv_x, outputs.recv_x.clone()].map(|rows| {

@@ -258,10 +258,8 @@ mod tests {
     #[test]
     fn processes_agree_on_who_is_in() {
         let said = returned(|rank| if rank == 2 { vec![0, 1] } else { vec![1] });
-        let first =
-            "rank 1 comes back, and the process of rank 2 leaves out rank 0, this one no rank";
-        let last =
-            "rank 1 comes back, and the process of rank 0 leaves out no rank, this one rank 0";
+        let first = "rank 1 comes back, and the process of rank 2 leaves out rank 0, but this process leaves out no rank";
+        let last = "rank 1 comes back, and the process of rank 0 leaves out no rank, but this process leaves out rank 0";
         let wanted = [first, first, last].map(|words| (words.to_string(), [7, 7]));
         assert_eq!(said, wanted);
     }

@@ -30,7 +30,7 @@ pub(super) fn decode(parts: Vec<Vec<u8>>, ranks: usize) -> Result<Vec<Vec<u8>>, 
     if parts.first().is_some_and(|word| word == b"ok") {
         return match parts.len() - 1 {
             brought if brought == ranks => Ok(parts.into_iter().skip(1).collect()),
-            brought => Err(wrong(&format!("{ranks} ranks sent {brought} values"))),
+            brought => Err(wrong(&format!("{brought} values for {ranks} ranks"))),
         };
     }
     let words: Vec<_> = parts.iter().map(|part| String::from_utf8_lossy(part)).collect();

@@ -304,11 +304,11 @@ mod tests {
             block[at] = byte;
             read(&block).unwrap_err()
         };
-        assert_eq!(said(2, 8), "says 0x8 as its number, which is 0x7");
-        assert_eq!(said(6, 0x35), "says 0x1235 as its queue pair, which is 0x1234");
+        assert_eq!(said(2, 8), "has 0x8 as its number, and has to have 0x7");
+        assert_eq!(said(6, 0x35), "has 0x1235 as its queue pair, and has to have 0x1234");
         assert_eq!(said(3, 0x0a), "has the opcode 0x0a with modifier 0x00");
         assert_eq!(said(0, 9), "has the opcode 0x08 with modifier 0x09");
-        assert_eq!(said(7, 4), "says 0x4 as its size in quads, which is 0x3");
+        assert_eq!(said(7, 4), "has 0x4 as its size in quads, and has to have 0x3");
         let mut long = write();
         long[32..36].copy_from_slice(&[0x80, 0, 0, 29]);
         assert_eq!(read(&long).unwrap_err(), "holds 29 bytes, of 28");

@@ -155,7 +155,10 @@ mod tests {
         assert!(said(|it| it.handles = Some(4097)).ends_with("not 4097"));
         assert_eq!(said(|it| it.alignment = 0), "counts cannot be aligned to 0");
         let far = said(|it| it.alignment = i32::MAX);
-        assert!(far.ends_with("be aligned to 2147483647: they are 2147483647 at most"), "{far}");
+        assert!(
+            far.ends_with("be aligned to 2147483647: an aligned count is at most 2147483647"),
+            "{far}"
+        );
         let most = "are too many: all ranks together can have at most 2147483647";
         assert_eq!(
             said(|it| it.tokens = 1 << 30),
@@ -223,8 +226,8 @@ mod tests {
         let text = "`push_combine` works with 1 to 1024 tokens and `via` direct, not with 1025 tokens and \
                 direct";
         assert_eq!(asked(1025, Via::Direct), text);
-        assert!(asked(0, Via::Direct).ends_with("not for 0 and direct"));
-        assert!(asked(8, Via::Ring).ends_with("not for 8 and ring"));
+        assert!(asked(0, Via::Direct).ends_with("not with 0 tokens and direct"));
+        assert!(asked(8, Via::Ring).ends_with("not with 8 tokens and ring"));
     }
 
     #[test]
