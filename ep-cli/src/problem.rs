@@ -461,7 +461,10 @@ mod tests {
     #[test]
     fn wrong_names_and_values_are_named() {
         let error = options(&[("depht", "32")]).unwrap_err();
-        assert!(error.starts_with("error: there is no `depht`; there are hidden"), "{error}");
+        assert!(
+            error.starts_with("error: `depht` does not exist; choose one of hidden"),
+            "{error}"
+        );
         assert!(error.contains("chunk, depth"), "{error}");
         assert!(error.ends_with("; did you mean `depth`?"), "{error}");
         let error = options(&[("depth", "deep")]).unwrap_err();

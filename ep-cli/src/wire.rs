@@ -268,7 +268,7 @@ mod tests {
         let both = "`ordered` contradicts another setting of the network";
         assert_eq!(said("model:reorder,ordered"), both);
         let networks = "`model`, `card`, `libfabric:tcp` or `ibgda`";
-        assert_eq!(said("tcp"), format!("`tcp` is no network: {networks} are"));
+        assert_eq!(said("tcp"), format!("`tcp` is not a network; use {networks}"));
         assert!(said("libfabric:tpc").contains("tpc"));
     }
 

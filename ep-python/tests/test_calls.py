@@ -291,7 +291,7 @@ class Nodes(unittest.TestCase):
 
     def test_a_node_that_is_none_is_refused(self) -> None:
         own = epforge.UniqueId.local()
-        with self.assertRaisesRegex(epforge.Mismatch, "no node 2 of 2 nodes of 3 ranks"):
+        with self.assertRaisesRegex(epforge.Mismatch, "node 2 does not exist: there are 2 nodes of 3 ranks"):
             epforge.Group.over_network(own, 2, 2, ranks=3)
         with self.assertRaisesRegex(epforge.Mismatch, "`carrier`"):
             epforge.Group.over_network(own, 0, 2, net="carrier")

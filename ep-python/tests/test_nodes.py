@@ -353,7 +353,7 @@ class Nodes(unittest.TestCase):
             self.assertEqual((join.call_args.kwargs["nodes"], join.call_args.kwargs["net"]), (nodes, "efa"))
         with (
             mock.patch.dict(os.environ, variables | {"LOCAL_WORLD_SIZE": "4"}),
-            self.assertRaisesRegex(epforge.GroupError, "LOCAL_WORLD_SIZE is 4, and the number of ranks, 6, is not a multiple of it"),
+            self.assertRaisesRegex(epforge.GroupError, "LOCAL_WORLD_SIZE is 4, and the number of ranks, 6, is not"),
         ):
             epforge.Group.from_environment()
 

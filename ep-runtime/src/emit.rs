@@ -1,7 +1,6 @@
 //! From a pipeline and a configuration to the CUDA that NVRTC gets.
 
 use ep_codegen::plan::{Config, Plan, PlanError, plan};
-use ep_codegen::render;
 use ep_codegen::schedule::RuleSet;
 use sha2::{Digest, Sha256};
 
@@ -17,10 +16,13 @@ impl AnyPipeline {
         // The program holds the text with all rules; any other one is made when it is asked for.
         let cuda = match config.rules {
             RuleSet::All => plan.cuda(&text.body),
+            #[cfg(feature = "render")]
             rules => {
-                let body = render::body_with(&ir.select(&config.choice), rules);
+                let body = ep_codegen::render::body_with(&ir.select(&config.choice), rules);
                 plan.cuda(&body.map_err(|_| EmitError::NoText(self.name))?)
             }
+            #[cfg(not(feature = "render"))]
+            _ => return Err(EmitError::NoText(self.name)),
         };
         Ok(Emitted { cuda, plan })
     }

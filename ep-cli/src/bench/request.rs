@@ -570,7 +570,7 @@ mod tests {
             ("--mode fast", "it is neither loop nor iso"),
             ("--ranks 2 --kill 2 --processes", "rank 2 does not exist: there are 2"),
             ("--kill 1", "--processes"),
-            ("--set depht=3", "there is no `depht`"),
+            ("--set depht=3", "`depht` does not exist"),
             ("--draw a.jsonl", "--chart"),
             ("--low-latency", "--graph <N>"),
             ("--graph 4 --low-latency per-token", "it is not one of per-expert, per-rank"),

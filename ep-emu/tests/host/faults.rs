@@ -62,8 +62,8 @@ fn misuse_is_named() {
         ("past_the_buffer", 32, FailureKind::Bulk, "outside every buffer"),
         ("leaves_open", 32, FailureKind::Exit, "never waited for (M6)"),
         ("leaves_uncommitted", 32, FailureKind::Exit, "with an uncommitted bulk group (M6)"),
-        ("leaves_a_load", 32, FailureKind::Exit, "nobody waited for (M6)"),
-        ("too_much_shared", 32, FailureKind::Launch, "wants 16384 bytes"),
+        ("leaves_a_load", 32, FailureKind::Exit, "no thread waited for (M6)"),
+        ("too_much_shared", 32, FailureKind::Launch, "needs 16384 bytes"),
         ("deep_stack", 32, FailureKind::StackOverflow, "stack"),
     ];
     for (kernel, threads, kind, text) in cases {
@@ -149,7 +149,10 @@ fn crashes_and_hangs_end_only_their_worker() {
     let (mut world, lists) = prepare("null_write", Spec::default(), 32);
     let failure = world.run_isolated(lists, Duration::from_secs(30)).expect_err("a crash");
     assert_eq!(failure.kind, FailureKind::Crash);
-    assert!(failure.message.contains("signal 11: rank 0 block 0 warp 0 lane 5"), "{failure}");
+    assert!(
+        failure.message.contains("signal 11 ended the worker: rank 0 block 0 warp 0 lane 5"),
+        "{failure}"
+    );
     assert!(failure.message.contains("(null_write)"), "{failure}");
 
     // Before the memory of the machine is full.
@@ -207,7 +210,7 @@ fn impossible_launches_are_refused() {
     assert!(refused(&|launch| launch.blocks = 0).contains("empty grid"));
     assert!(refused(&|launch| launch.blocks = 133).contains("of which 132 fit (M8)"));
     assert!(refused(&|launch| launch.args.truncate(8)).contains("8 bytes of arguments"));
-    assert!(refused(&|launch| launch.shared_bytes = 1 << 20).contains("the most is 232448"));
+    assert!(refused(&|launch| launch.shared_bytes = 1 << 20).contains("the maximum is 232448"));
 }
 
 fn relay_with(faults: Faults, seed: u64) -> (Result<RunStats, Failure>, usize) {

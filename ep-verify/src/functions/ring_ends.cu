@@ -81,8 +81,7 @@ __device__ __forceinline__ void send(Out& rings, ep::Team& team, const Served& i
             const int ring = it.rings[i];
             if (k >= messages(it.own, it.peers[i], team.epoch, stripe)) continue;
             if (stripe == 1) {
-                while (!rings.has_room(ring)) {
-                }
+                while (!rings.has_room(ring)) rings.send();
             } else if (!rings.reserve(ring)) {
                 return;
             }

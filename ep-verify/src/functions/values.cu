@@ -333,7 +333,7 @@ __device__ __forceinline__ void neighbors(Out& out) {
         const ep::Wide<ep::e4m3> codes = ep::to_e4m3(wide);
         for (int k = 0; k < ep::kWide; ++k) {
             out.put(ep::bits_of(wide.values[k]));
-            out.put(codes.values[k].bits);
+            out.put(codes.get(k).bits);
         }
     }
 }

@@ -286,7 +286,7 @@ __device__ __forceinline__ void hits(ep::i64* out) {
 __device__ __forceinline__ void clears(ep::i64* out) {
     ep::clear_stripes(reinterpret_cast<ep::i32*>(out), 11, 6);
     ep::clear_stripes(reinterpret_cast<ep::i32*>(out + 40), 2, 70);
-    ep::clear(reinterpret_cast<ep::i32*>(out + 200), 600);
+    ep::clear_tensor(reinterpret_cast<ep::i32*>(out + 200), 600);
 }
 
 constexpr int kRows = 62;

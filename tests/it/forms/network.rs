@@ -169,7 +169,7 @@ fn what_a_network_does_not_carry_is_said() {
     };
     assert!(refused("chunk: 2", "chunk: 1").is_empty());
     let parts = refused("per rail {", "per rail, one part per stripes {");
-    assert!(parts.contains(&"parts of a ring over a network have no CUDA text yet".to_string()));
+    assert!(parts.contains(&"a ring over a network cannot have parts yet".to_string()));
     let without = refused("peer in local", "peer in rail");
     assert!(without.is_empty(), "{without:?}");
     let said = |source: &str| {
@@ -178,11 +178,12 @@ fn what_a_network_does_not_carry_is_said() {
         found.into_iter().map(|refusal| refusal.why.to_string()).collect::<Vec<String>>()
     };
     let closed = ROWS.replace("close rows;", "");
-    let closes = "slots over a network are filled by one role, which closes them by one statement: \
-                  then they have come";
+    let closes = "one role has to fill slots over a network and close them by one statement, \
+                  which signals their arrival";
     assert!(said(&closed).contains(&closes.to_string()), "{:?}", said(&closed));
     let apart = ROWS.replace("[word: width, source]", "[word: width]").replace("m.source", "0");
-    let named = "slots over a network are kept apart by `source`, which tells that they have come";
+    let named = "slots over a network need the index `source`, because a sender signals for all of its \
+                 slots at once";
     assert!(said(&apart).contains(&named.to_string()), "{:?}", said(&apart));
 }
 

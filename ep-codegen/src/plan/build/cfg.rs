@@ -270,7 +270,7 @@ impl Planner<'_> {
         };
         let named = self.ir.roles.iter().map(end).max().unwrap_or(1);
         let others = self.ir.roles.iter().any(|role| role.blocks == Blocks::Other);
-        named + i64::from(others)
+        named.saturating_add(i64::from(others))
     }
 }
 
