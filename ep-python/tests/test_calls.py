@@ -297,7 +297,7 @@ class Nodes(unittest.TestCase):
             epforge.Group.over_network(own, 0, 2, net="carrier")
         with self.assertRaisesRegex(epforge.Mismatch, "3 ranks, but 2 devices"):
             epforge.Group.over_network(own, 0, 2, ranks=3, devices=[0, 1])
-        with self.assertRaisesRegex(epforge.Mismatch, "cannot form 3 nodes with the same number of ranks"):
+        with self.assertRaisesRegex(epforge.Mismatch, "do not form 3 nodes with the same number of ranks"):
             epforge.Group.on_host(4, nodes=3)
 
 
