@@ -1,4 +1,4 @@
-//! Which kernels run: those that the compiler chooses, or slower ones to compare them with.
+//! The option `--kernels`: run the kernels that the compiler chooses, or slower ones to compare with them.
 
 use clap::ValueEnum;
 use ep_codegen::schedule::{RoleRule, RuleSet};
@@ -17,6 +17,10 @@ pub(crate) enum Kernels {
 }
 
 impl Kernels {
+    /// The help of `--kernels`.
+    pub(crate) const HELP: &str = "How to emit roles: as the compiler chooses, composed statement by statement, or composed \
+                                   without the rules that make roles fast. The results are the same";
+
     /// The rules that make roles fast.
     pub(crate) fn rules(self) -> RuleSet {
         match self {

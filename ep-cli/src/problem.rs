@@ -47,9 +47,7 @@ pub(crate) struct Problem {
     /// A number of the shape, a variant, or a tune
     #[arg(long, value_name = "NAME=VALUE", value_parser = assignment)]
     pub(crate) set: Vec<(String, String)>,
-    /// Which kernels: those that the compiler chooses, or roles composed of their statements, with the rules that make
-    /// them fast or without. The results are the same
-    #[arg(long, value_enum, default_value_t = Kernels::Chosen)]
+    #[arg(long, value_enum, default_value_t, help = Kernels::HELP)]
     pub(crate) kernels: Kernels,
 }
 

@@ -44,9 +44,7 @@ pub(crate) struct Selection {
     /// The GPU architecture
     #[arg(long, default_value = "sm_90a", value_parser = arch)]
     arch: Arch,
-    /// Which kernels: those that the compiler chooses, or roles composed of their statements, with the rules that make
-    /// them fast or without. The results are the same
-    #[arg(long, value_enum, default_value_t = Kernels::Chosen)]
+    #[arg(long, value_enum, default_value_t, help = Kernels::HELP)]
     kernels: Kernels,
 }
 

@@ -215,7 +215,7 @@ struct RoleLowering<'a> {
     meets: usize,
     /// The direct channels whose ends know the first position of the run that is being pushed.
     in_runs: Vec<String>,
-    /// Which share of the rows of a stripe this warp takes, of how many.
+    /// The number of this warp's share of the rows of a stripe, and the number of shares.
     share: Option<(Term, Term)>,
     /// Statements that one warp does alone although the role has more.
     why_not: Vec<WhyNot>,

@@ -66,9 +66,7 @@ pub(crate) struct Options {
     /// sets entries to -1; +repeated:SHARE makes entries repeat another entry of their token
     #[arg(long, value_name = "NAME", value_delimiter = ',', default_values = ["even"], value_parser = RoutingName::parse)]
     routing: Vec<RoutingName>,
-    /// Which kernels: those that the compiler chooses, or roles composed of their statements, with the rules that make
-    /// them fast or without. The results are the same
-    #[arg(long, value_enum, default_value_t = Kernels::Chosen)]
+    #[arg(long, value_enum, default_value_t, help = Kernels::HELP)]
     pub(crate) kernels: Kernels,
     /// Capture N calls in a graph, and replay the graph
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]

@@ -84,7 +84,7 @@ impl Sending {
         out
     }
 
-    /// What comes before a term is computed.
+    /// Adds the steps that must precede the computation of a term.
     fn term(&self, term: &Term, out: &mut Vec<Step>) {
         term.inner().into_iter().for_each(|inner| self.term(inner, out));
         let Node::Call(function, args) = &term.node else { return };

@@ -58,25 +58,37 @@ def prompts(rank: int) -> list[list[int]]:
     return [[3 + (17 * place + 31 * number) % 4000 for place in range(length)] for number, length in enumerate(lengths)]
 
 
-def serve(rank: int, ranks: int, folder: str, backend: str, graphs: bool, attention: str) -> None:
-    """One rank: its tokens and their log-probabilities go into a file."""
-    from vllm import LLM, SamplingParams
+def engine_of(folder: str, backend: str, attention: str, **options: Any) -> Any:
+    """A vLLM engine with random weights that serves the model of a folder with expert parallelism."""
+    from vllm import LLM
 
-    engine = LLM(
+    return LLM(
         model=folder,
         load_format="dummy",
         skip_tokenizer_init=True,
         enable_expert_parallel=True,
         all2all_backend=backend,
-        enforce_eager=not graphs,
         attention_backend=attention or None,
+        gpu_memory_utilization=0.1,
+        enable_prefix_caching=False,
+        seed=0,
+        **options,
+    )
+
+
+def serve(rank: int, ranks: int, folder: str, backend: str, graphs: bool, attention: str) -> None:
+    """One rank: its tokens and their log-probabilities go into a file."""
+    from vllm import SamplingParams
+
+    engine = engine_of(
+        folder,
+        backend,
+        attention,
+        enforce_eager=not graphs,
         max_model_len=1024,
         max_num_batched_tokens=STEP,
         max_num_seqs=8,
-        gpu_memory_utilization=0.1,
         kv_cache_memory_bytes=KV_BYTES,
-        enable_prefix_caching=False,
-        seed=0,
     )
     sampling = SamplingParams(
         temperature=0, max_tokens=MADE if rank == 0 else 1, logprobs=1, ignore_eos=True, detokenize=False

@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from compare import line_of_epforge, require_gpus, start_ranks
+from compare import engine_of, line_of_epforge, require_gpus, start_ranks
 
 #: The shapes of DeepSeek-V3's mixture-of-experts layers behind an attention with few keys.
 MODEL: dict[str, Any] = {
@@ -69,23 +69,15 @@ def stamps(engine: Any, batch: int, length: int, made: int) -> list[float]:
 
 def serve(rank: int, ranks: int, folder: str, backend: str, most: int, batches: list[int], attention: str) -> None:
     """One rank: its times in seconds go into a file."""
-    from vllm import LLM
-
-    engine = LLM(
-        model=folder,
-        load_format="dummy",
-        skip_tokenizer_init=True,
-        enable_expert_parallel=True,
-        all2all_backend=backend,
+    engine = engine_of(
+        folder,
+        backend,
+        attention,
         compilation_config={"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": batches},
-        attention_backend=attention or None,
         max_model_len=PROMPT + 64,
         max_num_batched_tokens=most,
         max_num_seqs=max(batches),
-        gpu_memory_utilization=0.1,
         kv_cache_memory_bytes=1 << 31,
-        enable_prefix_caching=False,
-        seed=0,
     )
     random.seed(rank)
     told: dict[str, float] = {}

@@ -25,8 +25,8 @@ const GATHER_PIECE: i64 = 1024;
 const GATHER_STAGES: i64 = 8;
 /// The fewest stages of a gather: one is added while another one comes.
 const GATHER_STAGES_MIN: i64 = 2;
-/// Bytes of the pieces of a part's row that are tried in turn, each in whole turns of a warp of any element, and the bytes
-/// and stages that a warp has for them.
+/// A warp that reads rows of parts takes pieces of one of these sizes, each a multiple of what its lanes read at once. All
+/// of its stages together take at most `PART_BYTES`.
 const PART_PIECES: [i64; 2] = [2048, 1024];
 const PART_BYTES: i64 = 16384;
 const PART_STAGES_MIN: i64 = 2;

@@ -16,7 +16,7 @@ use crate::schedule::term::{Term, arithmetic};
 use crate::schedule::value::{Numbers, counted_loop};
 use crate::schedule::{Lowered, RoleLowering};
 
-/// What is done for a peer or a stripe, under its number.
+/// Emits the steps for one peer or one stripe, given its number.
 pub(super) type ForEach<'a, 'f> =
     dyn FnMut(&mut RoleLowering<'a>, &Scope, Term, &mut Vec<Step>) -> Lowered<()> + 'f;
 

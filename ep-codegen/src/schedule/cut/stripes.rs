@@ -1,8 +1,8 @@
 //! Roles whose work is dealt by stripes and that send rows of direct channels: several warps send each stripe, a part
 //! of it each.
 //!
-//! What it gains: with few stripes one warp for each sends a fraction of what the links carry. A warp counts the
-//! rows of the stripe that lie before its part, so that rows have the positions of one warp that sends all.
+//! What it gains: with one warp for each of a few stripes, the links carry a fraction of what they could. Each warp
+//! counts the rows of the stripe before its part, so rows get the positions that a single warp would give them.
 
 use super::runs::{BEGIN, END, PEER};
 use super::steps::ForEach;
@@ -223,14 +223,12 @@ impl<'a> RoleLowering<'a> {
         out: &mut Vec<Step>,
     ) -> Lowered<()> {
         let loops = self.role.body.iter().take_while(|other| !std::ptr::eq(*other, stmt));
+        let count = |stmt| cut.count(stmt, channel).ok_or(broken("rows that cannot be counted"));
         let mut counts: Vec<(Expr, &Meaning)> = Vec::new();
         for other in loops.filter(|other| pushes_to(other, channel)) {
-            counts.push((
-                cut.count(other, channel).ok_or(broken("rows that cannot be counted"))?,
-                &end,
-            ));
+            counts.push((count(other)?, &end));
         }
-        counts.push((cut.count(stmt, channel).ok_or(broken("rows that cannot be counted"))?, &to));
+        counts.push((count(stmt)?, &to));
         let object = self.object_of(&channel.name, End::Out);
         let each: &mut ForEach<'a, '_> = &mut |this, scope, peer, steps| {
             let mut ahead: Option<Term> = None;

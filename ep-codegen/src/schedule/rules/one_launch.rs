@@ -139,7 +139,7 @@ pub(super) fn is_candidate(ir: &Pipeline, role: &Role) -> bool {
     role.share == Share::Team && role.blocks == Blocks::All && ir.channels.iter().any(both)
 }
 
-/// What such a role does.
+/// The reason if a role lacks a step of a whole dispatch.
 const ALL_STEPS: &str = "the role has to count, publish the counts, await, send and receive";
 
 impl<'s> Forms<'s> {

@@ -1,7 +1,7 @@
 //! Rule `staged`, of rows whose parts are elsewhere: bulk copies bring the pieces of all parts into shared memory, while
 //! earlier ones are read.
 //!
-//! What it gains: a warp has as many bytes on their way as its stages hold, and not six loads of each lane.
+//! What it gains: a warp keeps as many bytes in flight as its stages hold, instead of six loads per lane.
 
 use crate::ir::naming::function_of;
 use crate::ir::network::over_network;

@@ -110,7 +110,7 @@ impl<'a> RoleLowering<'a> {
     }
 }
 
-/// What names mean in the arguments of a call: in a fold over the parts of a gather, a part is a message.
+/// The scope of a call's arguments. In a fold over the parts of a gather, the name of the part stands for a message.
 fn in_fold(scope: &Scope, helper: &str, args: &[Expr]) -> Scope {
     match &scope.parts {
         Some(parts) if Fold::of_parts(helper, args).is_some() => {
