@@ -8,10 +8,11 @@ use std::path::Path;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
+use ep_codegen::schedule::{RoleRule, RuleSet};
 use ep_runtime::Emitted;
 use ep_runtime::backend::Backend;
 use ep_runtime::buffer::{
-    BufferOptions, BuiltIn, CallOptions, Emit, Payload, StandardPipeline, Via,
+    BufferOptions, BuiltIn, BuiltInBy, CallOptions, Emit, Payload, StandardPipeline, Via,
 };
 use ep_runtime::error::CallError;
 use ep_runtime::host::mutant::{DEVICE_LIBRARY, Mutant};
@@ -177,20 +178,22 @@ fn stripes_of_any_length_are_right_at_length() {
 }
 
 /// A role that a call leaves out, because the blocks of another one are all there are, finds its words
-/// as it needs them in the next call.
+/// as it needs them in the next call. A composed one runs on the blocks of the other one, behind it.
 #[test]
 fn calls_of_one_buffer_may_split_their_blocks_in_any_way() {
     let mut shape = Shape::new(2, Via::Direct, 128, 1, 2).units(4, 1);
     shape.options.tokens = 60;
     let split =
         |blocks, remote| CallOptions { remote_sms: Some(remote), ..CallOptions::sms(blocks) };
-    for seed in 0..3 {
+    let composed = BuiltInBy(RuleSet::Without(RoleRule::Roles));
+    let texts: [&dyn Emit; 4] = [&BuiltIn, &BuiltIn, &BuiltIn, &composed];
+    for (seed, texts) in (0..).zip(texts) {
         let case = Case { tokens: vec![60, 60], ..shape.case(seed) };
         let mut options = HostOptions::new(2);
         options.spec.seed = seed;
         let Some(programs) = programs() else { return };
         let group = shape.host(programs, options).group().unwrap_or_else(|error| panic!("{error}"));
-        let test = Selftest::new(&group, &BuiltIn, case);
+        let test = Selftest::new(&group, texts, case);
         let mut test = test.unwrap_or_else(|error| panic!("{error}"));
         for (blocks, remote) in [(3, 1), (2, 2), (3, 1), (3, 2), (1, 1), (4, 3)] {
             test.set_calls(split(blocks, remote), CallOptions::sms(2));

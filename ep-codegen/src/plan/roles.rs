@@ -106,6 +106,22 @@ fn may_meet(a: &Role, b: &Role) -> bool {
     }
 }
 
+/// Whether two roles that never meet run one after the other on a block if there is no other one.
+pub(super) fn may_follow(a: &Role, b: &Role) -> bool {
+    let apart = matches!(
+        (&a.blocks, &b.blocks),
+        (Blocks::Range { .. }, Blocks::Other) | (Blocks::Other, Blocks::Range { .. })
+    );
+    apart && a.phase == b.phase
+}
+
+/// Whether two composed roles may run one after the other on a block, and differ in what a warp keeps: what a warp of one
+/// of them still uses, another warp in the other role may write.
+fn may_overlap(ways: &Ways, a: &Role, b: &Role) -> bool {
+    let keeps = |role: &Role| (ways.staged(&role.name).cloned(), ways.parts(&role.name).cloned());
+    may_follow(a, b) && ways.is_composed(&a.name) && keeps(a) != keeps(b)
+}
+
 /// Whether `a <= b` can be read off the two expressions.
 fn at_most(a: &Expr, b: &Expr) -> bool {
     match (a, b) {
@@ -122,8 +138,10 @@ pub fn block_groups(ir: &Pipeline, ways: &Ways) -> Vec<Vec<usize>> {
         if !role_use(ir, ways, role).has_memory() {
             continue;
         }
-        let meets =
-            |group: &Vec<usize>| group.iter().any(|other| may_meet(&ir.roles[*other], role));
+        let shares = |other: &usize| {
+            may_meet(&ir.roles[*other], role) || may_overlap(ways, &ir.roles[*other], role)
+        };
+        let meets = |group: &Vec<usize>| group.iter().any(shares);
         let (joined, apart): (Vec<_>, Vec<_>) = groups.into_iter().partition(meets);
         groups = apart;
         let mut group: Vec<usize> = joined.into_iter().flatten().collect();

@@ -85,9 +85,12 @@ pub(super) fn call_of_end(kind: ChannelKind, method: &str) -> Option<EndCall> {
         (ChannelKind::Direct, "close_part") => Some(EndCall::Ends { behind: "close_part_behind" }),
         (ChannelKind::Direct, "finish") => Some(EndCall::Ends { behind: "finish_behind" }),
         (ChannelKind::Direct, "reserve") => Some(EndCall::Free),
-        (ChannelKind::Ring | ChannelKind::Direct, _) => None,
+        (ChannelKind::Slots, "reserve") => Some(EndCall::Waits { unless: "has_room" }),
+        (ChannelKind::Slots, "publish") => Some(EndCall::Tells { later: "publish_after" }),
+        (ChannelKind::Slots, "close") => Some(EndCall::Settles),
+        (ChannelKind::Ring | ChannelKind::Direct | ChannelKind::Slots, _) => None,
         // Their rows are not staged.
-        (ChannelKind::Slots | ChannelKind::Pull, _) => None,
+        (ChannelKind::Pull, _) => None,
     }
 }
 

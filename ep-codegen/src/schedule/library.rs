@@ -57,7 +57,7 @@ pub mod ep {
             count_routes, of_block, once_offer, OnceIn, OnceMessage, OnceOut, RouteCounts, RouteSmem,
         }
         packed { copy_field, listed_before, PackedIn, PackedOut }
-        part_stages { for_staged_parts, PartSmem, PartStages, StagedParts }
+        part_stages { for_staged_parts, PartsAhead, PartSmem, PartStages, StagedParts }
         parts { Parts }
         places {
             copy_beside, for_fanout, PlaceCounters, places_of, require_room, row_at,
@@ -84,7 +84,7 @@ pub mod ep {
         }
         spread_back { SpreadIn, SpreadOut }
         way_back { back_begin, BackIn, BackOut }
-        words { await_word, raise_word }
+        words { await_word, has_come, raise_word }
         wide {
             cast_row, cast_slice, for_elements, for_parts, for_some_rows, for_wide_parts, get_wide, kWide, row_if, row_of_slice, set_wide,
             slice_begin, slice_of_row, slices_of, Wide, WideParts,

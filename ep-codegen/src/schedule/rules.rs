@@ -14,6 +14,7 @@ mod forms;
 mod local_rows;
 mod one_launch;
 mod packed;
+mod parts_ahead;
 mod sending;
 mod spread;
 mod staged;

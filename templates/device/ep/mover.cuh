@@ -168,11 +168,18 @@ public:
         flushed_ = rows_;
     }
 
-    /// Leaves no bulk group and no mbarrier open (M6); pieces of a stopped team go nowhere.
+    /// Leaves no bulk group and no mbarrier open (M6); pieces of a stopped team go nowhere. The warp may have another
+    /// role in the same memory.
     __device__ __forceinline__ void finish() {
 #pragma unroll 1
         for (; loading_ > 0; --loading_) await_oldest();
         tma_wait_stored<0>();  // whoever was told of rows has waited for them
+        __syncwarp();
+        if (team_.leader()) {
+#pragma unroll 1
+            for (int i = 0; i < Role::kStages; ++i) mbarrier_end(&smem_.full[i]);
+        }
+        fence_proxy_async_shared();
         __syncwarp();
     }
 

@@ -58,13 +58,14 @@ protected:
         return net_->data + Slots::kInbox + far_slot(far_of(source, own()), key, arrival);
     }
 
-    /// Sends a slot that all lanes have written; `close` publishes it, or the flag of a near one.
-    __device__ __forceinline__ void send(int peer, int key, int arrival) {
-        const bool sends = team_.leader() && !is_near(peer);
+    /// Sends the slot of the first lane, which `sends` it and all lanes have written; `close` publishes it, or the flag
+    /// of a near one.
+    __device__ __forceinline__ void send(int peer, int key, int arrival, bool is_own) {
+        const bool sends = is_own && !is_near(peer);
         const u64 from = Slots::kOutbox + far_slot(far_of(peer, own()), key, arrival);
         if constexpr (!Slots::kCounts) {
             if (sends && !team_.stopped) *word_behind(net_->data + from) = stamped(team_.epoch, 1);
-            if (is_near(peer)) near_.tell_filled(window_of(peer), near_slot(key));
+            if (is_near(peer)) near_.tell_filled(window_of(peer), near_slot(key), is_own);
         }
         const u64 to = Slots::kInbox + far_slot(far_of(own(), peer), key, arrival);
         queue_.put(rank_of(peer), to, from, sends ? Slots::kFarBytes : 0);

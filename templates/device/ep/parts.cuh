@@ -14,6 +14,9 @@ class Parts {
     static constexpr int kGroups = Source::kGroups;
 
 public:
+    /// Whether all rows have been there, for bulk copies as well, since the first `open`.
+    static constexpr bool kStays = Source::kStays;
+
     __device__ __forceinline__ Parts(Team& team, Source& source) : team_(team), source_(source) {}
 
     /// Begins a token: no peer has a part.
@@ -28,6 +31,12 @@ public:
         for (int g = 0; g < kGroups; ++g) {
             if (g == peer / kLanes) entries_[g] = entry;
         }
+    }
+
+    /// Takes the parts of another token, as `other` has them.
+    __device__ __forceinline__ void become(const Parts& other) {
+#pragma unroll
+        for (int g = 0; g < kGroups; ++g) entries_[g] = other.entries_[g];
     }
 
     /// Waits until all parts have arrived. False: the team is stopped.

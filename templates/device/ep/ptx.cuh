@@ -359,6 +359,12 @@ __device__ __forceinline__ void mbarrier_init(u64* barrier, u32 arrivals) {
                  : "memory");
 }
 
+/// Ends an mbarrier, whose place may hold something else from then on.
+__device__ __forceinline__ void mbarrier_end(u64* barrier) {
+    asm volatile("mbarrier.inval.shared::cta.b64 [%0];" ::"r"(static_cast<u32>(__cvta_generic_to_shared(barrier)))
+                 : "memory");
+}
+
 /// Makes initialised mbarriers visible to the async proxy before the first TMA load.
 __device__ __forceinline__ void fence_mbarrier_init() {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -439,6 +445,13 @@ __device__ __forceinline__ Quad load_quad(const void* global) {
 __device__ __forceinline__ void store_quad(void* global, Quad value) {
     asm volatile("st.global.L1::no_allocate.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(global),
                  "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w)
+                 : "memory");
+}
+
+/// The same to any memory, to be read again soon. The compiler makes four stores of one where the words come from
+/// conversions.
+__device__ __forceinline__ void store_units(void* at, Quad value) {
+    asm volatile("st.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w)
                  : "memory");
 }
 

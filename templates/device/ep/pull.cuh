@@ -94,17 +94,21 @@ public:
             const bool used = peer < kPeers;
             const char* window = used ? team_.group.windows[team_.rank_of(peer, kPeers)] : nullptr;
             const Site site{Parts::kChannel, Waiting::kReady, -1, used ? peer : -1, team_.epoch};
-            // M2: pairs with the release in pull_offer; `GatherRun` fences before its bulk loads.
+            // M2: pairs with the release in pull_offer.
             const u32 rows = wait_stamped(team_, site, used ? &words[peer].rows : nullptr);
             if (!used || team_.stopped) continue;
             const u32 meta = value_of(load_relaxed_sys(&words[peer].meta));
             rows_[g] = window + static_cast<u64>(rows) * 128;
             meta_[g] = window + static_cast<u64>(meta) * 128;
         }
+        // M2: bulk copies of any lane may read the rows from now on.
+        fence_proxy_async_global();
         __syncwarp();
     }
 
     /// All rows have been there since `wait_ready`.
+    static constexpr bool kStays = true;
+    __device__ __forceinline__ bool have_arrived(const i32 (&)[kGroups]) const { return true; }
     __device__ __forceinline__ bool arrived(const i32 (&)[kGroups], bool) const { return true; }
 
     /// Row `entry` of the lane's producer in group `g`.

@@ -25,6 +25,7 @@
 // windows that all ranks reach (`WindowSlots`), or for some of them behind a network (net_slot_rows.cuh).
 #pragma once
 
+#include <ep/mover.cuh>
 #include <ep/presence.cuh>
 #include <ep/ptx.cuh>
 #include <ep/sync.cuh>
@@ -83,10 +84,10 @@ public:
         return window + Slots::kSlots + slot * Slots::kSlotBytes;
     }
 
-    /// Publishes a slot that all lanes have written.
-    __device__ __forceinline__ void tell_filled(char* window, int key) const {
+    /// Publishes a slot that all lanes have written, if the lane `tells`.
+    __device__ __forceinline__ void tell_filled(char* window, int key, bool tells) const {
         // M1: comes after the stores of all lanes, by the barrier; the receiver acquires.
-        if (team_.leader() && !team_.stopped) {
+        if (tells && !team_.stopped) {
             store_release_sys(flag(window, key), stamped(team_.epoch, 1));
         }
     }
@@ -179,9 +180,9 @@ protected:
         return Window::place(team_.group.window, key, arrival);
     }
 
-    /// Sends a slot that all lanes have written; unless the sender counts, it is published.
-    __device__ __forceinline__ void send(int peer, int key, int) const {
-        if constexpr (!Slots::kCounts) Window::tell_filled(window_of(peer), key);
+    /// Sends the slot of each lane that `sends`, which all lanes have written; unless the sender counts, it is published.
+    __device__ __forceinline__ void send(int peer, int key, int, bool sends) const {
+        if constexpr (!Slots::kCounts) Window::tell_filled(window_of(peer), key, sends);
     }
 
     __device__ __forceinline__ void tell_count(int peer, int key, u32 count) const {
@@ -260,9 +261,7 @@ public:
     __device__ __forceinline__ bool reserve(int peer, int key) {
         peer_ = peer, key_ = key, arrival_ = 0;
         if (team_.stopped || !End::alive(peer)) return false;
-        // What was free once in a call is free until its end.
-        const u64 bit = peer < 64 ? u64{1} << peer : 0;
-        if ((free_ & bit) == 0) {
+        if (!is_known_free(peer)) {
             const u32 want = team_.epoch - Slots::kEpochs;
             const Site site{Slots::kChannel, Waiting::kCredit, -1, End::rank_of(peer), want};
             // M4: pairs with the release of the receiver's end; all lanes store after the barrier.
@@ -273,7 +272,7 @@ public:
                 wait_counter(team_, site, released);
             }
             if (team_.stopped) return false;
-            free_ |= bit;
+            if (peer < 64) free_ |= u64{1} << peer;
         }
         return Slots::kCounts ? take() : true;
     }
@@ -289,8 +288,39 @@ public:
     /// Sends the slot, which all lanes have written.
     __device__ __forceinline__ void publish() {
         __syncwarp();
-        End::send(peer_, key_, arrival_);
+        End::send(peer_, key_, arrival_, team_.leader());
         __syncwarp();
+    }
+
+    /// Whether `reserve` waits for nobody.
+    __device__ __forceinline__ bool has_room(int peer, int) const {
+        if (team_.stopped || !End::alive(peer) || is_known_free(peer)) return true;
+        const u32 read = team_.leader() ? load_relaxed_sys(End::released(peer)) : 0;
+        return reached(__shfl_sync(kAllLanes, read, 0), team_.epoch - Slots::kEpochs);
+    }
+
+    /// Sends the slot once `rows` rows of the mover are stored. The caller calls `tell` before the next slot.
+    __device__ __forceinline__ void publish_after(u32 rows) {
+        if constexpr (!Slots::kCounts) {
+            if (team_.lane == static_cast<int>(held_ % kLanes)) held_peer_ = peer_, held_key_ = key_, due_ = rows;
+            ++held_;
+        }
+    }
+
+    /// Sends the slots whose rows are stored by now, a lane each.
+    template <class Role>
+    __device__ __forceinline__ void tell(Mover<Role>& mover) {
+        if constexpr (!Slots::kCounts) {
+            constexpr u32 kRecent = Pieces<Role>::kRecent;
+            static_assert(kRecent < kLanes, "a lane for each slot that is held");
+            const u32 stored = mover.template rows_stored<kRecent>();
+            const u32 behind = (team_.lane - sent_) % kLanes;
+            const bool sends = behind < held_ - sent_ && reached(stored, due_);
+            // M1: the rows are stored for the first lane, by the barrier for all; the receiver acquires.
+            End::send(held_peer_, held_key_, 0, sends);
+            sent_ += __popc(__ballot_sync(kAllLanes, sends));
+            __syncwarp();
+        }
     }
 
     /// Ends what one of `closers` warps sends in this call; the last one tells every peer how much came.
@@ -312,6 +342,9 @@ public:
     }
 
 private:
+    /// Whether the slots of a peer have been found free: they are so until the end of the call.
+    __device__ __forceinline__ bool is_known_free(int peer) const { return peer < 64 && (free_ >> peer & 1) != 0; }
+
     /// Takes the next slot of the key. False: there is none.
     __device__ __forceinline__ bool take() {
         const int number = End::number_of(key_, End::kStride);
@@ -333,6 +366,9 @@ private:
     int peer_ = 0;
     int key_ = 0;
     int arrival_ = 0;
+    u32 held_ = 0, sent_ = 0;           // slots that were held back until their rows are stored, and those sent since
+    int held_peer_ = 0, held_key_ = 0;  // the one that the lane holds,
+    u32 due_ = 0;                       // and the rows behind which it is sent
 };
 
 /// Of waits that nobody times; `SlotTimes` (slot_times.cuh) has the same methods.
@@ -448,6 +484,18 @@ public:
         return lanes;
     }
 
+    /// Whether the slots of all lanes' keys (-1: none) have come.
+    __device__ __forceinline__ bool have_come(int key) {
+        // Whether a rank that takes no part fills its slots is for `wait_for` to say.
+        if (!everyone_is_alive(team_.group)) return false;
+        u32 seen = 0;
+        // M2: all lanes load after the barrier.
+        const bool here = key < 0 || (End::looks_filled(key, seen) && End::is_filled(key));
+        const bool all = __all_sync(kAllLanes, here);
+        __syncwarp();
+        return all;
+    }
+
 private:
     /// Each lane waits until its key is closed (-1: none). Returns how much came, and 1 more; 0 if
     /// stopped.
@@ -511,6 +559,7 @@ public:
     __device__ __forceinline__ SlotParts(Team& team, Slots& slots) : team_(team), slots_(slots) {}
 
     /// Slots are waited for one by one.
+    static constexpr bool kStays = false;
     __device__ __forceinline__ void wait_ready() const {}
 
     /// Waits until the slots with these keys (negative: none) have come; a key whose slot never comes
@@ -522,6 +571,14 @@ public:
             if ((come >> team_.lane & 1) == 0) keys[g] = -1;
         }
         return !team_.stopped;
+    }
+
+    /// Whether they have come, so that `arrived` waits for nobody.
+    __device__ __forceinline__ bool have_arrived(const i32 (&keys)[kGroups]) {
+        bool all = true;
+#pragma unroll
+        for (int g = 0; g < kGroups; ++g) all = slots_.have_come(keys[g]) && all;
+        return all;
     }
 
     /// The row of a slot.

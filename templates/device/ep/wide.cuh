@@ -107,17 +107,36 @@ __device__ __forceinline__ Wide<float> to_float(const Wide<T>& all) {
 }
 
 __device__ __forceinline__ Wide<bf16> to_bf16(const Wide<float>& all) {
-    return wide_of<bf16>([&](int k) { return to_bf16(all.get(k)); });
+    Wide<bf16> packed;
+#pragma unroll
+    for (int k = 0; k < kWide; k += 2) packed.words[k / 2] = pack_bf16(all.values[k], all.values[k + 1]);
+    return packed;
 }
 
 __device__ __forceinline__ Wide<e4m3> to_e4m3(const Wide<float>& all) {
-    return wide_of<e4m3>([&](int k) { return to_e4m3(all.values[k]); });
+    Wide<e4m3> packed;
+#pragma unroll
+    for (int k = 0; k < kWide; k += 4) {
+        const u32 low = pack_e4m3(all.values[k], all.values[k + 1]);
+        packed.words[k / 4] = low | pack_e4m3(all.values[k + 2], all.values[k + 3]) << 16;
+    }
+    return packed;
 }
 
 /// Whether eight elements from `at` on can be moved by units of 16 bytes, or by one of 8.
 template <class T>
 __device__ __forceinline__ bool is_whole(const T* at) {
     return reinterpret_cast<u64>(at) % alignof(Wide<T>) == 0;
+}
+
+/// Writes eight elements at once.
+template <class T>
+__device__ __forceinline__ void put_whole(T* at, const Wide<T>& all) {
+    if constexpr (kPacked<T> && sizeof(Wide<T>) == sizeof(Quad)) {
+        store_units(at, Quad{all.words[0], all.words[1], all.words[2], all.words[3]});
+    } else {
+        *reinterpret_cast<Wide<T>*>(at) = all;
+    }
 }
 
 /// Elements `i` and following of a row of `count`, in global memory; zero past its end.
@@ -136,7 +155,7 @@ template <class T>
 __device__ __forceinline__ void set_wide(void* row, int i, int count, const Wide<T>& all) {
     T* at = static_cast<T*>(row) + i;
     if (i + kWide <= count && is_whole(at)) {
-        *reinterpret_cast<Wide<T>*>(at) = all;
+        put_whole(at, all);
         return;
     }
 #pragma unroll

@@ -14,6 +14,12 @@ __device__ __forceinline__ void raise_word(const Team& team, i32* word) {
     if (team.leader() && !team.stopped) add_release_gpu(reinterpret_cast<u32*>(word), 1u);
 }
 
+/// Whether a word has come to `least`, as far as a look shows that orders nothing; warp.
+__device__ __forceinline__ bool has_come(const i32* word, i32 least) {
+    const u32 seen = load_relaxed_gpu(reinterpret_cast<const u32*>(word));
+    return __all_sync(kAllLanes, static_cast<i32>(seen) >= least);
+}
+
 /// Waits until a word has come to `least`: what was done before it was raised so far is there then, for bulk
 /// copies, too. `number` is what records call its tensor. False: the team is stopped.
 __device__ __forceinline__ bool await_word(Team& team, const i32* word, i32 least, int number) {

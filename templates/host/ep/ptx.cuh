@@ -245,6 +245,11 @@ __device__ __forceinline__ void mbarrier_init(u64* barrier, u32 arrivals) {
     emu_mbarrier_init(barrier, arrivals);
 }
 
+/// What has been written over is an mbarrier no more.
+__device__ __forceinline__ void mbarrier_end(u64* barrier) {
+    *barrier = 0;
+}
+
 /// A TMA load on an mbarrier that this thread initialised and did not fence is an error.
 __device__ __forceinline__ void fence_mbarrier_init() {
     emu_fence_proxy(EMU_PROXY_MBARRIER);
@@ -291,6 +296,10 @@ __device__ __forceinline__ Quad load_quad(const void* global) {
 
 __device__ __forceinline__ void store_quad(void* global, Quad value) {
     *static_cast<Quad*>(global) = value;
+}
+
+__device__ __forceinline__ void store_units(void* at, Quad value) {
+    *static_cast<Quad*>(at) = value;
 }
 
 // ---- Numbers: bit for bit what the PTX conversions give ----

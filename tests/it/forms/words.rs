@@ -133,6 +133,33 @@ fn rows_of_a_ring_are_told_of_where_they_are_stored() {
     }
 }
 
+/// A warp whose rows are still on their way to slots publishes them before it waits for a word.
+#[test]
+fn rows_in_slots_are_sent_before_a_wait() {
+    let source = "shape { ranks: 1..=8, hidden: 16..=64 step 16 }
+        input x: bf16[ranks, hidden];
+        input got: i32[1];
+        output out: bf16[1, hidden];
+        message Row { row x: bf16[hidden] }
+        channel rows: slots<Row> over nvlink from Send to Take per all { slot: [source, one: 1] };
+        role Send on block 0, 1 warps {
+            for peer in ranks {
+                push rows[peer] at 0 { x: x[peer] };
+                await got[0] >= peer + 1;
+            }
+        }
+        role Take on all blocks, 1 warps {
+            for one in 0..1 gather part from rows[source] at one across source in ranks {
+                store out[one] = sum(part.x);
+            }
+        }";
+    let text = Form::new(source, &[("ranks", 3), ("hidden", 64)]).text(RuleSet::All);
+    let waits = text.find("ep::await_word(").expect("the role waits");
+    let (before, _) = text.split_at(waits);
+    let asked = before.rfind("if (!ep::has_come(").unwrap_or_else(|| panic!("{text}"));
+    assert!(before[asked..].contains("ep::settle(mover, rows);"), "{text}");
+}
+
 /// A token that several warps would add up is told of once: its sum is one warp's then.
 #[test]
 fn a_sum_is_told_of_once() {

@@ -8,7 +8,7 @@ use crate::plan::RoleWarps;
 use crate::plan::counted::Counters;
 use crate::plan::error::PlanError;
 use crate::plan::numbers::eval;
-use crate::plan::roles::{RoleUse, block_groups, first_warps, role_use};
+use crate::plan::roles::{RoleUse, block_groups, first_warps, may_follow, role_use};
 use crate::plan::shared::{Cut, SEQUENCE_BYTES};
 use crate::schedule::rules::OneLaunch;
 use crate::schedule::{Constant, Staged};
@@ -250,6 +250,11 @@ impl Planner<'_> {
                 true => warps += given.unwrap_or(WARPS_COMPUTE),
                 false => have -= self.role_bytes(other, given.unwrap_or(1)),
             }
+        }
+        // Roles that may run one after the other on a block keep the same in a warp.
+        for other in self.ir.roles.iter().filter(|other| may_follow(role, other)) {
+            let given = other.warps.as_ref().and_then(|warps| eval(warps, self.numbers));
+            warps = warps.max(given.unwrap_or(WARPS_COMPUTE));
         }
         have / warps.max(1)
     }

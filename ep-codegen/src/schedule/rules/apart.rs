@@ -197,6 +197,9 @@ fn are_messages(before: &[Step], turn: &[Step]) -> bool {
     before.iter().all(names) && only_sends(turn, &mut Vec::new())
 }
 
+/// Methods of a mover or of an end that send a message.
+const SENDS: [&str; 5] = ["fence_global", "publish", "publish_after", "row", "send_meta"];
+
 /// Whether steps leave nothing but what they write to a slot; `own` are names that they make.
 fn only_sends(steps: &[Step], own: &mut Vec<String>) -> bool {
     steps.iter().all(|step| {
@@ -208,7 +211,8 @@ fn only_sends(steps: &[Step], own: &mut Vec<String>) -> bool {
             Step::Set { place: to, .. } | Step::Increase { place: to, .. } => is_own(to, own),
             Step::Copy(copy) => is_own(&copy.to, own),
             Step::Do(Term { node: Node::Call(function, args), .. }) => match &function.root {
-                Root::Method(_, method) => *method == "publish",
+                Root::Method(_, method) => SENDS.contains(method),
+                Root::Library(ep::tell | ep::settle) => true,
                 Root::Library(entity) if [ep::set, ep::set_wide].contains(entity) => {
                     args.first().is_some_and(|to| is_own(to, own))
                 }

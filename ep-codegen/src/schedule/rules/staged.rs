@@ -81,6 +81,7 @@ pub(in crate::schedule) fn rewrite(
     staging.records = (0..pushes).map(|_| role.names.fresh("record")).rev().collect();
     let records = staging.records.clone();
     let mut rewritten = staging.steps(steps.to_vec(), false);
+    staging.settle_once(&mut rewritten);
     let of = |name: &str| Term::name(name, Elem::I32);
     let own = of(&format!("smem.{}[team.warp]", function_of(&role.role.name)));
     let mover = Step::Object {
@@ -103,8 +104,11 @@ impl<'a> Staging<'a> {
         walk::stmts(&role.role.body, &mut |stmt| {
             stays |= matches!(stmt.action, Action::Gather { .. } | Action::Raise { .. });
         });
-        let passes = |channel: &Channel| channel.kind.traits().is_staged || role.in_words(channel);
-        if stays || !role.ends().iter().all(|(channel, _)| passes(channel)) {
+        let passes = |(channel, end): &(&Channel, End)| {
+            let kind = channel.kind.traits();
+            kind.is_staged || (kind.is_indexed && *end == End::Out) || role.in_words(channel)
+        };
+        if stays || !role.ends().iter().all(passes) {
             return None;
         }
         // What goes over a network is told of by the warp that put it there.
@@ -171,20 +175,20 @@ impl<'a> Staging<'a> {
         (whole && from && to && (arrives || leaves)).then_some(copy)
     }
 
-    /// The peer to which a copy goes, by the object of its channel.
-    fn sends(&self, copy: &Copy) -> Option<(&Object, &Term)> {
+    /// The peer to which a copy goes, by the object of its channel; slots have it themselves.
+    fn sends(&self, copy: &Copy) -> Option<(&Object, Option<&Term>)> {
         self.slot(&copy.to).filter(|(object, _)| object.end == End::Out)
     }
 
     /// The end of a channel whose row is at an address, and its peer.
-    fn slot(&self, address: &Term) -> Option<(&Object, &Term)> {
+    fn slot(&self, address: &Term) -> Option<(&Object, Option<&Term>)> {
         let Node::Name(name) = &address.node else { return None };
         let Node::Call(function, args) = &self.pointers.get(name)?.node else { return None };
         let object = self.ends.iter().find(|end| {
             let place = if end.kind.traits().lands { "row" } else { "slot" };
             end.message == self.message && *function == Symbol::method(&end.name, place)
         })?;
-        Some((object, args.first()?))
+        Some((object, args.first()))
     }
 
     /// The tensor in which an address lies.
@@ -249,10 +253,14 @@ impl<'a> Staging<'a> {
             let call = self.instead(call, arrived, out);
             out.push(Step::Do(call));
             if self.tells {
-                out.push(self.of_rings(ep::tell));
+                out.push(self.of_ends(ep::tell));
             }
             self.tells = false;
             return;
+        }
+        let words = step.terms().into_iter().find_map(have_come);
+        if let Some(come) = words.filter(|_| self.owes) {
+            out.push(Step::If { condition: come.negated(), body: vec![self.settle()] });
         }
         let inside = match &step {
             Step::If { condition, .. } => self.waits(condition, out),
@@ -360,12 +368,13 @@ impl<'a> Staging<'a> {
             }
             _ => return call.clone(),
         };
-        // What is told for a message that has arrived is told when its slot is given back.
-        let object = object.name.clone();
-        self.tells = !arrived || what == "release_after";
+        // What is told for a message that has arrived is told when its slot is given back; an end of slots holds a few.
+        let (object, is_indexed) = (object.name.clone(), object.kind.traits().is_indexed);
+        self.tells = !arrived || is_indexed || what == "release_after";
         self.owes = true;
         let begun = Term::method(&self.mover, "rows_begun", Vec::new(), Elem::I32);
-        Term::method(&object, what, vec![args[0].clone(), begun], Elem::I32)
+        let args = args.first().cloned().into_iter().chain([begun]).collect();
+        Term::method(&object, what, args, Elem::I32)
     }
 
     /// Puts the row of a message before its other fields, and has these go with it.
@@ -375,7 +384,7 @@ impl<'a> Staging<'a> {
         if !self.with_meta {
             return body;
         }
-        let peer = peer.clone();
+        let peer = peer.cloned();
         let meta = self.meta_of(object, &copy, &body);
         let Some(record) = self.records.pop() else { return body };
         let by = Term::name(&record, Elem::U8);
@@ -396,7 +405,7 @@ impl<'a> Staging<'a> {
         if !fields.is_empty() {
             let value = Term::method(&self.mover, "meta", Vec::new(), Elem::U8);
             row.push(Step::Pointer { name: record, to: None, read_only: false, value });
-            let to = Term::call(ep::at_lane_of, vec![peer, meta], Elem::U8);
+            let to = at_sender(peer.as_ref(), meta);
             fields.push(Step::Do(Term::method(&self.mover, "send_meta", vec![to], Elem::I32)));
         }
         [before, row, fields, behind].concat()
@@ -418,12 +427,7 @@ impl<'a> Staging<'a> {
 
     /// A row on its way.
     fn row(&self, copy: &Copy) -> [Step; 2] {
-        let to = match self.sends(copy) {
-            Some((_, peer)) => {
-                Term::call(ep::at_lane_of, vec![peer.clone(), copy.to.clone()], Elem::U8)
-            }
-            None => Term::call(ep::at_leader, vec![copy.to.clone()], Elem::U8),
-        };
+        let to = at_sender(self.sends(copy).and_then(|(_, peer)| peer), copy.to.clone());
         let row = vec![to, copy.from.clone()];
         let row = Term::method(&self.mover, "row", row, Elem::I32);
         [self.call("fence_global"), Step::Do(row)]
@@ -435,15 +439,39 @@ impl<'a> Staging<'a> {
 
     /// Completes all rows, and tells peers of them.
     fn settle(&self) -> Step {
-        self.of_rings(ep::settle)
+        self.of_ends(ep::settle)
     }
 
-    fn of_rings(&self, function: Entity) -> Step {
-        let rings = self.ends.iter().filter(|end| end.kind.traits().is_bounded);
+    fn of_ends(&self, function: Entity) -> Step {
+        let tells = |end: &&Object| end.kind.traits().is_bounded || end.kind.traits().is_indexed;
+        let rings = self.ends.iter().filter(tells);
         let names = std::iter::once(&self.mover).chain(rings.map(|end| &end.name));
         let args = names.map(|name| Term::name(name, Elem::I32)).collect();
         Step::Do(Term::call(function, args, Elem::I32))
     }
+}
+
+/// A destination in the lane that stores to it: that of a peer, which then tells the peer, or the first one.
+fn at_sender(peer: Option<&Term>, to: Term) -> Term {
+    match peer {
+        Some(peer) => Term::call(ep::at_lane_of, vec![peer.clone(), to], Elem::U8),
+        None => Term::call(ep::at_leader, vec![to], Elem::U8),
+    }
+}
+
+/// Whether nothing has to be waited for until words have come so far, if the value of a term waits for any.
+fn have_come(term: &Term) -> Option<Term> {
+    if let Node::Call(function, args) = &term.node
+        && function.is(ep::await_word)
+        && let [_, word, least, _] = args.as_slice()
+    {
+        return Some(Term::call(ep::has_come, vec![word.clone(), least.clone()], Elem::Bool));
+    }
+    let (wait, have) =
+        term.inner().into_iter().find_map(|inner| Some((inner, have_come(inner)?)))?;
+    let mut term = term.clone();
+    term.replace(&wait.clone(), &have);
+    Some(term)
 }
 
 /// Every pointer of some steps, and what it points to.

@@ -8,6 +8,7 @@ use crate::ir::network::over_network;
 use crate::ir::{Action, Elem, walk};
 use crate::schedule::RoleLowering;
 use crate::schedule::library::ep;
+use crate::schedule::rules::parts_ahead;
 use crate::schedule::step::{ParamType, Step};
 use crate::schedule::symbol::{Constant, Of, Symbol};
 use crate::schedule::term::{Node, Term};
@@ -38,7 +39,11 @@ pub(in crate::schedule) fn rewrite(
     let class = ep::PartStages.of(cfg).of(parts.clone());
     let args = vec![own, of("team".to_string())];
     let at = steps.iter().position(|step| matches!(step, Step::Object { .. })).unwrap_or(0);
-    steps.insert(at, Step::Object { class, name, args });
+    steps.insert(at, Step::Object { class, name: name.clone(), args });
+    if parts_ahead::may_look(role) {
+        steps = parts_ahead::rewrite(role, &name, steps);
+    }
+    steps.push(Step::Do(Term::method(&name, "finish", Vec::new(), Elem::I32)));
     (steps, Some(parts))
 }
 
@@ -57,7 +62,7 @@ fn stage(step: &mut Step, parts: &Constant, role: &Constant, stages: &str) {
         && parts_of(function).as_ref() == Some(parts)
         && let Some(Of::Elem(elem)) = function.of.first().cloned()
     {
-        *function = ep::for_staged_parts.of(&elem).of(parts.clone());
+        *function = ep::for_staged_parts.of(&elem).of(parts.clone()).of(role.clone());
         args.insert(0, Term::name(stages, Elem::I32));
         if let Some(Term { node: Node::Lambda(body), .. }) = args.last_mut()
             && let Some(of_parts) = body.params.last_mut()
