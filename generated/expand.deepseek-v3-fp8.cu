@@ -48,7 +48,6 @@ struct Args {
     const ep::i32* rank_prefix;
     // from the handle of ExpertLayout
     const ep::i32* rows_per_expert;
-    // from the handle of ExpertPrefix
     const ep::i32* expert_first;
     const ep::i32* stripe_first;
     // input x: payload[received, hidden]

@@ -22,7 +22,7 @@ pub mod spread_combine;
 pub use decode_combine::DecodeCombine;
 pub use decode_dispatch::DecodeDispatch;
 pub use decode_stripes::DecodeStripes;
-pub use expand::{Expand, ExpertLayout, ExpertPrefix, expert_layout, expert_prefix};
+pub use expand::{Expand, ExpertLayout, expert_layout};
 pub use layout::Layout;
 pub use low_latency_combine::LowLatencyCombine;
 pub use low_latency_dispatch::LowLatencyDispatch;
@@ -38,7 +38,7 @@ pub use spread_combine::SpreadCombine;
 use crate::pipeline::AnyPipeline;
 
 /// Every standard pipeline.
-pub const ALL: [AnyPipeline; 18] = [
+pub const ALL: [AnyPipeline; 17] = [
     AnyPipeline::of::<Layout>(),
     AnyPipeline::of::<NvlDispatch>(),
     AnyPipeline::of::<NvlCombine>(),
@@ -46,7 +46,6 @@ pub const ALL: [AnyPipeline; 18] = [
     AnyPipeline::of::<DecodeStripes>(),
     AnyPipeline::of::<DecodeCombine>(),
     AnyPipeline::of::<ExpertLayout>(),
-    AnyPipeline::of::<ExpertPrefix>(),
     AnyPipeline::of::<Expand>(),
     AnyPipeline::of::<NodeLayout>(),
     AnyPipeline::of::<NodeNotify>(),

@@ -10,7 +10,7 @@ use ep_runtime::group::{Group, GroupKernel, place_control};
 use ep_runtime::host::{Build, HostBackend, HostOptions, Programs};
 use ep_runtime::jit::Arch;
 use ep_runtime::memory::{DeviceMemory, Window};
-use ep_runtime::pipelines::{Expand, ExpertLayout, ExpertPrefix};
+use ep_runtime::pipelines::{Expand, ExpertLayout};
 use ep_runtime::plan::Config;
 use ep_runtime::{AnyPipeline, Emitted};
 use ep_verify::oracle::{Expanded, Oracle, Random, RoutingOptions, random_bytes};
@@ -283,18 +283,14 @@ fn by_columns(from: &[u8], rows: usize, columns: usize, bytes: usize) -> Vec<u8>
     order.flat_map(element).copied().collect()
 }
 
-/// Prepares and launches the three pipelines on all ranks.
+/// Prepares and launches both pipelines on all ranks.
 fn launch(
     group: &Group,
     shape: &Shape,
     case: &Case,
     ranks: &[Rank],
 ) -> Result<Vec<GroupKernel>, CallError> {
-    let entries = [
-        AnyPipeline::of::<ExpertLayout>(),
-        AnyPipeline::of::<ExpertPrefix>(),
-        AnyPipeline::of::<Expand>(),
-    ];
+    let entries = [AnyPipeline::of::<ExpertLayout>(), AnyPipeline::of::<Expand>()];
     let emitted = entries.map(|entry| shape.emitted(&entry));
     let (starts, bytes) = place_control(emitted.iter().map(|emitted| &emitted.plan));
     let window = Arc::new(Window::new(group.backend(), bytes)?);

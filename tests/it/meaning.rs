@@ -9,8 +9,8 @@ use ep_runtime::bf16::{bf16_from_f32, bf16_to_f32};
 use ep_runtime::buffer::Placement;
 use ep_runtime::ir;
 use ep_runtime::pipelines::{
-    Expand, ExpertLayout, ExpertPrefix, Layout, LowLatencyCombine, LowLatencyDispatch, NodeCombine,
-    NodeDispatch, NodeLayout, NodeNotify, NvlCombine, NvlDispatch,
+    Expand, ExpertLayout, Layout, LowLatencyCombine, LowLatencyDispatch, NodeCombine, NodeDispatch,
+    NodeLayout, NodeNotify, NvlCombine, NvlDispatch,
 };
 use ep_verify::oracle::{Arrival, Oracle, Routing, compare_sums};
 
@@ -20,14 +20,7 @@ use crate::usual;
 const PROBLEMS: u64 = 1000;
 
 fn near() -> Vec<ir::Pipeline> {
-    vec![
-        Layout::ir(),
-        NvlDispatch::ir(),
-        NvlCombine::ir(),
-        ExpertLayout::ir(),
-        ExpertPrefix::ir(),
-        Expand::ir(),
-    ]
+    vec![Layout::ir(), NvlDispatch::ir(), NvlCombine::ir(), ExpertLayout::ir(), Expand::ir()]
 }
 
 /// A call, and what it leaves.
@@ -239,11 +232,11 @@ fn check_combine(made: &Made, oracle: &Oracle, rank: usize) {
     }
 }
 
-fn check_expanded(counts: &Made, prefix: &Made, expand: &Made, oracle: &Oracle, rank: usize) {
+fn check_expanded(counts: &Made, expand: &Made, oracle: &Oracle, rank: usize) {
     let local = expand.drawn.numbers["local_experts"] as usize;
-    let Some(Scalar::Int(alignment)) = prefix.drawn.args.get("alignment") else { panic!("no arg") };
+    let Some(Scalar::Int(alignment)) = counts.drawn.args.get("alignment") else { panic!("no arg") };
     let wanted = oracle.expanded(rank, local, *alignment as usize);
-    assert_eq!(prefix.ints(rank, "expert_first"), wide(wanted.first.clone()));
+    assert_eq!(counts.ints(rank, "expert_first"), wide(wanted.first.clone()));
     assert_eq!(expand.ints(rank, "expanded_src"), wide(wanted.source.clone()));
     let rows = |expert: usize| {
         let own = wanted.first[expert] as usize..wanted.first[expert + 1] as usize;
@@ -267,7 +260,7 @@ fn the_interpreter_agrees_with_the_references() {
     let known = near();
     let all: Vec<&ir::Pipeline> = known.iter().collect();
     let functions: BTreeMap<String, &Function> = BTreeMap::new();
-    let [layout, dispatch, combine, counts, prefix, expand] = all[..] else { panic!("six") };
+    let [layout, dispatch, combine, counts, expand] = all[..] else { panic!("five") };
     for seed in usual::some(0..PROBLEMS, 4) {
         let what = format!("seed {seed}");
         let mut drawing =
@@ -286,13 +279,12 @@ fn the_interpreter_agrees_with_the_references() {
         };
         drawing.give(counts, "expert_idx", (0..oracle.ranks()).map(local).collect());
         let counts = Made::new(&mut drawing, counts, &what);
-        let prefix = Made::new(&mut drawing, prefix, &what);
         let expand = Made::new(&mut drawing, expand, &what);
         for rank in 0..oracle.ranks() {
             check_layout(&layout, &oracle, rank);
             check_dispatch(&dispatch, &oracle, rank);
             check_combine(&combine, &oracle, rank);
-            check_expanded(&counts, &prefix, &expand, &oracle, rank);
+            check_expanded(&counts, &expand, &oracle, rank);
         }
     }
 }

@@ -3,8 +3,8 @@
 use ep_runtime::ir::Transport;
 use ep_runtime::jit::Arch;
 use ep_runtime::pipelines::{
-    Expand, ExpertLayout, ExpertPrefix, Layout, LowLatencyCombine, LowLatencyDispatch,
-    NodeDispatch, NvlCombine, NvlDispatch,
+    Expand, ExpertLayout, Layout, LowLatencyCombine, LowLatencyDispatch, NodeDispatch, NvlCombine,
+    NvlDispatch,
 };
 use ep_runtime::plan::{Body, Config, Plan, PlanError, plan};
 use ep_runtime::{AnyPipeline, Pipeline};
@@ -39,7 +39,6 @@ fn only_rows_need_all_blocks_at_once() {
     for entry in [
         AnyPipeline::of::<Layout>(),
         AnyPipeline::of::<ExpertLayout>(),
-        AnyPipeline::of::<ExpertPrefix>(),
         AnyPipeline::of::<Expand>(),
     ] {
         assert!(!waits(&entry, &[]), "{}", entry.name);

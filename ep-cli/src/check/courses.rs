@@ -276,8 +276,8 @@ mod tests {
              +                         for (int base_2 = 0; base_2 < Cfg::Part::kWeightsCount;\n",
         ),
         (
-            "expert-prefix without a rank",
-            "== nobody counts the call\nin expert_prefix.cu\n- ep::leave(args.group, call);\n+ (void)call;\n",
+            "expand without a rank",
+            "== nobody counts the call\nin expand.cu\n- ep::leave(args.group, call);\n+ (void)call;\n",
         ),
     ];
 

@@ -1,5 +1,5 @@
 //! The rows that a rank has received, sorted by expert, as a grouped GEMM reads them: the typed call of the
-//! pipelines `ExpertLayout`, `ExpertPrefix` and `Expand`.
+//! pipelines `ExpertLayout` and `Expand`.
 
 use std::sync::Arc;
 
@@ -10,8 +10,7 @@ use crate::args::Rows;
 use crate::calls::{CallProgram, Loader, PrepareOptions, Room};
 use crate::error::CallError;
 use crate::pipeline::AnyPipeline;
-use crate::pipelines::{Expand, ExpertLayout, ExpertPrefix};
-use crate::pipelines::{expand, expert_layout, expert_prefix};
+use crate::pipelines::{Expand, ExpertLayout, expand, expert_layout};
 use crate::tensor::DeviceTensor;
 
 /// Options of an [`Expander`].
@@ -51,18 +50,11 @@ pub struct Expander {
 
 struct Inner {
     layout: expert_layout::Kernel,
-    prefix: expert_prefix::Kernel,
     expand: expand::Kernel,
-    /// Of each local rank.
-    tables: Vec<Tables>,
+    /// What `layout` leaves for `expand`, of each local rank.
+    tables: Vec<expert_layout::Handle>,
     options: ExpandOptions,
     shared: Arc<Shared>,
-}
-
-/// What the kernels leave for one another.
-struct Tables {
-    layout: expert_layout::Handle,
-    prefix: expert_prefix::Handle,
 }
 
 impl Expander {
@@ -75,20 +67,16 @@ impl Expander {
         }
         let group = &shared.group;
         group.check_local()?;
-        let [layout, prefix, expand] = programs(shared, &options)?;
+        let [layout, expand] = programs(shared, &options)?;
         let usual_sms = shared.kernels.dispatch().usual_sms();
-        let mut loader = Loader::new(group, &[&layout, &prefix, &expand])?;
+        let mut loader = Loader::new(group, &[&layout, &expand])?;
         let layout = expert_layout::Kernel { core: loader.load(layout, usual_sms)? };
-        let prefix = expert_prefix::Kernel { core: loader.load(prefix, usual_sms)? };
         let expand = expand::Kernel { core: loader.load(expand, usual_sms)? };
-        let tables = |rank| {
-            let (layout, prefix) = (layout.tables(rank)?, prefix.tables(rank)?);
-            Ok(Tables { layout, prefix })
-        };
-        let tables = group.local().map(tables).collect::<Result<Vec<_>, CallError>>()?;
+        let tables = group.local().map(|rank| layout.tables(rank));
+        let tables = tables.collect::<Result<Vec<_>, CallError>>()?;
         group.gather("make the first expansion", 0)?;
         let shared = Arc::clone(shared);
-        let inner = Inner { layout, prefix, expand, tables, options, shared };
+        let inner = Inner { layout, expand, tables, options, shared };
         Ok(Expander { inner: Arc::new(inner) })
     }
 
@@ -110,7 +98,7 @@ impl Expander {
             return Err(CallError::Mismatch { what: what.to_string() });
         }
         shared.group.check(rank)?;
-        let (Tables { layout, prefix }, of) = (self.tables(rank)?, &shared.options);
+        let (layout, of) = (self.tables(rank)?, &shared.options);
         let rows = of.capacity(shared.group.ranks()) as u64;
         let routes = &handle.memory()?.tables.layout;
         let expert_idx = DeviceTensor::borrowed(received.topk_idx()?, [rows, of.topk as u64]);
@@ -118,14 +106,13 @@ impl Expander {
         let (x, to) = (came.into(), inner.output(output));
         let listed = expert_layout::Inputs { expert_idx: expert_idx.clone() };
         let sent = expand::Inputs { x, expert_idx };
-        let args = expert_prefix::Args { alignment: inner.options.alignment };
+        let args = expert_layout::Args { alignment: inner.options.alignment };
         let expanded_src = DeviceTensor::borrowed(output.source, [inner.options.rows as u64]);
         let source = expand::Handle { expanded_src };
         // All that may be refused is refused before the first launch.
         let bound = [
-            inner.layout.bind_into(rank, call, &listed, routes, layout)?,
-            inner.prefix.bind_into(rank, call, layout, &args, prefix)?,
-            inner.expand.bind_into(rank, call, &sent, &to, routes, layout, prefix, &source)?,
+            inner.layout.bind_into(rank, call, &listed, routes, &args, layout)?,
+            inner.expand.bind_into(rank, call, &sent, &to, routes, layout, &source)?,
         ];
         let kept = || (handle.lease().kept(), received.lease().kept(), Arc::clone(inner));
         shared.group.launch(rank, call, &bound, || Box::new(kept()))
@@ -134,16 +121,16 @@ impl Expander {
     /// Device address of `i32[local experts + 1]`: the first row of each expert, and the end of the last
     /// one's rows. Valid until the next call of the rank.
     pub fn expert_first(&self, rank: usize) -> Result<u64, CallError> {
-        Ok(self.tables(rank)?.prefix.expert_first.address())
+        Ok(self.tables(rank)?.expert_first.address())
     }
 
     /// Device address of `i32[local experts]`: the number of rows of each expert. Valid until the next call
     /// of the rank.
     pub fn rows_per_expert(&self, rank: usize) -> Result<u64, CallError> {
-        Ok(self.tables(rank)?.layout.rows_per_expert.address())
+        Ok(self.tables(rank)?.rows_per_expert.address())
     }
 
-    fn tables(&self, rank: usize) -> Result<&Tables, CallError> {
+    fn tables(&self, rank: usize) -> Result<&expert_layout::Handle, CallError> {
         Ok(&self.inner.tables[self.inner.shared.group.local_index(rank)?])
     }
 }
@@ -157,7 +144,7 @@ impl Inner {
 }
 
 /// The kernels in the order of their launches.
-fn programs(shared: &Shared, options: &ExpandOptions) -> Result<[CallProgram; 3], CallError> {
+fn programs(shared: &Shared, options: &ExpandOptions) -> Result<[CallProgram; 2], CallError> {
     let of = &shared.options;
     let (hidden, topk, experts, stripes) = (of.hidden, of.topk, of.experts, options.stripes);
     let received = of.capacity(shared.group.ranks());
@@ -165,16 +152,12 @@ fn programs(shared: &Shared, options: &ExpandOptions) -> Result<[CallProgram; 3]
         CallProgram::emit(&shared.group, &entry, chosen, Room { tables, window: 0 })
     };
     let layout = expert_layout::Shape { topk, experts, stripes, received };
-    let prefix = expert_prefix::Shape { experts, stripes };
     let expanded = options.rows;
     let expand = expand::Shape { hidden, topk, experts, stripes, received, expanded };
     let arms = expand::Options { payload: of.payload.into(), ..expand::Options::default() };
     Ok([
         expert_layout::Kernel::chosen(&layout, &Default::default(), |chosen| {
             emit(AnyPipeline::of::<ExpertLayout>(), 1, chosen)
-        })?,
-        expert_prefix::Kernel::chosen(&prefix, &Default::default(), |chosen| {
-            emit(AnyPipeline::of::<ExpertPrefix>(), 1, chosen)
         })?,
         expand::Kernel::chosen(&expand, &arms, |chosen| {
             emit(AnyPipeline::of::<Expand>(), 0, chosen)

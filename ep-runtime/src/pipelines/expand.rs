@@ -1,23 +1,28 @@
-//! `expert-layout`, `expert-prefix`, `expand`: sort the rows that a rank has received by expert, as a
-//! grouped GEMM reads them.
+//! `expert-layout` and `expand`: sort the rows that a rank has received by expert, as a grouped GEMM reads them.
 
 use crate::pipeline;
 pub use expand::*;
 
 pipeline! {
-    /// Counts the received rows of each expert of this rank.
+    /// Counts the received rows of each expert of this rank, and computes where they go.
     ///
     /// `expert_idx` is the `recv_topk_idx` of a dispatch: local numbers of experts, -1 for experts of other
     /// ranks. A row that names an expert twice counts once.
+    ///
+    /// The rows of `expert` begin at `expert_first[expert]`, a multiple of `alignment`, and the last
+    /// expert's rows end at `expert_first[local_experts]`. `stripe_first[expert, stripe]` is the first row
+    /// of the stripe among those of the expert.
     pub pipeline ExpertLayout {
         shape {
             ranks: 1..=64, topk: 1..=32, experts: 1..=4096, stripes: 1..=1024,
             let local_experts = ceil(experts, ranks),
         }
         size received = rank_prefix[ranks, me];
+        arg { alignment: i32 = 1 in 1..=65536 }
         uses handle super::Layout { rank_prefix: i32[ranks + 1, ranks] };
         input expert_idx: i64[received, topk] in -1..local_experts;
         table rows_per_expert: i32[local_experts], stripe_rows: i32[stripes, local_experts];
+        table expert_first: i32[local_experts + 1], stripe_first: i32[local_experts, stripes];
 
         role Count on all blocks, warps shared by stripe {
             for row in stripe {
@@ -27,27 +32,7 @@ pipeline! {
                 }
             }
         }
-    }
-}
-
-pipeline! {
-    /// Turns the counts into positions.
-    ///
-    /// The rows of `expert` begin at `expert_first[expert]`, a multiple of `alignment`, and the last
-    /// expert's rows end at `expert_first[local_experts]`. `stripe_first[expert, stripe]` is the first row
-    /// of the stripe among those of the expert.
-    pub pipeline ExpertPrefix {
-        shape {
-            ranks: 1..=64, experts: 1..=4096, stripes: 1..=1024,
-            let local_experts = ceil(experts, ranks),
-        }
-        arg { alignment: i32 = 1 in 1..=65536 }
-        uses handle super::ExpertLayout {
-            rows_per_expert: i32[local_experts], stripe_rows: i32[stripes, local_experts],
-        };
-        table expert_first: i32[local_experts + 1], stripe_first: i32[local_experts, stripes];
-
-        role Prefix on all blocks {
+        role Prefix on last block, 8 warps {
             record expert_first[expert] = prefix_sum(expert in local_experts: align(rows_per_expert[expert], alignment));
             for expert in local_experts {
                 record stripe_first[expert, s] = prefix_sum(s in stripes: stripe_rows[s, expert]);
@@ -72,9 +57,9 @@ pipeline! {
         size received = rank_prefix[ranks, me];
         size expanded = expert_first[local_experts];
         uses handle super::Layout { rank_prefix: i32[ranks + 1, ranks] };
-        uses handle super::ExpertLayout { rows_per_expert: i32[local_experts] };
-        uses handle super::ExpertPrefix {
-            expert_first: i32[local_experts + 1], stripe_first: i32[local_experts, stripes],
+        uses handle super::ExpertLayout {
+            rows_per_expert: i32[local_experts], expert_first: i32[local_experts + 1],
+            stripe_first: i32[local_experts, stripes],
         };
         input x: payload[received, hidden], expert_idx: i64[received, topk] in -1..local_experts;
         output expanded_x: payload[expanded, hidden];
