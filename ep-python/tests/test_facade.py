@@ -51,7 +51,7 @@ def reused(rank: int, ranks: int, gather: Gather) -> None:
     assert told == sum(memory.values()) - memory["host"], (told, memory)
     assert (made.capacity * 2 * own.hidden, memory["combine_inputs"]) == (buffer.num_nvl_bytes, 0), memory
     buffer.num_nvl_bytes <<= 20
-    assert buffer._most_tokens(x, 0) == 8192
+    assert buffer._room(own.hidden) == 8192
 
 
 def unlike(rank: int, ranks: int, gather: Gather) -> None:

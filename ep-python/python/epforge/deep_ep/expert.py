@@ -217,7 +217,7 @@ class ExpertBuffer:
             raise Mismatch("a dispatch with a `handle` has no `topk_idx`: the tokens go where they went before")
         else:
             sent = handle.sent
-        received, tables = sent.send(rows, scale, weights, ask.sms)
+        received, tables, _ = sent.send(rows, scale, weights, ask.sms)
         return lambda: self._receive(received, tables, sent, (scale, weights), ask, handle)
 
     def _receive(
