@@ -56,6 +56,11 @@ class EPHandle:
         """
         return self.sent.rows_there()
 
+    @property
+    def places(self) -> torch.Tensor:
+        """The place of each entry of a received row among the expanded rows; -1 for those of other ranks."""
+        return self.recv_src_metadata[:, 2:].long()
+
     def tensors(self) -> list[torch.Tensor]:
         """Those that calls with this handle read."""
         counts = (self.psum_num_recv_tokens_per_scaleup_rank, self.psum_num_recv_tokens_per_expert)
@@ -244,7 +249,7 @@ class ExpertBuffer:
             ids = handle.ids
         scale, weights = as_sent(scale, with_rows[0]), None if with_rows[1] is None else weights
         if handle.do_expand:
-            entries = entries_of(handle)
+            entries = entries_of(handle.places, handle.num_expanded_tokens)
             x, scale = (expanded(it, entries, ids.shape[1], ask.zero_padding) for it in (x, scale))
             weights = None if weights is None else expanded(weights.view(-1, 1), entries, 1, True).flatten()
         if scale is not None and ask.by_columns:
@@ -293,8 +298,8 @@ class ExpertBuffer:
         tables, sms = handle.sent.handle(x.shape[1], weights is not None, 0), sms or handle.num_sms
         apart = handle.do_expand and not self.allow_multiple_reduction
         if handle.do_expand:
-            weights = None if weights is None else spread(weights, handle)
-            x = x if apart else folded(x, handle)
+            weights = None if weights is None else spread(weights, handle.places)
+            x = x if apart else folded(x, handle.places)
         if apart and not biases and (back := self._engines().spread_back(tables.buffer)):
             places = handle.recv_src_metadata[:, 2:]
             total = back.combine(x, places, tables, handle.sent.way.topk_idx, sms or None)
@@ -349,13 +354,16 @@ def slots(ids: torch.Tensor, begin: torch.Tensor) -> torch.Tensor:
     return places.view(ids.shape)
 
 
-def entries_of(handle: EPHandle) -> torch.Tensor:
-    """The entry of the top-k that each expanded row is for, numbered over all rows that came; -1 for none."""
+def entries_of(places: torch.Tensor, count: int) -> torch.Tensor:
+    """The entry of the top-k that each of ``count`` expanded rows is for, numbered over all received rows; -1 for none.
+
+    ``places`` has the place of each entry, and -1 for those without one.
+    """
     torch = require()
-    places = handle.recv_src_metadata[:, 2:].long().flatten()
-    made = places.new_full((handle.num_expanded_tokens + 1,), -1)
+    places = places.flatten()
+    made = places.new_full((count + 1,), -1)
     # What has no place goes behind the last row.
-    spot = torch.where(places < 0, handle.num_expanded_tokens, places)
+    spot = torch.where(places < 0, count, places)
     made[spot] = torch.arange(places.shape[0], device=places.device)
     return made[:-1]
 
@@ -372,10 +380,9 @@ def expanded(rows: Any, entries: torch.Tensor, topk: int, zero_padding: bool) ->
     return made.view(rows.dtype)
 
 
-def folded(rows: torch.Tensor, handle: EPHandle) -> torch.Tensor:
+def folded(rows: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
     """The rows of each token's experts added up in order of its top-k, as float32, and rounded once."""
     torch = require()
-    places = handle.recv_src_metadata[:, 2:].long()
     sums = torch.zeros((places.shape[0], rows.shape[1]), dtype=torch.float32, device=rows.device)
     for k in range(places.shape[1]):
         has = places[:, k] >= 0
@@ -385,7 +392,7 @@ def folded(rows: torch.Tensor, handle: EPHandle) -> torch.Tensor:
 
 def each_choice(rows: torch.Tensor, handle: EPHandle) -> Iterable[torch.Tensor]:
     """For each entry of the top-k its expanded rows, with zeros where another rank has the expert."""
-    for places in handle.recv_src_metadata[:, 2:].long().unbind(1):
+    for places in handle.places.unbind(1):
         yield rows[places.clamp(min=0)].masked_fill((places < 0)[:, None], 0)
 
 
@@ -422,10 +429,9 @@ def added(
     return total.to(torch.bfloat16), summed[0]
 
 
-def spread(weights: torch.Tensor, handle: EPHandle) -> torch.Tensor:
+def spread(weights: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
     """The weight of each expanded row where the token that it belongs to has it."""
     torch = require()
-    places = handle.recv_src_metadata[:, 2:].long()
     return torch.where(places >= 0, weights[places.clamp(min=0)], 0.0)
 
 
