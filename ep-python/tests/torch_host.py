@@ -6,6 +6,7 @@ calls take there, and looks at their results: what a call costs the host beside 
 
 from __future__ import annotations
 
+import ctypes
 import math
 import sys
 import time
@@ -22,7 +23,7 @@ import epforge
 from epforge import _core
 from epforge.arrays import TORCH
 from epforge.caller import Caller
-from epforge.deep_ep import engines
+from epforge.deep_ep import ElasticBuffer, engines, handles
 from epforge.deep_ep.engines import Engines, Shape
 from epforge.deep_ep.legacy import Buffer
 from epforge.deep_ep.low_latency import LowLatencyCalls
@@ -102,8 +103,17 @@ class Tables:
     def cached_dispatch(self, core: Any, sent: Any, call: Any) -> Any:
         return self
 
+    def rank_prefix(self) -> Any:
+        return torch.tensor([[0, 0], [5, 0], [TOKENS, 0]], dtype=torch.int32)
+
+    def sources(self) -> Any:
+        return SimpleNamespace(first=lambda rows: torch.arange(rows, dtype=torch.int32)[:, None])
+
     def copy_to(self, *given: Any) -> None:
         self.copied.append(given)
+        if given[3]:
+            # The first local expert in each entry.
+            ctypes.memset(given[3], 0, 8 * given[0] * TOPK)
 
 
 class StandIn:
@@ -438,6 +448,31 @@ class Rows(unittest.TestCase):
         self.assertEqual(made._core.copied[-1][:-1], (TOKENS, *places))
         self.assertLess(calls_in(fresh), 70)
         self.assertLess(calls_in(lambda: self.facade.dispatch(**cached)), 52)
+
+    def test_a_handle_of_the_second_api_makes_what_is_read(self) -> None:
+        buffer = ElasticBuffer.__new__(ElasticBuffer)
+        buffer.engines, buffer.num_ranks, buffer.rank_idx = self.facade.engines, RANKS, 0
+        buffer.num_max_tokens_per_rank, buffer.allow_multiple_reduction = TOKENS, True
+        x, ids, weights = drawn(TOKENS)
+        shown = mock.patch.object(Caller, "_shown", lambda self, tensor, library: tensor)
+
+        def handle() -> Any:
+            return buffer.dispatch(x, ids, weights, num_experts=EXPERTS, do_cpu_sync=False)[3]
+
+        handle()
+        with shown, Kinds() as kinds:
+            made = handle()
+            self.assertEqual(kinds.launched, ["clone", "empty", "empty", "empty"])
+            self.assertEqual(made.psum_num_recv_tokens_per_scaleup_rank.tolist(), [5, TOKENS])
+        self.assertLess(len(kinds.launched), 8)
+        with shown:
+            self.assertIs(made.recv_src_metadata, made.recv_src_metadata)
+            with mock.patch.object(handles, "is_capturing", lambda: True):
+                made = handle()
+                inside = made.psum_num_recv_tokens_per_expert
+            # The next replay changes what was read inside, and not what is read here.
+            self.assertIs(made.psum_num_recv_tokens_per_expert, inside)
+            self.assertIsNot(made.recv_src_metadata, made.recv_src_metadata)
 
 
 class Captures(unittest.TestCase):

@@ -11,7 +11,7 @@ from typing import Any
 from .absent import NotThereYet
 from .elastic import ElasticBuffer
 from .ep import EPBuffer
-from .expert import EPHandle
+from .handles import EPHandle
 from .hybrid import HybridEPBuffer
 from .legacy import Buffer, Config
 from .utils import EventHandle, EventOverlap

@@ -312,9 +312,14 @@ def payload_of(use_fp8: bool, is_packed: bool) -> str:
     return "fp8-packed" if is_packed else "fp8"
 
 
+def is_capturing() -> bool:
+    """Whether torch captures a graph on the current stream."""
+    return has_gpu() and bool(require().cuda.is_current_stream_capturing())
+
+
 def refuse_capture() -> None:
     """Fails where torch captures a graph: memory and kernels are made outside of it."""
-    if has_gpu() and require().cuda.is_current_stream_capturing():
+    if is_capturing():
         raise Capture(
             "the first call of a shape makes its buffer, which a graph cannot hold: make the call once before"
         )

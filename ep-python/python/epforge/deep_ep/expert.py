@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .._core import Mismatch
@@ -12,60 +11,24 @@ from ..group import brought_by_all
 from ..results import Handle, Received
 from ._torch import own_experts, require, whole_words
 from .absent import OTHER_KIND, NotThereYet, absent
-from .engines import Beside, Engines, FacadeHandle, Shape, Way, as_sent, biases_of, bytes_of, payload_of, require_handle
+from .engines import (
+    Beside,
+    Engines,
+    FacadeHandle,
+    Shape,
+    Way,
+    as_sent,
+    biases_of,
+    bytes_of,
+    payload_of,
+    require_handle,
+)
+from .handles import EPHandle
 from .spread import SpreadBack
 from .utils.event import EventHandle
 
 if TYPE_CHECKING:
     import torch
-
-
-@dataclass
-class EPHandle:
-    """Where the tokens of a dispatch went, for its combine and for other rows of the same tokens."""
-
-    do_expand: bool
-    num_experts: int
-    expert_alignment: int
-    num_max_tokens_per_rank: int
-    num_sms: int
-    topk_idx: torch.Tensor
-    #: Rows that came; as many as may come, where the host does not know.
-    num_recv_tokens: int
-    #: Rows of the expanded output, with those between the experts.
-    num_expanded_tokens: int
-    #: Entries of each local expert, rounded up; empty where the host does not know.
-    num_recv_tokens_per_expert_list: list[int]
-    psum_num_recv_tokens_per_scaleup_rank: torch.Tensor
-    psum_num_recv_tokens_per_expert: torch.Tensor
-    num_unaligned_recv_tokens_per_expert: torch.Tensor
-    #: For each row its token among all ranks, its place, and if expanded, the place of each of its experts.
-    recv_src_metadata: torch.Tensor
-    sent: FacadeHandle = field(repr=False)
-    #: Local experts of each row.
-    ids: torch.Tensor = field(repr=False)
-    # Tables of deep_ep's kernels between nodes, which callers copy from handle to handle.
-    token_metadata_at_forward: torch.Tensor | None = None
-    channel_linked_list: torch.Tensor | None = None
-
-    @cached_property
-    def dst_buffer_slot_idx(self) -> torch.Tensor:
-        """``int32[tokens, topk]``: the row of a token in the output of its expert's rank; -1 for no expert.
-
-        It is made when it is first read: no call here needs it.
-        """
-        return self.sent.rows_there()
-
-    @property
-    def places(self) -> torch.Tensor:
-        """The place of each entry of a received row among the expanded rows; -1 for those of other ranks."""
-        return self.recv_src_metadata[:, 2:].long()
-
-    def tensors(self) -> list[torch.Tensor]:
-        """Those that calls with this handle read."""
-        counts = (self.psum_num_recv_tokens_per_scaleup_rank, self.psum_num_recv_tokens_per_expert)
-        own = (self.num_unaligned_recv_tokens_per_expert, self.recv_src_metadata, self.ids)
-        return [self.topk_idx, self.sent.way.topk_idx, *counts, *own]
 
 
 @dataclass(frozen=True)
@@ -259,19 +222,8 @@ class ExpertBuffer:
     def _handle(
         self, tables: Handle, sent: FacadeHandle, ids: Any, count: int, counts: list[int], ask: Ask
     ) -> EPHandle:
-        torch = require()
-        prefix = tables.rank_prefix[:, self.rank_idx]
-        local, place = tables.buffer.local_experts, {"device": ids.device}
-        unaligned = torch.zeros(local + 1, dtype=torch.int64, **place)
-        unaligned.scatter_add_(0, torch.where(ids < 0, local, ids).flatten(), torch.ones_like(ids).flatten())
-        unaligned = unaligned[:local]
-        aligned = (unaligned + ask.alignment - 1) // ask.alignment * ask.alignment
-        begin = aligned.cumsum(0) - aligned
-        row = torch.arange(count, **place)
-        source = torch.bucketize(row, prefix[1:].contiguous(), right=True).clamp_(max=self.num_ranks - 1)
-        token = source * ask.most + tables.sources(count)
-        places = slots(ids, begin) if ask.expand else ids.new_empty((count, 0))
-        total = sum(counts) if ask.sync else count * ids.shape[1] + local * (ask.alignment - 1)
+        # Where the host does not know the counts, there may be a gap behind the rows of each expert.
+        most = count * ids.shape[1] + tables.buffer.local_experts * (ask.alignment - 1)
         return EPHandle(
             do_expand=ask.expand,
             num_experts=ask.experts,
@@ -280,13 +232,10 @@ class ExpertBuffer:
             num_sms=ask.sms,
             topk_idx=sent.way.topk_idx,
             num_recv_tokens=count,
-            num_expanded_tokens=total if ask.expand else 0,
+            num_expanded_tokens=(sum(counts) if ask.sync else most) if ask.expand else 0,
             num_recv_tokens_per_expert_list=counts,
-            psum_num_recv_tokens_per_scaleup_rank=prefix[1:].to(torch.int32).contiguous(),
-            psum_num_recv_tokens_per_expert=(begin + unaligned if ask.expand else aligned.cumsum(0)).to(torch.int32),
-            num_unaligned_recv_tokens_per_expert=unaligned.to(torch.int32),
-            recv_src_metadata=torch.cat([token[:, None], row[:, None], places], dim=1).to(torch.int32),
             sent=sent,
+            tables=tables,
             ids=ids,
         )
 
@@ -337,21 +286,6 @@ class ExpertBuffer:
             raise Mismatch("a dispatch wants `num_max_tokens_per_rank`, here or where the buffer is made")
         sync = how.pop("sync")
         return Ask(experts, most, alignment or 1, sms, handle is None if sync is None else sync, **how)
-
-
-def slots(ids: torch.Tensor, begin: torch.Tensor) -> torch.Tensor:
-    """The place of each entry among the rows of its expert, which are in order of the received rows; -1 for none."""
-    torch = require()
-    local = begin.shape[0]
-    flat = torch.where(ids < 0, local, ids).flatten()
-    order = torch.sort(flat, stable=True).indices
-    experts = flat[order]
-    first = torch.searchsorted(experts, torch.arange(local + 1, device=ids.device))
-    rank = torch.arange(flat.shape[0], device=ids.device) - first[experts]
-    starts = torch.cat([begin, begin.new_zeros(1)])
-    places = torch.empty_like(flat)
-    places[order] = torch.where(experts < local, starts[experts] + rank, -1)
-    return places.view(ids.shape)
 
 
 def entries_of(places: torch.Tensor, count: int) -> torch.Tensor:
@@ -444,19 +378,6 @@ def by_columns(scale: torch.Tensor) -> torch.Tensor:
     turned = made.T[:rows]
     turned.copy_(scale)
     return turned
-
-
-def tensors_of(*values: Any) -> list[torch.Tensor]:
-    """The tensors among values, in tuples and of handles: what a call reads or leaves on another stream."""
-    found: list[torch.Tensor] = []
-    for value in values:
-        if isinstance(value, EPHandle):
-            found += value.tensors()
-        elif isinstance(value, tuple):
-            found += tensors_of(*value)
-        elif value is not None:
-            found.append(value)
-    return found
 
 
 def other_kind(name: str) -> Any:

@@ -10,7 +10,8 @@ from ..group import brought_by_all
 from ._torch import own_experts, require
 from .absent import absent
 from .engines import Engines, FacadeHandle, Way, require_handle
-from .expert import entries_of, expanded, folded, slots, spread
+from .expert import entries_of, expanded, folded, spread
+from .handles import slots
 from .knobs import tell_of_ignored
 from .legacy import Buffer
 
