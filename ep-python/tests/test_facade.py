@@ -51,7 +51,7 @@ def reused(rank: int, ranks: int, gather: Gather) -> None:
     assert told == sum(memory.values()) - memory["host"], (told, memory)
     assert (made.capacity * 2 * own.hidden, memory["combine_inputs"]) == (buffer.num_nvl_bytes, 0), memory
     buffer.num_nvl_bytes <<= 20
-    assert buffer._most_tokens(x, 0) == 8192
+    assert buffer._room(own.hidden) == 8192
 
 
 def unlike(rank: int, ranks: int, gather: Gather) -> None:
@@ -94,6 +94,12 @@ def unfit(rank: int, ranks: int, gather: Gather) -> None:
         "batches, or call `dispatch` for more"
     )
     fails_with(too_many, partial(few, num_max_dispatch_tokens_per_rank=8193))
+    four_bits = (
+        "`use_nvfp4` is not there yet: dispatch rows in BF16 or FP8 (vLLM: VLLM_DEEPEPLL_NVFP4_DISPATCH=0, SGLang: "
+        "--deepep-dispatcher-output-dtype bf16), and cast them where they arrive"
+    )
+    for asked in ({"use_nvfp4": True}, {"x_global_scale": weights}):
+        fails_with(four_bits, partial(few, num_max_dispatch_tokens_per_rank=8, **asked))
     more_than_said = f"`x` has {len(x)} tokens, and `num_max_dispatch_tokens_per_rank` is 3"
     fails_with(more_than_said, partial(few, num_max_dispatch_tokens_per_rank=3))
     came, *_ = buffer.dispatch(x, **way)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unittest
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -16,7 +17,19 @@ from epforge import deep_ep
 from epforge.deep_ep import engines
 from epforge.deep_ep.utils import EventHandle, EventOverlap
 from epforge.deep_ep.utils.math import calc_diff, per_token_cast_back, per_token_cast_to_fp8
-from torch_calls import EXPERTS, HIDDEN, PLACE, TOPK, arrivals, gathered, ranks_in_processes, routed, times, whole
+from torch_calls import (
+    EXPERTS,
+    HIDDEN,
+    PLACE,
+    TOPK,
+    arrivals,
+    gathered,
+    ranks_in_processes,
+    refused,
+    routed,
+    times,
+    whole,
+)
 
 
 def trainer(rank: int, ranks: int) -> None:
@@ -153,6 +166,66 @@ def prepared(rank: int, ranks: int) -> None:
     assert torch.equal(sums.float(), x.float() * (ids >= 0).sum(1, keepdim=True))
 
 
+def map_of(ids: torch.Tensor, weights: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Which experts each token names, and their weights, with a column for each expert."""
+    spot = torch.where(ids < 0, EXPERTS, ids)
+    probs = torch.zeros(ids.shape[0], EXPERTS + 1).scatter_(1, spot, weights)[:, :EXPERTS].contiguous()
+    named = torch.zeros(ids.shape[0], EXPERTS + 1, dtype=torch.bool).scatter_(1, spot, True)[:, :EXPERTS].contiguous()
+    return named, probs
+
+
+def trainer_by_maps(rank: int, ranks: int) -> None:
+    """A layer with rows sorted by expert, forwards and backwards: Megatron's backend `hybridep`."""
+    local, tokens = EXPERTS // ranks, [6, 0, 3, 9][rank]
+    buffer = deep_ep.HybridEPBuffer(
+        group=dist.group.WORLD, hidden_dim=HIDDEN, max_num_of_tokens_per_rank=4, num_local_experts=local, use_fp8=False,
+        num_sms_dispatch_api=4, num_sms_combine_api=4, num_sms_preprocessing_api=108,
+    )  # fmt: skip
+    for multiple in (None, 4):
+        x, (ids, weights) = whole(tokens), routed(tokens)
+        named, probs = map_of(ids, weights)
+        asked = {"num_of_experts_per_rank": local, "pad_multiple": multiple}
+        rows, factors, scales, counts, handle = buffer.dispatch_with_permute(
+            hidden=x, routing_map=named, probs=probs, scaling_factor=None, num_permuted_tokens=None, non_blocking=False,
+            **asked,
+        )  # fmt: skip
+        every, maps, all_probs = gathered(x), gathered(named), gathered(probs)
+        wanted, wanted_factors = [], []
+        for expert, count in zip(range(rank * local, (rank + 1) * local), counts.tolist(), strict=True):
+            its = torch.cat([it[has[:, expert]] for it, has in zip(every, maps, strict=True)])
+            its_factors = torch.cat([it[has[:, expert], expert] for it, has in zip(all_probs, maps, strict=True)])
+            gap = count - its.shape[0]
+            assert count % (multiple or 1) == 0 and 0 <= gap < (multiple or 1), (count, its.shape)
+            wanted += [its, its.new_zeros(gap, HIDDEN)]
+            wanted_factors += [its_factors, its_factors.new_zeros(gap)]
+        assert scales is None and counts.dtype == torch.int64 and counts.device.type == "cpu"
+        assert torch.equal(rows, torch.cat(wanted)) and torch.equal(factors, torch.cat(wanted_factors))
+        copies = named.sum(1, keepdim=True)
+        sums, none = buffer.combine_with_unpermute(hidden=rows, handle=handle, pad_multiple=multiple)
+        assert none is None and torch.equal(sums.float(), x.float() * copies)
+        # The gradient of the sums goes the way of the rows, and that of the rows and weights back to their tokens.
+        slope = whole(tokens)
+        back, none, *_ = buffer.dispatch_with_permute(
+            hidden=slope, scaling_factor=None, handle=handle, pad_multiple=multiple, num_permuted_tokens=counts.sum()
+        )
+        again, sum_probs = buffer.combine_with_unpermute(hidden=back, probs=factors, handle=handle)
+        assert none is None and torch.equal(again.float(), slope.float() * copies)
+        assert torch.equal(sum_probs, torch.where(named, probs, 0))
+    by_number = buffer.dispatch_with_permute(hidden=x, topk_idx=ids, topk_weights=weights, num_of_experts=EXPERTS)
+    assert torch.equal(by_number[0].float().sum(), torch.cat(wanted).float().sum()), by_number[0].shape
+    for call, said in (
+        (
+            partial(buffer.dispatch_with_permute, hidden=x, routing_map=named, non_blocking=True),
+            "`non_blocking` is not",
+        ),
+        (partial(buffer.dispatch_with_permute, hidden=x), "a dispatch wants a `handle`, a `routing_map`, or"),
+        (partial(buffer.dispatch_with_permute, hidden=x, routing_map=named[:, 1:]), "no 7 experts"),
+        (partial(buffer.combine_with_unpermute, hidden=x), "the handle is a NoneType"),
+        (buffer.dispatch, "`dispatch` is not there yet"),
+    ):
+        refused(call, said)
+
+
 def documented(rank: int, ranks: int) -> None:
     """The programs of the page, with smaller numbers."""
     page = (Path(__file__).parents[2] / "docs" / "python.md").read_text()
@@ -188,6 +261,12 @@ class Callers(unittest.TestCase):
 
     def test_a_trainer_between_nodes(self) -> None:
         ranks_in_processes(4, "cpu", trainer, nodes=2)
+
+    def test_a_trainer_by_maps(self) -> None:
+        ranks_in_processes(2, PLACE, trainer_by_maps)
+
+    def test_a_trainer_by_maps_between_nodes(self) -> None:
+        ranks_in_processes(4, "cpu", trainer_by_maps, nodes=2)
 
     def test_a_server(self) -> None:
         ranks_in_processes(2, PLACE, server)

@@ -22,7 +22,7 @@ from test_plugins import compare, moe
 from torch_calls import ranks_in_processes
 
 #: Arguments that are passed for forms of rows that EPForge does not have, or to other libraries.
-ELSEWHERE = {"use_nvfp4", "use_mxfp4", "use_mxfp8", "x_global_scale", "topk_ids", "quant_mode"}
+ELSEWHERE = {"use_mxfp4", "use_mxfp8", "topk_ids", "quant_mode"}
 
 
 def installed(framework: str) -> bool:
@@ -44,8 +44,8 @@ def source(module: str) -> str:
     return Path(spec.submodule_search_locations[0], *rest.split(".")).with_suffix(".py").read_text()
 
 
-def calls_in(text: str, facade: type) -> Iterator[tuple[str, ast.Call]]:
-    """The calls of a source that make a facade, or are made on one."""
+def calls_in(text: str, facade: type, variable: str) -> Iterator[tuple[str, ast.Call]]:
+    """The calls of a source that make a facade, or are made on one that a variable holds."""
     # The class of another library may have the same name.
     makes = {f"deep_ep.{facade.__name__}"} | ({facade.__name__} if "from deep_ep import" in text else set())
     for node in ast.walk(ast.parse(text)):
@@ -55,7 +55,7 @@ def calls_in(text: str, facade: type) -> Iterator[tuple[str, ast.Call]]:
         owner, _, name = called.rpartition(".")
         if called in makes:
             yield "__init__", node
-        elif owner.split(".")[-1].lower() == "buffer" and hasattr(facade, name):
+        elif owner.split(".")[-1].lower() == variable and hasattr(facade, name):
             yield name, node
 
 
@@ -68,8 +68,8 @@ def unknown(call: ast.Call, facade: type, name: str) -> set[str]:
 class Sources(unittest.TestCase):
     """The facade has every argument that the frameworks pass by name."""
 
-    def check(self, least: int, module: str, facade: type) -> None:
-        found = list(calls_in(source(module), facade))
+    def check(self, least: int, module: str, facade: type, variable: str = "buffer") -> None:
+        found = list(calls_in(source(module), facade, variable))
         for name, call in found:
             with self.subTest(module=module, call=name, line=call.lineno):
                 self.assertEqual(unknown(call, facade, name), set())
@@ -99,6 +99,7 @@ class Sources(unittest.TestCase):
     @unittest.skipUnless(installed("megatron"), "megatron-core is not installed here")
     def test_calls_of_megatron(self) -> None:
         self.check(6, "megatron.core.transformer.moe.fused_a2a", deep_ep.Buffer)
+        self.check(5, "megatron.core.transformer.moe.fused_a2a", deep_ep.HybridEPBuffer, "_hybrid_ep_buffer")
 
 
 def in_vllm(rank: int, ranks: int) -> None:
@@ -188,9 +189,9 @@ class Plugins(unittest.TestCase):
 class Scripts(unittest.TestCase):
     """The scripts of `integrations` that run without a GPU."""
 
-    def compare(self, framework: str, cases: int) -> None:
+    def compare(self, framework: str, cases: int, *options: str) -> None:
         script = Path(__file__).parents[1] / "integrations" / framework / "compare.py"
-        command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", str(script)]
+        command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", str(script), *options]
         on_cpu = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
         ran = subprocess.run(command, env=on_cpu, capture_output=True, text=True, timeout=900)
         self.assertEqual(ran.returncode, 0, ran.stdout + ran.stderr[-3000:])
@@ -198,7 +199,9 @@ class Scripts(unittest.TestCase):
 
     @unittest.skipUnless(installed("megatron"), "megatron-core is not installed here")
     def test_layers_of_megatron_agree_with_those_of_its_own_dispatcher(self) -> None:
-        self.compare("megatron", 6)
+        for backend in ("deepep", "hybridep"):
+            with self.subTest(backend):
+                self.compare("megatron", 6, "--backend", backend)
 
     @unittest.skipUnless(installed("sglang"), "sglang is not installed here")
     def test_dispatchers_of_sglang_give_the_right_sums(self) -> None:

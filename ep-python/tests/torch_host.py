@@ -6,6 +6,7 @@ calls take there, and looks at their results: what a call costs the host beside 
 
 from __future__ import annotations
 
+import ctypes
 import math
 import sys
 import time
@@ -22,9 +23,11 @@ import epforge
 from epforge import _core
 from epforge.arrays import TORCH
 from epforge.caller import Caller
-from epforge.deep_ep import engines
+from epforge.deep_ep import ElasticBuffer, engines, handles
 from epforge.deep_ep.engines import Engines, Shape
+from epforge.deep_ep.legacy import Buffer
 from epforge.deep_ep.low_latency import LowLatencyCalls
+from epforge.deep_ep.shortage import Shortages
 from epforge.low_latency import LEAST_SMS, strides_of
 
 RANKS, TOKENS, HIDDEN, TOPK, EXPERTS = 2, 8, 256, 3, 6
@@ -82,6 +85,37 @@ class Silent(Kernels):
     send_back = send
 
 
+class Tables:
+    """A buffer's kernels, a handle and an output in one, of a dispatch whose counts are there at once."""
+
+    rank, tokens, capacity, local_experts, is_cached = 0, TOKENS, ROWS, LOCAL, False
+    memory = (0, 0, 0, 0, 0)
+
+    def __init__(self, group: Any, options: dict[str, Any]) -> None:
+        self.copied: list[tuple[Any, ...]] = []
+
+    def counts(self) -> tuple[int, list[int]]:
+        return TOKENS, [TOKENS // LOCAL] * LOCAL
+
+    def dispatch(self, rank: int, sent: Any, call: Any) -> Any:
+        return self, self
+
+    def cached_dispatch(self, core: Any, sent: Any, call: Any) -> Any:
+        return self
+
+    def rank_prefix(self) -> Any:
+        return torch.tensor([[0, 0], [5, 0], [TOKENS, 0]], dtype=torch.int32)
+
+    def sources(self) -> Any:
+        return SimpleNamespace(first=lambda rows: torch.arange(rows, dtype=torch.int32)[:, None])
+
+    def copy_to(self, *given: Any) -> None:
+        self.copied.append(given)
+        if given[3]:
+            # The first local expert in each entry.
+            ctypes.memset(given[3], 0, 8 * given[0] * TOPK)
+
+
 class StandIn:
     """The ranks of a group of which this process has the first one."""
 
@@ -132,6 +166,33 @@ class Facade(LowLatencyCalls):
         unit = torch.tensor([1 << 23], dtype=torch.int32)
         calls = {"low_latency": lambda *shape: self.low, "group": self.low.group, "exponent_unit": unit}
         return SimpleNamespace(**calls, nodes=1, shrinks=False)
+
+
+def facade_of_rows() -> Buffer:
+    """The first API of deep_ep for calls with rows of any number."""
+    made, whole = Engines.__new__(Engines), Buffer.__new__(Buffer)
+    made.rank, made.ranks, made.nodes, made.live = 0, RANKS, 1, 1
+    made.group, made.gather, made.stream = epforge.Group(StandIn()), lambda value: [value] * RANKS, None
+    made._shortages, made._counted, made._made = Shortages(memoryview(bytearray(8 * RANKS)).cast("Q"), 0), 0, {}
+    whole.engines, whole.rank, whole.group_size, whole._rooms = made, 0, RANKS, {HIDDEN: TOKENS}
+    return whole
+
+
+def calls_in(call: Callable[[], Any]) -> int:
+    """How many functions a call makes the interpreter enter, those in C too."""
+    entered = 0
+
+    def note(frame: Any, event: str, argument: Any) -> None:
+        nonlocal entered
+        entered += event in ("call", "c_call")
+
+    sys.setprofile(note)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    # The last one ends the count.
+    return entered - 1
 
 
 class Kinds(TorchDispatchMode):
@@ -355,6 +416,63 @@ class Calls(unittest.TestCase):
             with self.assertRaises(epforge.Mismatch) as caught:
                 call()
             self.assertEqual(str(caught.exception), wanted)
+
+
+class Rows(unittest.TestCase):
+    """What a dispatch of the first API costs the host."""
+
+    def setUp(self) -> None:
+        place = Place(Kernels)
+        place.patches.append(mock.patch.object(_core, "Buffer", Tables))
+        place.patches.append(mock.patch.object(Engines, "_lack", lambda *_: None))
+        place.__enter__()
+        self.addCleanup(place.__exit__)
+        self.facade = facade_of_rows()
+
+    def test_a_dispatch_enters_few_functions(self) -> None:
+        x, ids, weights = drawn(TOKENS)
+        config, layout = Buffer.get_dispatch_config(RANKS), (torch.ones(TOKENS, RANKS).bool(), torch.zeros(EXPERTS))
+
+        def fresh() -> Any:
+            return self.facade.dispatch(x, None, None, None, *layout, ids, weights, config=config)
+
+        handle = fresh()[4]
+        cached = {"x": x, "handle": handle, "config": config}
+        with Kinds() as kinds:
+            came, its_ids, its_weights, counts, _, _ = fresh()
+        self.assertEqual(kinds.launched, ["clone", "empty", "empty", "empty"])
+        self.assertEqual((came.shape, came.dtype), ((TOKENS, HIDDEN), torch.bfloat16))
+        self.assertEqual((its_ids.dtype, its_weights.dtype, counts), (torch.int64, torch.float32, [2, 2, 2]))
+        places = ((came.data_ptr(), HIDDEN, 1), (0, 0, 1), its_ids.data_ptr(), its_weights.data_ptr())
+        made = next(iter(self.facade._engines()._made.values()))
+        self.assertEqual(made._core.copied[-1][:-1], (TOKENS, *places))
+        self.assertLess(calls_in(fresh), 70)
+        self.assertLess(calls_in(lambda: self.facade.dispatch(**cached)), 52)
+
+    def test_a_handle_of_the_second_api_makes_what_is_read(self) -> None:
+        buffer = ElasticBuffer.__new__(ElasticBuffer)
+        buffer.engines, buffer.num_ranks, buffer.rank_idx = self.facade.engines, RANKS, 0
+        buffer.num_max_tokens_per_rank, buffer.allow_multiple_reduction = TOKENS, True
+        x, ids, weights = drawn(TOKENS)
+        shown = mock.patch.object(Caller, "_shown", lambda self, tensor, library: tensor)
+
+        def handle() -> Any:
+            return buffer.dispatch(x, ids, weights, num_experts=EXPERTS, do_cpu_sync=False)[3]
+
+        handle()
+        with shown, Kinds() as kinds:
+            made = handle()
+            self.assertEqual(kinds.launched, ["clone", "empty", "empty", "empty"])
+            self.assertEqual(made.psum_num_recv_tokens_per_scaleup_rank.tolist(), [5, TOKENS])
+        self.assertLess(len(kinds.launched), 8)
+        with shown:
+            self.assertIs(made.recv_src_metadata, made.recv_src_metadata)
+            with mock.patch.object(handles, "is_capturing", lambda: True):
+                made = handle()
+                inside = made.psum_num_recv_tokens_per_expert
+            # The next replay changes what was read inside, and not what is read here.
+            self.assertIs(made.psum_num_recv_tokens_per_expert, inside)
+            self.assertIsNot(made.recv_src_metadata, made.recv_src_metadata)
 
 
 class Captures(unittest.TestCase):

@@ -59,6 +59,12 @@ def place_on_cpu() -> None:
     torch.cuda.synchronize = lambda *_: None
     torch.Tensor.cuda = lambda self, *_, **__: self
     torch.Tensor.record_stream = lambda *_: None
+    zeros = torch.zeros
+
+    def zeros_here(*shape: Any, device: Any = None, **more: Any) -> torch.Tensor:
+        return zeros(*shape, device="cpu" if device == "cuda" else device, **more)
+
+    torch.zeros = zeros_here
     exchange = dist.all_to_all_single
 
     def all_to_all(output: Any, given: Any, *, output_split_sizes: Any, input_split_sizes: Any, **more: Any) -> Any:
@@ -69,22 +75,23 @@ def place_on_cpu() -> None:
     dist.all_to_all_single = all_to_all
 
 
-def configured(dispatcher: str, **more: Any) -> TransformerConfig:
+def configured(backend: str, **more: Any) -> TransformerConfig:
+    dispatcher = {"moe_token_dispatcher_type": "alltoall"}
+    if backend:
+        dispatcher = {"moe_token_dispatcher_type": "flex", "moe_flex_dispatcher_backend": backend}
     options = {
         "num_layers": 2, "hidden_size": HIDDEN, "num_attention_heads": 8, "ffn_hidden_size": 2 * HIDDEN,
         "num_moe_experts": EXPERTS, "moe_router_topk": TOPK, "moe_router_load_balancing_type": "none",
-        "moe_token_dispatcher_type": dispatcher, "expert_model_parallel_size": dist.get_world_size(),
+        **dispatcher, "expert_model_parallel_size": dist.get_world_size(),
         "add_bias_linear": False, "bf16": True, "params_dtype": torch.bfloat16, "use_cpu_initialization": not ON_GPU,
         "moe_router_dtype": "fp32", "gradient_accumulation_fusion": False,
     }  # fmt: skip
-    if dispatcher == "flex":
-        options["moe_flex_dispatcher_backend"] = "deepep"
     return TransformerConfig(**{**options, **more})
 
 
-def layer(dispatcher: str, number: int, **more: Any) -> torch.nn.Module:
-    """A layer, which has the same parameters with every dispatcher."""
-    config = configured(dispatcher, **more)
+def layer(backend: str, number: int, **more: Any) -> torch.nn.Module:
+    """A layer, which has the same parameters with every dispatcher: `alltoall`, or flex with a backend."""
+    config = configured(backend, **more)
     spec = get_moe_module_spec(use_te=False, num_experts=EXPERTS, moe_grouped_gemm=False)
     made = spec(config, layer_number=number)
     made = made.cuda() if ON_GPU else made
@@ -98,9 +105,9 @@ def layer(dispatcher: str, number: int, **more: Any) -> torch.nn.Module:
     return made
 
 
-def outcome(dispatcher: str, **more: Any) -> dict[str, torch.Tensor]:
+def outcome(backend: str, **more: Any) -> dict[str, torch.Tensor]:
     """The output of a layer, and its gradients."""
-    made = layer(dispatcher, 1, **more)
+    made = layer(backend, 1, **more)
     torch.manual_seed(7 + dist.get_rank())
     x = torch.randn(TOKENS, 1, HIDDEN).to(torch.bfloat16)
     x = (x.cuda() if ON_GPU else x).requires_grad_()
@@ -118,10 +125,10 @@ def off(ours: torch.Tensor, wanted: torch.Tensor) -> float:
     return float((ours - wanted).norm() / size) if size > 0 else float(ours.norm())
 
 
-def compare_layers() -> bool:
+def compare_layers(backend: str) -> bool:
     is_right = True
     for name, more in CASES.items():
-        wanted, ours = outcome("alltoall", **more), outcome("flex", **more)
+        wanted, ours = outcome("", **more), outcome(backend, **more)
         assert wanted.keys() == ours.keys(), (wanted.keys(), ours.keys())
         worst, where = max((off(ours[it], wanted[it]), it) for it in wanted)
         every: list[Any] = [None] * dist.get_world_size()
@@ -132,9 +139,9 @@ def compare_layers() -> bool:
     return is_right
 
 
-def trained(dispatcher: str, steps: int) -> list[float]:
+def trained(backend: str, steps: int) -> list[float]:
     """The losses of two layers that learn a map of a few batches."""
-    layers = torch.nn.ModuleList([layer(dispatcher, number) for number in (1, 2)])
+    layers = torch.nn.ModuleList([layer(backend, number) for number in (1, 2)])
     learner = torch.optim.Adam(layers.parameters(), lr=1e-3)
     torch.manual_seed(11 + dist.get_rank())
     batches = torch.randn(4, TOKENS, 1, HIDDEN).to(torch.bfloat16)
@@ -158,12 +165,12 @@ def trained(dispatcher: str, steps: int) -> list[float]:
     return losses
 
 
-def compare_training(steps: int) -> bool:
-    wanted, ours = trained("alltoall", steps), trained("flex", steps)
+def compare_training(backend: str, steps: int) -> bool:
+    wanted, ours = trained("", steps), trained(backend, steps)
     gap = max(abs(a - b) for a, b in zip(wanted, ours, strict=True)) / wanted[0]
     assert wanted[-1] < wanted[0], "the layers learn nothing: the comparison says nothing"
     is_right = gap < 0.02
-    say("| step | loss, alltoall | loss, flex with EPForge |\n|---|---|---|")
+    say(f"| step | loss, alltoall | loss, {backend} on EPForge |\n|---|---|---|")
     for step in sorted({0, steps // 4, steps // 2, steps - 1}):
         say(f"| {step + 1} | {wanted[step]:.4f} | {ours[step]:.4f} |")
     verdict = "they agree" if is_right else "THEY DIFFER"
@@ -178,7 +185,9 @@ def main() -> None:
     global say
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--steps", type=int, default=0, help="steps of training")
-    steps = arguments.parse_args().steps
+    arguments.add_argument("--backend", choices=("deepep", "hybridep"), default="deepep", help="of the flex dispatcher")
+    given = arguments.parse_args()
+    backend, steps = given.backend, given.steps
     if not ON_GPU:
         place_on_cpu()
     dist.init_process_group("cpu:gloo,cuda:nccl" if ON_GPU else "gloo")
@@ -194,10 +203,10 @@ def main() -> None:
     where = torch.cuda.get_device_name() if ON_GPU else "the CPU, emulated"
     say(f"Megatron-core {version}, EPForge {epforge.__version__}, {dist.get_world_size()} ranks on {where}\n")
     say("| layer | tensors | largest difference | |\n|---|---|---|---|")
-    is_right = compare_layers()
+    is_right = compare_layers(backend)
     if steps:
         say("")
-        is_right &= compare_training(steps)
+        is_right &= compare_training(backend, steps)
     dist.destroy_process_group()
     raise SystemExit(0 if is_right else 1)
 

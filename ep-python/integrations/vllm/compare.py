@@ -9,17 +9,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import socket
-import subprocess
-import sys
-import tempfile
-import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from shutil import which
+from contextlib import ExitStack
 from typing import Any
+
+from ranks import Ranks, end_on_signal, engine_of, in_parts, leave_with_all, require_gpus
 
 MODEL = {
     "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "torch_dtype": "bfloat16",
@@ -46,34 +39,16 @@ LENGTHS, STEP, MADE = (5, 40, 700), 256, 16
 #: Memory for keys and values of a rank. It has a fixed size, so that several backends can run at once.
 KV_BYTES = 1 << 28
 
-#: Lines of a log that are shown when a rank fails.
-MOST_LINES = 80
-
 #: Log-probabilities of one token may be apart by so much: ranks and experts are added up in another order.
 MOST_APART = 0.05
+
+#: Where two tokens are about as likely, a rounding decides, and what follows is another text: so many tokens are the same.
+LEAST_SAME = 0.9
 
 
 def prompts(rank: int) -> list[list[int]]:
     lengths = LENGTHS if rank == 0 else (7,)
     return [[3 + (17 * place + 31 * number) % 4000 for place in range(length)] for number, length in enumerate(lengths)]
-
-
-def engine_of(folder: str, backend: str, attention: str, **options: Any) -> Any:
-    """A vLLM engine with random weights that serves the model of a folder with expert parallelism."""
-    from vllm import LLM
-
-    return LLM(
-        model=folder,
-        load_format="dummy",
-        skip_tokenizer_init=True,
-        enable_expert_parallel=True,
-        all2all_backend=backend,
-        attention_backend=attention or None,
-        gpu_memory_utilization=0.1,
-        enable_prefix_caching=False,
-        seed=0,
-        **options,
-    )
 
 
 def serve(rank: int, ranks: int, folder: str, backend: str, graphs: bool, attention: str) -> None:
@@ -98,64 +73,7 @@ def serve(rank: int, ranks: int, folder: str, backend: str, graphs: bool, attent
     told = [
         [(token, step[token].logprob) for token, step in zip(it.token_ids, it.logprobs, strict=True)] for it in made
     ]
-    Path(folder, f"made-{rank}.json").write_text(json.dumps(told))
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
-def first_failed(running: list[subprocess.Popen[bytes]]) -> int | None:
-    """Waits for all ranks, or until one fails: the others would wait for it."""
-    while any(it.poll() is None for it in running):
-        time.sleep(0.5)
-        if any(it.poll() for it in running):
-            for it in running:
-                it.kill()
-    return next((rank for rank, it in enumerate(running) if it.wait() > 0), None)
-
-
-def start_ranks(script: str, ranks: int, folder: str, arguments: list[Any], env: dict[str, str]) -> str:
-    """Runs `script` once for each rank of a data-parallel group, and returns the log of the first rank."""
-    meet = {"VLLM_DP_SIZE": str(ranks), "VLLM_DP_MASTER_IP": "127.0.0.1", "VLLM_DP_MASTER_PORT": str(free_port())}
-    running = []
-    for rank in range(ranks):
-        own = {"VLLM_DP_RANK": str(rank), "VLLM_DP_RANK_LOCAL": str(rank), **meet, **env}
-        command = [sys.executable, script, "--serve", json.dumps([rank, ranks, folder, *arguments])]
-        with Path(folder, f"log-{rank}").open("w") as log:
-            running.append(subprocess.Popen(command, env={**os.environ, **own}, stdout=log, stderr=subprocess.STDOUT))
-    failed = first_failed(running)
-    if failed is not None:
-        lines = Path(folder, f"log-{failed}").read_text().splitlines()
-        # The first traceback is that of the process that failed first; others follow from it.
-        first = next((number for number, line in enumerate(lines) if "Traceback (most recent" in line), 0)
-        raise SystemExit("\n".join([f"{arguments}: rank {failed} fails", *lines[first : first + MOST_LINES]]))
-    return Path(folder, "log-0").read_text()
-
-
-def line_of_epforge(log: str) -> str:
-    """The line of the log that says who served."""
-    return next((line for line in log.splitlines() if "EPForge" in line and "serves" in line), "")
-
-
-def run(ranks: int, backend: str, graphs: bool, attention: str) -> tuple[list[Any], str]:
-    """What the first rank has made, and the line of the log that says who served."""
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "config.json").write_text(json.dumps(MODEL))
-        said = line_of_epforge(start_ranks(__file__, ranks, folder, [backend, graphs, attention], {}))
-        return json.loads(Path(folder, "made-0.json").read_text()), said
-
-
-def require_gpus(ranks: int) -> None:
-    """Ends the program if there are too few GPUs, and asks for no torch: it would use a GPU before the ranks do."""
-    found = (
-        subprocess.run(["nvidia-smi", "--list-gpus"], capture_output=True, text=True) if which("nvidia-smi") else None
-    )
-    gpus = len(found.stdout.splitlines()) if found else 0
-    if gpus < ranks:
-        raise SystemExit(f"vLLM needs a GPU for each of {ranks} ranks, and there are {gpus} here")
+    leave_with_all(folder, "made", rank, ranks, told)
 
 
 def compared(ours: list[Any], wanted: list[Any]) -> tuple[int, int, float]:
@@ -174,35 +92,41 @@ def main() -> None:
     arguments.add_argument("--ranks", type=int, default=2)
     arguments.add_argument("--at-once", type=int, default=1, help="backends that run at the same time")
     arguments.add_argument("--attention", default="", help="an attention backend other than vLLM's choice")
+    arguments.add_argument("--limit", type=float, default=600, help="seconds until a backend has to be done")
     arguments.add_argument("--serve", help=argparse.SUPPRESS)
     given = arguments.parse_args()
     if given.serve:
         return serve(*json.loads(given.serve))
     require_gpus(given.ranks)
-    is_right = True
+    end_on_signal()
+    is_right, wanted = True, None
     print("| backend | decoding | tokens as with the first one | log-probabilities apart by at most | |")
-    print("|---|---|---|---|---|")
-    with ThreadPoolExecutor(given.at_once) as pool:
-        running = [(*it, pool.submit(run, given.ranks, *it, given.attention)) for it in RUNS]
-        wanted = running[0][2].result()[0]
-        for backend, graphs, made in running:
-            is_right &= show(backend, graphs, made.result, wanted)
+    print("|---|---|---|---|---|", flush=True)
+    for some in in_parts(RUNS, given.at_once):
+        with ExitStack() as stack:
+            started = [stack.enter_context(Ranks(__file__, given.ranks, MODEL, [*it, given.attention])) for it in some]
+            for (backend, graphs), ranks in zip(some, started, strict=True):
+                cells, made = result(backend, ranks, wanted, given.limit)
+                wanted = wanted or made
+                how = "in graphs" if graphs else "eager"
+                print(f"| {backend} | {how} | {cells}", flush=True)
+                if not wanted:
+                    raise SystemExit("there is nothing to compare with")
+                is_right &= cells.endswith("agrees |")
     raise SystemExit(0 if is_right else 1)
 
 
-def show(backend: str, graphs: bool, result: Callable[[], tuple[list[Any], str]], wanted: list[Any]) -> bool:
-    """Prints the row of a backend, and returns whether it agrees with what is wanted."""
+def result(backend: str, ranks: Ranks, wanted: list[Any] | None, limit: float) -> tuple[str, list[Any] | None]:
+    """The rest of a backend's row, and what its first rank has made."""
     try:
-        made, said = result()
+        ranks.wait_for("made", limit)
     except SystemExit as error:
-        print(f"| {backend} | {'in graphs' if graphs else 'eager'} | fails | | FAILS |\n\n{error}\n", flush=True)
-        return False
-    same, count, apart = compared(made, wanted)
-    # Where two tokens are about as likely, a rounding decides, and what follows is another text.
-    agrees = apart < MOST_APART and same > 0 and (backend == RUNS[0][0] or f"`{backend}`" in said)
-    how = "in graphs" if graphs else "eager"
-    print(f"| {backend} | {how} | {same} of {count} | {apart:.4f} | {'agrees' if agrees else 'DIFFERS'} |", flush=True)
-    return agrees
+        return f"fails | | FAILS |\n\n{error}\n", None
+    made = ranks.made()[0]
+    same, count, apart = compared(made, wanted or made)
+    is_served = backend == RUNS[0][0] or f"`{backend}`" in ranks.line_of_epforge()
+    agrees = apart < MOST_APART and same >= LEAST_SAME * count and is_served
+    return f"{same} of {count} | {apart:.4f} | {'agrees' if agrees else 'DIFFERS'} |", made
 
 
 if __name__ == "__main__":

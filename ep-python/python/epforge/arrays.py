@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -217,6 +217,15 @@ class Torch:
     def empty(self, shape: tuple[int, ...], dtype: str, device: int | None) -> Any:
         named = self._named
         return named["empty"](shape, dtype=named[dtype], device=self._places[device])
+
+    def rows(
+        self, count: int, kinds: Iterable[tuple[int, str] | None], device: int | None
+    ) -> list[tuple[torch.Tensor, int] | tuple[None, int]]:
+        """New tensors of so many rows with any content, and where each lies; nothing at 0 for None."""
+        named, place = self._named, self._places[device]
+        empty = named["empty"]
+        made = [kind and empty((count, kind[0]), dtype=named[kind[1]], device=place) for kind in kinds]
+        return [(None, 0) if it is None else (it, it.data_ptr()) for it in made]
 
     def stream(self, device: int | None) -> int:
         """The current stream of a GPU, 0 for the default one."""

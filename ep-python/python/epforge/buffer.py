@@ -83,6 +83,14 @@ class Buffer(Caller):
         group._agree("a buffer", options)
         self._core = _core.Buffer(group._core, options)
         self.scales = 0 if payload == "bf16" else -(-hidden // 128)
+        values, scales = PAYLOADS[payload]
+        #: Columns and types of an output: rows, scales, experts and weights.
+        self._kinds = (
+            (hidden, values),
+            (self.scales, scales) if scales else None,
+            (topk, "int64"),
+            (topk, "float32") if weights else None,
+        )
         #: What a combine of so many tokens leaves.
         self._summed: dict[int, Layout] = Found(lambda tokens: Layout(("bfloat16", (tokens, hidden))))
         self._weighed: dict[int, Layout] = Found(lambda tokens: Layout(("float32", (tokens, topk))))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from . import _core
@@ -22,7 +22,7 @@ from .arrays import (
     view,
 )
 from .group import Group, brought_by_all
-from .limits import check_count, check_seconds
+from .limits import MOST, check_count, check_seconds
 
 #: The legacy default stream of the driver; 0 means the rank's own one.
 LEGACY_STREAM = 1
@@ -35,7 +35,8 @@ NO_CHOICE: How = (None, None, None, None, None)
 def checked(how: How) -> How:
     """Checks the options of a call before any rank makes it."""
     _, sms, timeout, _, _ = how
-    if sms is not None or timeout is not None:
+    # Most calls name a number of SMs at most.
+    if timeout is not None or not (sms is None or (type(sms) is int and 0 < sms <= MOST)):
         check_count("sms", sms, least=1)
         check_seconds("timeout", timeout)
     return how
@@ -56,7 +57,7 @@ class Caller:
 
     def _rows(self, rank: int, array: Any, name: str, dtype: str, columns: int) -> tuple[int, _core.Rows, Any]:
         """How many rows an array has, where the kernels of a rank find them, and what keeps them."""
-        found: Any = TORCH.looks and TORCH.looks.rows(array, dtype, columns, self.group._devices.get(rank))
+        found: Any = TORCH.looks and TORCH.looks.rows(array, dtype, columns, self.group._devices[rank])
         if found is not None:
             return *found, array
         where = self._place(rank, array, name, dtype, columns)
@@ -64,7 +65,7 @@ class Caller:
 
     def _dense(self, rank: int, array: Any, name: str, dtype: str, shape: tuple[int, ...]) -> tuple[int, Any]:
         """Where the kernels of a rank find an array of this shape, side by side, and what keeps it."""
-        found: Any = TORCH.looks and TORCH.looks.dense(array, dtype, shape, self.group._devices.get(rank))
+        found: Any = TORCH.looks and TORCH.looks.dense(array, dtype, shape, self.group._devices[rank])
         if found is not None:
             return found, array
         where = self._place(rank, array, name, dtype)
@@ -79,7 +80,7 @@ class Caller:
 
     def _require_out(self, rank: int, out: Any, shape: tuple[int, ...]) -> int:
         """Where an array lies that sums are left in."""
-        found: Any = TORCH.looks and TORCH.looks.dense(out, "bfloat16", shape, self.group._devices.get(rank))
+        found: Any = TORCH.looks and TORCH.looks.dense(out, "bfloat16", shape, self.group._devices[rank])
         if found is not None:
             return int(found)
         where = self._checked(view(out, "out"), "out", "bfloat16", None)
@@ -140,7 +141,7 @@ class Caller:
 
     def _new(self, rank: int, layout: Layout, library: Library | None) -> list[tuple[Any, int]]:
         """Memory for the arrays that a call leaves, and where each lies."""
-        device = self.group._devices.get(rank)
+        device = self.group._devices[rank]
         if library is TORCH and not self.group.on_emulator:
             return layout.in_torch(device)
         if self.group.on_emulator or library is None:
@@ -148,6 +149,16 @@ class Caller:
         else:
             made = [library.empty(shape, dtype, device) for dtype, shape in layout.arrays]
         return [(array, address_of(array)) for array in made]
+
+    def _new_rows(
+        self, rank: int, count: int, kinds: Iterable[tuple[int, str] | None], library: Library
+    ) -> list[tuple[Any, int]]:
+        """Memory for arrays of so many rows, and where each lies; nothing at 0 for None."""
+        device = self.group._devices[rank]
+        if library is TORCH:
+            return TORCH.rows(count, kinds, device)
+        arrays = [kind and library.empty((count, kind[0]), kind[1], device) for kind in kinds]
+        return [(it, 0) if it is None else (it, view(it, "the copy").address) for it in arrays]
 
     def _sums(self, rank: int, layout: Layout, out: Any, library: Library | None) -> tuple[Any, int]:
         """Memory for the one array of what a combine leaves, which may be the caller's, and its address."""

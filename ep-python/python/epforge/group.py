@@ -51,7 +51,9 @@ class Group:
         self.local = range(mirror[0], mirror[0] + 1) if mirror else range(*core.local)
         #: Whether the ranks live in the emulator.
         self.on_emulator = core.on_emulator
-        self._devices = {rank: None if self.on_emulator else core.device(rank) for rank in self.local}
+        self._devices: dict[int, int | None] = dict.fromkeys(range(core.ranks))
+        if not self.on_emulator:
+            self._devices.update((rank, core.device(rank)) for rank in self.local)
         self._turns = Turns(core, patience) if core.on_emulator else None
         self._mirror = mirror
         #: Ranks that take no part in low-latency calls.

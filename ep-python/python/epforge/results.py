@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import _core
-from .arrays import Library, rows_of, view
+from .arrays import Library
 
 if TYPE_CHECKING:
     from .buffer import Buffer
@@ -121,24 +121,16 @@ class Received:
     def copy(self, rows: int | None = None) -> tuple[Any, Any, Any, Any]:
         """The same in memory of their own, so that the output may be dropped."""
         count = self.rows if rows is None else rows
-        buffer, rank = self.handle.buffer, self.handle.rank
+        buffer, rank = self.handle.buffer, self.handle._core.rank
         if buffer.group.on_emulator or self._library is None:
             return self._first(count)
-        device = buffer.group._devices[rank]
-        values, scales = PAYLOADS[buffer.payload]
-
-        def made(columns: int, dtype: str | None) -> Any:
-            return self._library.empty((count, columns), dtype, device) if self._library and dtype else None
-
-        x, scale = made(buffer.hidden, values), made(buffer.scales, scales)
-        idx, weights = None, None
-        if not self._core.is_cached:
-            idx, weights = made(buffer.topk, "int64"), made(buffer.topk, "float32" if buffer.weights else None)
+        kinds = (*buffer._kinds[:2], None, None) if self._core.is_cached else buffer._kinds
+        made = buffer._new_rows(rank, count, kinds, self._library)
+        (x, x_at), (scale, scale_at), (idx, idx_at), (weights, weights_at) = made
         if count:
-            places = [NOWHERE if it is None else rows_of(view(it, "the copy")) for it in (x, scale)]
-            ids, factors = (0 if it is None else view(it, "the copy").address for it in (idx, weights))
+            factors = (scale_at, buffer.scales, 1) if scale_at else NOWHERE
             how = buffer._how(rank, self._library)
-            self._core.copy_to(count, places[0], places[1], ids, factors, how)
+            self._core.copy_to(count, (x_at, buffer.hidden, 1), factors, idx_at, weights_at, how)
         return x, scale, idx, weights
 
     def _cut(self, tensor: _core.Tensor | None) -> Any:

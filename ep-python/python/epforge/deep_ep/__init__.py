@@ -11,7 +11,8 @@ from typing import Any
 from .absent import NotThereYet
 from .elastic import ElasticBuffer
 from .ep import EPBuffer
-from .expert import EPHandle
+from .handles import EPHandle
+from .hybrid import HybridEPBuffer
 from .legacy import Buffer, Config
 from .utils import EventHandle, EventOverlap
 
@@ -23,6 +24,7 @@ __all__ = [
     "ElasticBuffer",
     "EventHandle",
     "EventOverlap",
+    "HybridEPBuffer",
     "NotThereYet",
     "topk_idx_t",
 ]

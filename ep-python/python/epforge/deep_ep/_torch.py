@@ -30,7 +30,10 @@ def whole_words(topk_idx: Any) -> Any:
 
 def own_experts(topk_idx: Any) -> Any:
     """The same in memory of their own: the caller's may hold others when a handle goes their way again."""
-    experts = whole_words(topk_idx).contiguous()
+    torch = require()
+    if topk_idx.dtype != torch.int64:
+        return whole_words(topk_idx).contiguous()
+    experts = topk_idx.contiguous()
     return experts.clone() if experts is topk_idx else experts
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .expert import EPHandle, ExpertBuffer, other_kind, tensors_of
+from .expert import ExpertBuffer, other_kind
+from .handles import EPHandle, tensors_of
 from .knobs import QUEUES, tell_of_ignored
 from .utils.event import EventHandle, EventOverlap
 
@@ -94,6 +95,8 @@ class ElasticBuffer(ExpertBuffer):
             if previous_event_before_epilogue is not None:
                 previous_event_before_epilogue.current_stream_wait()
             came, ids, weights, made = receive()
+            if async_with_compute_stream:
+                made.complete()
             calls.outputs += tensors_of(came, ids, weights, made)
             if cumulative_local_expert_recv_stats is not None:
                 cumulative_local_expert_recv_stats += made.num_unaligned_recv_tokens_per_expert

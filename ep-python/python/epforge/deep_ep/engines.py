@@ -7,9 +7,9 @@ the tokens go, and is made anew on another buffer when rows of another type go i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from .. import buffer as calls
@@ -36,8 +36,7 @@ BETWEEN = 2
 LEAST_TOKENS = 1024
 
 
-@dataclass(frozen=True)
-class Shape:
+class Shape(NamedTuple):
     """What a buffer is made for, but for the number of tokens."""
 
     hidden: int
@@ -47,6 +46,10 @@ class Shape:
     weights: bool
     biases: int = 0
     alignment: int = 1
+
+
+#: What a dispatch leaves: the rows, the tables, and the counts if the host has waited for them.
+Sent = tuple[Received, Handle, tuple[int, list[int]] | None]
 
 
 @dataclass
@@ -118,9 +121,7 @@ class Engines:
             self._grow(shape, most)
         return self._made[shape]
 
-    def dispatch(
-        self, shape: Shape, tokens: int, most: int, arrays: tuple[Any, ...], sms: int | None
-    ) -> tuple[Received, Handle]:
+    def dispatch(self, shape: Shape, tokens: int, most: int, arrays: tuple[Any, ...], sms: int | None) -> Sent:
         """A dispatch of rows, experts, weights and scales, whose counts the host waits for, of any number of tokens.
 
         If a rank has more tokens than the buffer holds, the buffers of all ranks grow before the rows are sent.
@@ -136,11 +137,11 @@ class Engines:
                 self._shortages.tell(call)
                 # The others wait for this rank: it takes part in the call with no tokens.
                 given = tuple(it if it is None else it[:0] for it in arrays)
-            received, handle = sent_by(buffer, given, sms)
-            handle.counts()
+            received, handle, _ = sent_by(buffer, given, sms)
+            counts = handle.counts()
             self._counted = call
             if not self._shortages.any_in(call):
-                return received, handle
+                return received, handle, counts
             del received, handle
             need = max(self._numbers_of_all(tokens))
         del buffer
@@ -271,9 +272,12 @@ class Engines:
         on_node = in_rank.view(in_rank.shape[0], self.nodes, self.ranks // self.nodes)
         return on_node.any(2).sum(dim=0, dtype=require().int32)
 
-    @contextmanager
-    def beside(self, previous: Any, is_async: bool, *inputs: Any) -> Iterator[Beside]:
+    def beside(self, previous: Any, is_async: bool, *inputs: Any) -> AbstractContextManager[Beside]:
         """Runs calls behind an event, on the stream beside the caller's where they may overlap with it."""
+        return self._beside(previous, is_async, inputs) if is_async or previous is not None else Beside()
+
+    @contextmanager
+    def _beside(self, previous: Any, is_async: bool, inputs: tuple[Any, ...]) -> Iterator[Beside]:
         made = Beside()
         event = previous.event if isinstance(previous, EventOverlap) else previous
         if self.stream is None or not (is_async or event):
@@ -308,9 +312,14 @@ def payload_of(use_fp8: bool, is_packed: bool) -> str:
     return "fp8-packed" if is_packed else "fp8"
 
 
+def is_capturing() -> bool:
+    """Whether torch captures a graph on the current stream."""
+    return has_gpu() and bool(require().cuda.is_current_stream_capturing())
+
+
 def refuse_capture() -> None:
     """Fails where torch captures a graph: memory and kernels are made outside of it."""
-    if has_gpu() and require().cuda.is_current_stream_capturing():
+    if is_capturing():
         raise Capture(
             "the first call of a shape makes its buffer, which a graph cannot hold: make the call once before"
         )
@@ -322,7 +331,7 @@ def options_of(shape: Shape, tokens: int, live: int) -> dict[str, Any]:
     Rows are copied out before the call returns, and in as it begins, so that they need no places of their own.
     """
     more = {"tokens": tokens, "live": live, "handles": HANDLES, "shared_rows": True, "graphs_keep": False}
-    return {**asdict(shape), **more}
+    return {**shape._asdict(), **more}
 
 
 def bytes_of(ranks: int, tokens: int, hidden: int, topk: int, experts: int, use_fp8: bool, live: int) -> int:
@@ -332,10 +341,10 @@ def bytes_of(ranks: int, tokens: int, hidden: int, topk: int, experts: int, use_
     return sum(usage.values()) - usage["host"]
 
 
-def sent_by(buffer: calls.Buffer, arrays: tuple[Any, ...], sms: int | None) -> tuple[Received, Handle]:
+def sent_by(buffer: calls.Buffer, arrays: tuple[Any, ...], sms: int | None) -> Sent:
     """A dispatch of rows, experts, weights and scales."""
     x, ids, weights, scale = arrays
-    return buffer.dispatch(x, ids, weights, scale=scale, sms=sms)
+    return *buffer.dispatch(x, ids, weights, scale=scale, sms=sms), None
 
 
 def free_memory(need: int) -> int:
@@ -353,6 +362,12 @@ class Beside:
         self.outputs: list[Any] = []
         self.done = EventOverlap()
 
+    def __enter__(self) -> Beside:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
 
 class FacadeHandle:
     """A dispatch on one rank, for buffers of any type of rows."""
@@ -361,9 +376,7 @@ class FacadeHandle:
         self.engines, self.way, self.tokens, self.most = engines, way, tokens, most
         self._made: dict[Shape, Handle] = {}
 
-    def send(
-        self, x: Any, scale: Any, weights: Any, sms: int | None, is_counted: bool = False
-    ) -> tuple[Received, Handle]:
+    def send(self, x: Any, scale: Any, weights: Any, sms: int | None, is_counted: bool = False) -> Sent:
         """Sends rows this way; rows without weights go by the tables of an earlier dispatch, if there was one.
 
         If ``is_counted``, on all ranks, the host waits for the counts, and a rank may have more tokens than it said.
@@ -376,16 +389,18 @@ class FacadeHandle:
             payload, scale = "fp8-packed", powers.view(scale.shape[0], 4 * scale.shape[1])
         for shape, handle in self._made.items():
             if weights is None and (shape.hidden, shape.payload) == (x.shape[1], payload):
-                return handle.buffer.cached_dispatch(x, handle, scale=scale, sms=sms or None), handle
+                return handle.buffer.cached_dispatch(x, handle, scale=scale, sms=sms or None), handle, None
         shape, arrays = self._shape(x.shape[1], payload, weights is not None), (x, self.way.topk_idx, weights, scale)
         if is_counted:
-            received, handle = self.engines.dispatch(shape, self.tokens, self.most, arrays, sms or None)
+            received, handle, counts = self.engines.dispatch(shape, self.tokens, self.most, arrays, sms or None)
             # Later calls with this handle need as much room, which all ranks know now.
-            self.most = max(self.most, handle.buffer.tokens)
+            if self.most < handle.buffer.tokens:
+                self.most = handle.buffer.tokens
         else:
-            received, handle = sent_by(self.engines.engine(shape, self.tokens, self.most), arrays, sms or None)
+            buffer = self.engines.engine(shape, self.tokens, self.most)
+            received, handle, counts = sent_by(buffer, arrays, sms or None)
         self._made[shape] = handle
-        return received, handle
+        return received, handle, counts
 
     def rows_there(self) -> torch.Tensor:
         """``int32[tokens, topk]``: the row of an entry's token in the output of its expert's rank; -1 for none."""

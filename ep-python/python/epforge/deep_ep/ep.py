@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .elastic import size_hint
-from .expert import EPHandle, ExpertBuffer, other_kind, tensors_of
+from .expert import ExpertBuffer, other_kind
+from .handles import EPHandle, tensors_of
 from .knobs import QUEUES, tell_of_ignored
 from .utils.event import EventHandle
 
@@ -104,6 +105,8 @@ class EPBuffer(ExpertBuffer):
             receive = self._send(calls, x, topk_idx, topk_weights, ask, handle)
             if not defer_epilogue:
                 came, ids, weights, made = counted(receive())
+                if is_async:
+                    made.complete()
                 calls.outputs += tensors_of(came, ids, weights, made)
         if defer_epilogue:
             calls.done.register_hook_after_wait(lambda: counted(receive()))

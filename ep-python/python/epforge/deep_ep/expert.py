@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .._core import Mismatch
@@ -12,55 +11,24 @@ from ..group import brought_by_all
 from ..results import Handle, Received
 from ._torch import own_experts, require, whole_words
 from .absent import OTHER_KIND, NotThereYet, absent
-from .engines import Beside, Engines, FacadeHandle, Shape, Way, as_sent, biases_of, bytes_of, payload_of, require_handle
+from .engines import (
+    Beside,
+    Engines,
+    FacadeHandle,
+    Shape,
+    Way,
+    as_sent,
+    biases_of,
+    bytes_of,
+    payload_of,
+    require_handle,
+)
+from .handles import EPHandle
 from .spread import SpreadBack
 from .utils.event import EventHandle
 
 if TYPE_CHECKING:
     import torch
-
-
-@dataclass
-class EPHandle:
-    """Where the tokens of a dispatch went, for its combine and for other rows of the same tokens."""
-
-    do_expand: bool
-    num_experts: int
-    expert_alignment: int
-    num_max_tokens_per_rank: int
-    num_sms: int
-    topk_idx: torch.Tensor
-    #: Rows that came; as many as may come, where the host does not know.
-    num_recv_tokens: int
-    #: Rows of the expanded output, with those between the experts.
-    num_expanded_tokens: int
-    #: Entries of each local expert, rounded up; empty where the host does not know.
-    num_recv_tokens_per_expert_list: list[int]
-    psum_num_recv_tokens_per_scaleup_rank: torch.Tensor
-    psum_num_recv_tokens_per_expert: torch.Tensor
-    num_unaligned_recv_tokens_per_expert: torch.Tensor
-    #: For each row its token among all ranks, its place, and if expanded, the place of each of its experts.
-    recv_src_metadata: torch.Tensor
-    sent: FacadeHandle = field(repr=False)
-    #: Local experts of each row.
-    ids: torch.Tensor = field(repr=False)
-    # Tables of deep_ep's kernels between nodes, which callers copy from handle to handle.
-    token_metadata_at_forward: torch.Tensor | None = None
-    channel_linked_list: torch.Tensor | None = None
-
-    @cached_property
-    def dst_buffer_slot_idx(self) -> torch.Tensor:
-        """``int32[tokens, topk]``: the row of a token in the output of its expert's rank; -1 for no expert.
-
-        It is made when it is first read: no call here needs it.
-        """
-        return self.sent.rows_there()
-
-    def tensors(self) -> list[torch.Tensor]:
-        """Those that calls with this handle read."""
-        counts = (self.psum_num_recv_tokens_per_scaleup_rank, self.psum_num_recv_tokens_per_expert)
-        own = (self.num_unaligned_recv_tokens_per_expert, self.recv_src_metadata, self.ids)
-        return [self.topk_idx, self.sent.way.topk_idx, *counts, *own]
 
 
 @dataclass(frozen=True)
@@ -217,7 +185,7 @@ class ExpertBuffer:
             raise Mismatch("a dispatch with a `handle` has no `topk_idx`: the tokens go where they went before")
         else:
             sent = handle.sent
-        received, tables = sent.send(rows, scale, weights, ask.sms)
+        received, tables, _ = sent.send(rows, scale, weights, ask.sms)
         return lambda: self._receive(received, tables, sent, (scale, weights), ask, handle)
 
     def _receive(
@@ -244,7 +212,7 @@ class ExpertBuffer:
             ids = handle.ids
         scale, weights = as_sent(scale, with_rows[0]), None if with_rows[1] is None else weights
         if handle.do_expand:
-            entries = entries_of(handle)
+            entries = entries_of(handle.places, handle.num_expanded_tokens)
             x, scale = (expanded(it, entries, ids.shape[1], ask.zero_padding) for it in (x, scale))
             weights = None if weights is None else expanded(weights.view(-1, 1), entries, 1, True).flatten()
         if scale is not None and ask.by_columns:
@@ -254,19 +222,8 @@ class ExpertBuffer:
     def _handle(
         self, tables: Handle, sent: FacadeHandle, ids: Any, count: int, counts: list[int], ask: Ask
     ) -> EPHandle:
-        torch = require()
-        prefix = tables.rank_prefix[:, self.rank_idx]
-        local, place = tables.buffer.local_experts, {"device": ids.device}
-        unaligned = torch.zeros(local + 1, dtype=torch.int64, **place)
-        unaligned.scatter_add_(0, torch.where(ids < 0, local, ids).flatten(), torch.ones_like(ids).flatten())
-        unaligned = unaligned[:local]
-        aligned = (unaligned + ask.alignment - 1) // ask.alignment * ask.alignment
-        begin = aligned.cumsum(0) - aligned
-        row = torch.arange(count, **place)
-        source = torch.bucketize(row, prefix[1:].contiguous(), right=True).clamp_(max=self.num_ranks - 1)
-        token = source * ask.most + tables.sources(count)
-        places = slots(ids, begin) if ask.expand else ids.new_empty((count, 0))
-        total = sum(counts) if ask.sync else count * ids.shape[1] + local * (ask.alignment - 1)
+        # Where the host does not know the counts, there may be a gap behind the rows of each expert.
+        most = count * ids.shape[1] + tables.buffer.local_experts * (ask.alignment - 1)
         return EPHandle(
             do_expand=ask.expand,
             num_experts=ask.experts,
@@ -275,13 +232,10 @@ class ExpertBuffer:
             num_sms=ask.sms,
             topk_idx=sent.way.topk_idx,
             num_recv_tokens=count,
-            num_expanded_tokens=total if ask.expand else 0,
+            num_expanded_tokens=(sum(counts) if ask.sync else most) if ask.expand else 0,
             num_recv_tokens_per_expert_list=counts,
-            psum_num_recv_tokens_per_scaleup_rank=prefix[1:].to(torch.int32).contiguous(),
-            psum_num_recv_tokens_per_expert=(begin + unaligned if ask.expand else aligned.cumsum(0)).to(torch.int32),
-            num_unaligned_recv_tokens_per_expert=unaligned.to(torch.int32),
-            recv_src_metadata=torch.cat([token[:, None], row[:, None], places], dim=1).to(torch.int32),
             sent=sent,
+            tables=tables,
             ids=ids,
         )
 
@@ -293,8 +247,8 @@ class ExpertBuffer:
         tables, sms = handle.sent.handle(x.shape[1], weights is not None, 0), sms or handle.num_sms
         apart = handle.do_expand and not self.allow_multiple_reduction
         if handle.do_expand:
-            weights = None if weights is None else spread(weights, handle)
-            x = x if apart else folded(x, handle)
+            weights = None if weights is None else spread(weights, handle.places)
+            x = x if apart else folded(x, handle.places)
         if apart and not biases and (back := self._engines().spread_back(tables.buffer)):
             places = handle.recv_src_metadata[:, 2:]
             total = back.combine(x, places, tables, handle.sent.way.topk_idx, sms or None)
@@ -334,28 +288,16 @@ class ExpertBuffer:
         return Ask(experts, most, alignment or 1, sms, handle is None if sync is None else sync, **how)
 
 
-def slots(ids: torch.Tensor, begin: torch.Tensor) -> torch.Tensor:
-    """The place of each entry among the rows of its expert, which are in order of the received rows; -1 for none."""
-    torch = require()
-    local = begin.shape[0]
-    flat = torch.where(ids < 0, local, ids).flatten()
-    order = torch.sort(flat, stable=True).indices
-    experts = flat[order]
-    first = torch.searchsorted(experts, torch.arange(local + 1, device=ids.device))
-    rank = torch.arange(flat.shape[0], device=ids.device) - first[experts]
-    starts = torch.cat([begin, begin.new_zeros(1)])
-    places = torch.empty_like(flat)
-    places[order] = torch.where(experts < local, starts[experts] + rank, -1)
-    return places.view(ids.shape)
+def entries_of(places: torch.Tensor, count: int) -> torch.Tensor:
+    """The entry of the top-k that each of ``count`` expanded rows is for, numbered over all received rows; -1 for none.
 
-
-def entries_of(handle: EPHandle) -> torch.Tensor:
-    """The entry of the top-k that each expanded row is for, numbered over all rows that came; -1 for none."""
+    ``places`` has the place of each entry, and -1 for those without one.
+    """
     torch = require()
-    places = handle.recv_src_metadata[:, 2:].long().flatten()
-    made = places.new_full((handle.num_expanded_tokens + 1,), -1)
+    places = places.flatten()
+    made = places.new_full((count + 1,), -1)
     # What has no place goes behind the last row.
-    spot = torch.where(places < 0, handle.num_expanded_tokens, places)
+    spot = torch.where(places < 0, count, places)
     made[spot] = torch.arange(places.shape[0], device=places.device)
     return made[:-1]
 
@@ -372,10 +314,9 @@ def expanded(rows: Any, entries: torch.Tensor, topk: int, zero_padding: bool) ->
     return made.view(rows.dtype)
 
 
-def folded(rows: torch.Tensor, handle: EPHandle) -> torch.Tensor:
+def folded(rows: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
     """The rows of each token's experts added up in order of its top-k, as float32, and rounded once."""
     torch = require()
-    places = handle.recv_src_metadata[:, 2:].long()
     sums = torch.zeros((places.shape[0], rows.shape[1]), dtype=torch.float32, device=rows.device)
     for k in range(places.shape[1]):
         has = places[:, k] >= 0
@@ -385,7 +326,7 @@ def folded(rows: torch.Tensor, handle: EPHandle) -> torch.Tensor:
 
 def each_choice(rows: torch.Tensor, handle: EPHandle) -> Iterable[torch.Tensor]:
     """For each entry of the top-k its expanded rows, with zeros where another rank has the expert."""
-    for places in handle.recv_src_metadata[:, 2:].long().unbind(1):
+    for places in handle.places.unbind(1):
         yield rows[places.clamp(min=0)].masked_fill((places < 0)[:, None], 0)
 
 
@@ -422,10 +363,9 @@ def added(
     return total.to(torch.bfloat16), summed[0]
 
 
-def spread(weights: torch.Tensor, handle: EPHandle) -> torch.Tensor:
+def spread(weights: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
     """The weight of each expanded row where the token that it belongs to has it."""
     torch = require()
-    places = handle.recv_src_metadata[:, 2:].long()
     return torch.where(places >= 0, weights[places.clamp(min=0)], 0.0)
 
 
@@ -438,19 +378,6 @@ def by_columns(scale: torch.Tensor) -> torch.Tensor:
     turned = made.T[:rows]
     turned.copy_(scale)
     return turned
-
-
-def tensors_of(*values: Any) -> list[torch.Tensor]:
-    """The tensors among values, in tuples and of handles: what a call reads or leaves on another stream."""
-    found: list[torch.Tensor] = []
-    for value in values:
-        if isinstance(value, EPHandle):
-            found += value.tensors()
-        elif isinstance(value, tuple):
-            found += tensors_of(*value)
-        elif value is not None:
-            found.append(value)
-    return found
 
 
 def other_kind(name: str) -> Any:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from .._core import Mismatch
+from ..arrays import Found
 from ..results import Handle
 from ._torch import own_experts, require
 from .engines import Engines, FacadeHandle, Shape, Way, as_sent, biases_of, bytes_of, payload_of, require_handle
@@ -109,6 +110,8 @@ class Buffer(LowLatencyCalls):
         self.num_nvl_bytes, self.num_rdma_bytes = num_nvl_bytes, num_rdma_bytes
         self.low_latency_mode, self.explicitly_destroy = low_latency_mode, explicitly_destroy
         self.enable_shrink = enable_shrink
+        #: Tokens of a rank for which the bytes suffice, by the values in a row.
+        self._rooms: dict[int, int] = Found(self._room)
         #: What `get_local_buffer_tensor` gives, once it was called.
         self._plain: dict[bool, torch.Tensor] = {}
 
@@ -140,7 +143,7 @@ class Buffer(LowLatencyCalls):
         """
         payload = payload_of(use_fp8, use_ue8m0)
         shape = Shape(hidden, num_topk, num_experts, payload, weights=True, alignment=expert_alignment)
-        self._engines().engine(shape, num_tokens, max(num_tokens, self._room(hidden)))
+        self._engines().engine(shape, num_tokens, max(num_tokens, self._rooms[hidden]))
 
     def destroy(self) -> None:
         """Gives the memory back, whether or not the buffer was made to be destroyed."""
@@ -262,7 +265,8 @@ class Buffer(LowLatencyCalls):
                 raise Mismatch("a dispatch without a `handle` wants `is_token_in_rank` and `num_tokens_per_expert`")
             if topk_weights is not None and topk_idx is None:
                 raise Mismatch("`topk_weights` come with `topk_idx`")
-            self._check_nodes(num_tokens_per_rdma_rank)
+            if engines.nodes > 1:
+                self._check_nodes(num_tokens_per_rdma_rank)
         else:
             require_handle(handle, DispatchHandle, "dispatch")
             if topk_idx is not None or topk_weights is not None:
@@ -274,12 +278,14 @@ class Buffer(LowLatencyCalls):
             made, counts = None, None
             if handle is None:
                 way = self._way(topk_idx, is_token_in_rank, num_tokens_per_expert, expert_alignment)
-                sent = FacadeHandle(engines, way, rows.shape[0], self._most_tokens(rows, num_worst_tokens))
+                # A call that says how many rows may come has room for the tokens that make them.
+                most = -(-num_worst_tokens // engines.ranks) if num_worst_tokens else self._rooms[rows.shape[1]]
+                sent = FacadeHandle(engines, way, rows.shape[0], most)
             else:
                 sent = handle.sent
             is_counted = handle is None and not num_worst_tokens
-            received, tables = sent.send(rows, scale, topk_weights, sms, is_counted)
-            arriving, entries = tables.counts() if is_counted else (0, [])
+            received, tables, told = sent.send(rows, scale, topk_weights, sms, is_counted)
+            arriving, entries = (told or tables.counts()) if is_counted else (0, [])
             count = num_worst_tokens or (handle.rows if handle else arriving)
             came, came_scale, ids, weights = received.copy(count)
             # An error below may outlive this call, and the next one needs the place.
@@ -326,9 +332,9 @@ class Buffer(LowLatencyCalls):
         return self.engines
 
     def _check_nodes(self, per_node: torch.Tensor | None) -> None:
-        """Between nodes, refuses a layout without a count for each of them, such as that of another group."""
+        """Refuses a layout without a count for each of them, such as that of another group."""
         nodes = self._engines().nodes
-        if nodes > 1 and (per_node is None or tuple(per_node.shape) != (nodes,)):
+        if per_node is None or tuple(per_node.shape) != (nodes,):
             has = "absent" if per_node is None else list(per_node.shape)
             raise Mismatch(f"`num_tokens_per_rdma_rank` has extents {has}, and needs [{nodes}]")
 
@@ -342,12 +348,7 @@ class Buffer(LowLatencyCalls):
         ranks = torch.arange(self.group_size, device=in_rank.device)
         return Way(torch.where(in_rank, ranks, -1).contiguous(), self.group_size)
 
-    def _most_tokens(self, rows: Any, worst: int) -> int:
-        """Tokens of a rank for which the bytes suffice, or those of a call that says how many rows may come."""
-        return -(-worst // self.group_size) if worst else self._room(int(rows.shape[1]))
-
     def _room(self, hidden: int) -> int:
-        """Tokens of a rank for which the bytes suffice."""
         # Rows go back as bfloat16, whatever they were when they came; between nodes, from places of their own.
         places = 1 if self._engines().nodes == 1 else 2
         return min(self.num_nvl_bytes // (2 * hidden * self.group_size * places), MOST_AT_FIRST)

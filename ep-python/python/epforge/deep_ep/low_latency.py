@@ -10,11 +10,18 @@ from typing import TYPE_CHECKING, Any
 from .._core import Mismatch
 from ..low_latency import MOST_TOKENS, TILE, WAYS, LowLatency, Packed, Sums
 from ._torch import require, whole_words
+from .absent import absent
 from .engines import BETWEEN, Engines, payload_of, require_handle
 from .utils.event import EventOverlap
 
 if TYPE_CHECKING:
     import torch
+
+#: What to do where rows of four bits are asked for.
+FOUR_BITS = (
+    "dispatch rows in BF16 or FP8 (vLLM: VLLM_DEEPEPLL_NVFP4_DISPATCH=0, SGLang: --deepep-dispatcher-output-dtype "
+    "bf16), and cast them where they arrive"
+)
 
 
 class LowLatencyHandle:
@@ -139,8 +146,13 @@ class LowLatencyCalls:
         use_ue8m0: bool = False,
         async_finish: bool = False,
         return_recv_hook: bool = False,
+        *,
+        use_nvfp4: bool = False,
+        x_global_scale: torch.Tensor | None = None,
     ) -> tuple[Any, torch.Tensor, LowLatencyHandle, EventOverlap, Callable[[], None]]:
         """A row for each expert of a token: what came, how many, a handle, an event, and what receives it."""
+        if use_nvfp4 or x_global_scale is not None:
+            absent("use_nvfp4", FOUR_BITS)
         if use_ue8m0 and not round_scale:
             raise Mismatch("`use_ue8m0` packs powers of two: it needs `round_scale`")
         if use_ue8m0 and x.shape[1] % 512:
