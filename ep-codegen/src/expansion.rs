@@ -6,7 +6,7 @@
 //! struct and its `Handle` are still there, so that no other pipeline breaks; what is only refused as CUDA
 //! keeps all types.
 
-use proc_macro2::TokenStream;
+use proc_macro2::{Literal, TokenStream};
 use quote::{format_ident, quote};
 
 use crate::ast::{Excerpt, File, Ident, Item, Origin, Pipeline, Stmt, StmtKind, TokenRange, Uses};
@@ -16,7 +16,7 @@ use crate::cuda_fn::{self, ReadFile};
 use crate::diagnostics::form::{no_cuda, no_cuda_form};
 use crate::diagnostics::{Diagnostic, Diagnostics, Label, one_warp};
 use crate::fragments;
-use crate::ir::{self, Embed};
+use crate::ir;
 use crate::lower::lower;
 use crate::plan::{Body, kebab, snake};
 use crate::render::{self, RenderError};
@@ -240,7 +240,7 @@ fn items(file: &File, pipeline: &Pipeline, made: &Made) -> TokenStream {
     let module = format_ident!("{}", snake(&ir.name), span = name.span().token);
     let kebab = kebab(&ir.name);
     let digest = ir.digest();
-    let build = ir.embed();
+    let packed = Literal::byte_string(&ir.packed());
     let doc = &pipeline.doc;
     // A wrong declaration has its handle alone: other pipelines name it.
     let whole = made.is_whole.then(|| Calls::of(pipeline, ir));
@@ -272,7 +272,7 @@ fn items(file: &File, pipeline: &Pipeline, made: &Made) -> TokenStream {
             const DIGEST: u128 = #digest;
 
             fn ir() -> ::ep_runtime::__private::ir::Pipeline {
-                #build
+                ::ep_runtime::__private::ir::Pipeline::unpacked(#packed)
             }
 
             fn texts() -> &'static [::ep_runtime::__private::Text] {

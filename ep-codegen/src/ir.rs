@@ -28,9 +28,7 @@ pub use body::{
     Action, BinaryOp, Blocks, CONDITION, Domain, Expr, FieldValue, Fold, NameKind, Place, Role,
     Share, Stmt,
 };
-pub use canon::Canon;
-#[cfg(feature = "syntax")]
-pub use canon::Embed;
+pub use canon::{Canon, Packed};
 pub use channel::{Channel, ChannelOption, Field, Message, PeerSet, Transport, Waiver};
 pub use declared::{
     Arg, Arm, Axis, CudaFn, CudaParam, Dim, DimKind, Elem, ElemType, Memory, Number, Part,
@@ -92,6 +90,23 @@ impl Pipeline {
             }
         }
         phases
+    }
+
+    /// The bytes that [`Pipeline::unpacked`] reads: the macro embeds them.
+    pub fn packed(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        self.pack(&mut bytes);
+        bytes
+    }
+
+    /// The pipeline of bytes that the macro of this version has embedded.
+    ///
+    /// # Panics
+    ///
+    /// If the bytes are others.
+    pub fn unpacked(mut bytes: &[u8]) -> Pipeline {
+        let whole = Pipeline::unpack(&mut bytes).filter(|_| bytes.is_empty());
+        whole.expect("the macro and the library are of one version")
     }
 
     /// FNV-1a, 128 bits, of the canonical text: embedded by the macro, compared at run time.

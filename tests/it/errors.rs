@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use ep_codegen::diagnostics::{Diagnostic, Diagnostics};
 use ep_codegen::{check, expansion, syntax};
-use ep_tests::cases;
+use ep_tests::{cases, rust_files};
 
 use crate::front_end::SOURCES;
 use crate::usual;
@@ -18,13 +18,7 @@ const SEVERAL: [(&str, usize); 2] = [("several_mistakes", 4), ("two_mistakes_of_
 
 /// The files of cases, in order of their names.
 fn files() -> Vec<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("errors");
-    let entries = fs::read_dir(folder).expect("tests/errors is a folder");
-    let mut files: Vec<PathBuf> =
-        entries.map(|entry| entry.expect("tests/errors can be read").path()).collect();
-    files.retain(|path| path.extension().is_some_and(|extension| extension == "rs"));
-    files.sort();
-    files
+    rust_files(&Path::new(env!("CARGO_MANIFEST_DIR")).join("errors"))
 }
 
 /// Name and text of each case, in order of file and name.
@@ -44,8 +38,8 @@ fn mistakes(source: &str) -> Diagnostics {
 
 #[test]
 fn every_case_reads_as_its_snapshot() {
-    insta::glob!("../errors", "*.rs", |path| {
-        let source = fs::read_to_string(path).expect("a file of cases is text");
+    for path in files() {
+        let source = fs::read_to_string(&path).expect("a file of cases is text");
         let said = cases(&source).into_iter().map(|(name, case)| {
             let text = mistakes(&case).in_file(&format!("{name}.rs"), &case);
             format!("//- {name}\n{}\n", text.trim_end())
@@ -53,12 +47,10 @@ fn every_case_reads_as_its_snapshot() {
         let mut settings = insta::Settings::clone_current();
         settings.set_snapshot_path("../errors");
         settings.set_prepend_module_to_snapshot(false);
-        settings.remove_snapshot_suffix();
-        settings.remove_input_file();
         settings.set_omit_expression(true);
         let group = path.file_stem().expect("a file has a name").to_string_lossy().into_owned();
         settings.bind(|| insta::assert_snapshot!(group, said.collect::<Vec<_>>().join("\n")));
-    });
+    }
 }
 
 /// A case stands with those of the diagnostics that say its first mistake, under a name of its own.

@@ -33,7 +33,11 @@ mod two_sources;
 mod ulysses;
 mod weight_histogram;
 
+use std::fs;
+use std::path::Path;
+
 use ep_codegen::{expansion, lower, render, syntax};
+use ep_tests::rust_files;
 
 /// Diagnostics of a file, and for an accepted one the number of its texts.
 fn verdict(source: &str) -> String {
@@ -58,10 +62,14 @@ fn verdict(source: &str) -> String {
 
 #[test]
 fn the_first_and_last_attempts_read_as_their_snapshots() {
-    insta::glob!("../inputs/from_docs", "*.rs", |path| {
-        let source = std::fs::read_to_string(path).expect("the fixture is a text");
-        insta::assert_snapshot!(verdict(&source));
-    });
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("inputs/from_docs");
+    for path in rust_files(&folder) {
+        let source = fs::read_to_string(&path).expect("the fixture is a text");
+        let mut settings = insta::Settings::clone_current();
+        settings.set_input_file(&path);
+        settings.set_snapshot_suffix(path.file_name().unwrap_or_default().to_string_lossy());
+        settings.bind(|| insta::assert_snapshot!(verdict(&source)));
+    }
 }
 
 macro_rules! programs {

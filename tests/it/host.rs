@@ -136,7 +136,7 @@ pub(crate) fn good(seed: u64, outcome: Result<Findings, CallError>) {
 /// Calls in a row, then calls with everyone waiting in between, all of it in one world, so that epochs,
 /// rings and slots go round.
 pub(crate) fn check(shape: &Shape, build: Build, seeds: std::ops::Range<u64>) {
-    for seed in usual::some(seeds, 4) {
+    for seed in usual::some(seeds, 6) {
         let mut case = shape.case(seed);
         case.options.live = 5;
         let options = HostOptions { build, ..HostOptions::new(shape.ranks) };

@@ -45,6 +45,27 @@ fn source(kernel: &Kernel) -> CudaSource<'_> {
     CudaSource { name: "kernel.cu", text: &kernel.emitted.cuda, headers: device::HEADERS }
 }
 
+/// NVRTC takes a text. A usual run asks its front end alone, in a seventh of the time; a full run compiles the text
+/// and finds no defect.
+pub(crate) fn accept(emitted: &Emitted) {
+    let Some(jit) = jit() else { return };
+    let arch = emitted.plan.arch;
+    let source = CudaSource { name: "kernel.cu", text: &emitted.cuda, headers: device::HEADERS };
+    let outcome = match usual::is_full() {
+        true => jit.compile(&source, arch, &[]).map(|compiled| compiled.defects()),
+        false => {
+            let target = format!("--gpu-architecture={}", arch.name());
+            let options = [target.as_str(), "--std=c++17", "--fdevice-syntax-only"];
+            let options = options.map(str::to_owned);
+            jit.nvrtc().ptx(&source, arch, &options).map(|_| Vec::new())
+        }
+    };
+    match outcome {
+        Ok(defects) => assert!(defects.is_empty(), "{}: {defects:?}", arch.name()),
+        Err(error) => panic!("{}: {error}\n{}", arch.name(), emitted.cuda),
+    }
+}
+
 /// Compiles all kernels and asserts that each is as it should be.
 fn compile(jit: &Jit, kernels: &[Kernel]) -> Vec<std::sync::Arc<Compiled>> {
     let request = |kernel| {

@@ -17,6 +17,6 @@ pub(crate) fn count(all: u64) -> u64 {
     if is_full() { all } else { all.div_ceil(8) }
 }
 
-fn is_full() -> bool {
+pub(crate) fn is_full() -> bool {
     std::env::var_os("EPFORGE_FULL").is_some_and(|it| it == "1")
 }

@@ -1,5 +1,8 @@
 //! Shared support of the whole-pipeline tests.
 
+use std::fs;
+use std::path::{Path, PathBuf};
+
 use ep_codegen::diagnostics::Diagnostics;
 use ep_codegen::{expansion, ir, lower, syntax};
 
@@ -27,6 +30,19 @@ pub fn mistakes(source: &str) -> String {
         errors.extend(expansion::front_end(block, &|_| Err("no files here".to_string())).1);
     }
     errors.to_text(source)
+}
+
+/// The Rust files of a folder, in order of their names.
+///
+/// # Panics
+///
+/// If the folder cannot be read.
+pub fn rust_files(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).unwrap_or_else(|why| panic!("{}: {why}", folder.display()));
+    let mut files = Vec::from_iter(entries.flatten().map(|entry| entry.path()));
+    files.retain(|path| path.extension().is_some_and(|extension| extension == "rs"));
+    files.sort();
+    files
 }
 
 /// The cases of a file of them: each begins with a line `//- name` and ends before the next one.

@@ -42,9 +42,10 @@ pub(crate) fn lint() -> Outcome {
 /// Builds `targets` of all packages, and says in which folder they are then. Which features a dependency has
 /// follows from the packages that are chosen, and from whether a test is among the targets: the choice is that
 /// of the tests, so that nothing is built twice.
-pub(crate) fn build(targets: &str) -> Result<PathBuf, Failure> {
-    let words = ["build", "--workspace", "--quiet", targets, "--test", "command"];
-    succeed(cargo(&words), "cargo build")?;
+pub(crate) fn build(targets: &[&str]) -> Result<PathBuf, Failure> {
+    let mut command = cargo(&["build", "--workspace", "--quiet", "--test", "command"]);
+    command.args(targets);
+    succeed(command, "cargo build")?;
     let target = env::var_os("CARGO_TARGET_DIR");
     Ok(root().join(target.map_or_else(|| PathBuf::from("target"), PathBuf::from)).join("debug"))
 }

@@ -18,7 +18,7 @@ pub(crate) fn run(options: &[String]) -> Outcome {
 
 /// Runs the command of this repository.
 pub(crate) fn epforge(arguments: &[&str]) -> Outcome {
-    let mut command = Command::new(cargo::build("--bin=epforge")?.join("epforge"));
+    let mut command = Command::new(cargo::build(&["--bin=epforge"])?.join("epforge"));
     command.args(arguments).current_dir(root());
     succeed(command, "epforge")
 }

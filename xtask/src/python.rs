@@ -68,7 +68,7 @@ pub(crate) fn test(full: bool) -> Result<Tally, Failure> {
 
 /// The folder with the package, and the extension module in it.
 fn assemble() -> Result<PathBuf, Failure> {
-    let built = cargo::build("--lib")?;
+    let built = cargo::build(&["--lib"])?;
     let package = built.with_file_name("python");
     let failed = |error| task(format!("{} cannot be made: {error}", package.display()));
     if package.exists() {

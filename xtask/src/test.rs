@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use took::{Began, Took};
 
 use crate::cargo::{self, Tally, cargo, succeed};
-use crate::find::{PROJECT_FOLDER, Search};
+use crate::find::{self, PROJECT_FOLDER, Search};
 use crate::{Failure, Outcome, codegen, fabric, python, root, say, setup, sources, tidy};
 
 /// The folders of `setup --all-nvrtc` besides the newest, which the first part uses.
@@ -168,34 +168,32 @@ fn parts(options: &Options) -> Vec<Part> {
         check("fmt", false, || succeed(cargo(&["fmt", "--all", "--check"]), "cargo fmt --check")),
         check("tidy", false, || tidy::run(&[])),
         check("build and clippy", false, || {
-            let mut command = cargo(&["test", "--workspace", "--quiet", "--no-run"]);
-            command.args(["--lib", "--bins", "--tests"]);
+            let command = cargo(&["test", "--workspace", "--quiet", "--no-run", "--tests"]);
             succeed(command, "cargo test --no-run")?;
-            cargo::build("--examples").map(drop)
+            cargo::build(&["--lib", "--bins", "--examples"]).map(drop)
         }),
     ];
     let quick = ["--skip", "nvrtc::", "--skip", "host::"];
-    let test = |name: &str, targets: &[&'static str], filters: &[&'static str]| {
+    let test = |name: &str, target: &'static str, filters: &[&'static str]| {
         let full = full.then(|| ("EPFORGE_FULL", "1".to_owned()));
         let words = if full.is_some() { filters.to_vec() } else { [filters, &SKIP_LONG].concat() };
-        tests(name, targets, &words, full)
+        tests(name, target, &words, full)
     };
-    all.push(test("snapshot and ui tests", &["--test", "*"], &quick));
+    all.push(test("unit, snapshot and ui tests", "--tests", &quick));
     if !without_python {
         let work = Work::Tests(Box::new(move || python::test(full)));
         all.push(Part { name: "Python package".to_owned(), beside: true, work });
     }
-    all.push(test("unit tests", &["--lib", "--bins"], &[]));
-    all.push(test("examples of the docs", &["--doc"], &[]));
+    all.push(test("examples of the docs", "--doc", &[]));
     all.push(check("codegen --check", true, || codegen::run(&["--check".to_owned()])));
-    all.push(test("runs on the host", &["--test", "*"], &["host::"]));
+    all.push(test("runs on the host", "--tests", &["host::"]));
     for (name, words) in host_checks(full) {
         all.push(check(name, true, move || {
             say(&format!("epforge check {words}"));
             codegen::epforge(&Vec::from_iter(["check"].into_iter().chain(words.split(' '))))
         }));
     }
-    all.push(test("compiles by NVRTC", &["--test", "*"], &["nvrtc::"]));
+    all.push(test("compiles by NVRTC", "--tests", &["nvrtc::"]));
     if full {
         all.extend(releases(without_python));
     }
@@ -205,19 +203,12 @@ fn parts(options: &Options) -> Vec<Part> {
 /// What a release must pass besides.
 fn releases(without_python: bool) -> Vec<Part> {
     let older = OLDER_NVRTC.iter().map(|folder| {
-        let place = root().join(PROJECT_FOLDER).join(folder).display().to_string();
-        let name = format!("compiles by {folder}");
-        tests(&name, &["--test", "*"], &["nvrtc::"], Some(("EPFORGE_NVRTC", place)))
+        let variable = Some((find::VARIABLE, in_project(folder)));
+        tests(&format!("compiles by {folder}"), "--tests", &["nvrtc::"], variable)
     });
     let mut all = Vec::from_iter(older);
-    // Two crates after each other, all targets of one side by side.
     let seconds = Some(("EPFORGE_FUZZ_SECONDS", "60".to_owned()));
-    all.push(tests(
-        "inputs that nobody thought of",
-        &["--lib", "--test", "it"],
-        &["fuzz"],
-        seconds,
-    ));
+    all.push(tests("inputs that nobody thought of", "--tests", &["fuzz"], seconds));
     if !without_python {
         all.push(check("Python wheel", true, python::wheel::run));
     }
@@ -232,14 +223,14 @@ fn check(name: &str, beside: bool, run: impl Fn() -> Outcome + 'static) -> Part 
 /// between the parts.
 fn tests(
     name: &str,
-    targets: &[&'static str],
+    target: &'static str,
     filters: &[&'static str],
     variable: Option<(&'static str, String)>,
 ) -> Part {
-    let (targets, filters) = (targets.to_vec(), filters.to_vec());
+    let filters = filters.to_vec();
     let work = move || {
-        let mut command = cargo(&["test", "--workspace", "--quiet", "--no-fail-fast"]);
-        command.args(&targets).arg("--").args(&filters);
+        let mut command = cargo(&["test", "--workspace", "--quiet", "--no-fail-fast", target]);
+        command.arg("--").args(&filters);
         // Snapshots are compared and never written; a missing NVRTC is a failure, not a skip.
         command.env("INSTA_UPDATE", "no").env("EPFORGE_REQUIRE_NVRTC", "1");
         // Setup has brought a libfabric where one can be had.
@@ -250,6 +241,11 @@ fn tests(
         cargo::test(command)
     };
     Part { name: name.to_owned(), beside: true, work: Work::Tests(Box::new(work)) }
+}
+
+/// A folder that setup fills.
+fn in_project(folder: &str) -> String {
+    root().join(PROJECT_FOLDER).join(folder).display().to_string()
 }
 
 fn canonical(path: &Path) -> PathBuf {

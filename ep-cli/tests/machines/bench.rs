@@ -20,7 +20,7 @@ fn the_whole_path_runs_on_the_host() {
     let on = |sms: &str| {
         format!("bench --backend host {shape} {what} --sms {sms} --random 1 --outputs --json")
     };
-    let line = on("8");
+    let line = on("4");
     let Some(out) = good(&line) else { return };
     let objects = objects(&out);
     let results: Vec<&Value> = objects.iter().filter(|it| it["op"].is_string()).collect();

@@ -1,8 +1,6 @@
 //! Roles, their statements, and expressions.
 
-#[cfg(feature = "syntax")]
-use super::canon::Embed;
-use super::canon::ir_types;
+use super::canon::{Packed, ir_types};
 use super::{Canon, Elem, PeerSet, Source, When};
 
 /// The name of what an `if` with an `else` has found out. No author can write it.

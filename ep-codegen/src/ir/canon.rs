@@ -1,5 +1,5 @@
-//! One definition of an IR type gives the type, its canonical text and the Rust tokens that
-//! rebuild it, so that the three cannot drift apart.
+//! One definition of an IR type gives the type, its canonical text and the bytes that a program embeds, so that
+//! the three cannot drift apart.
 
 /// Writes a value as canonical text: the same value always gives the same text.
 pub trait Canon {
@@ -7,11 +7,124 @@ pub trait Canon {
     fn canon(&self, out: &mut String);
 }
 
-/// Gives the Rust tokens that rebuild a value inside a user's crate.
-#[cfg(feature = "syntax")]
-pub trait Embed {
-    /// Tokens of an expression whose value equals `self`.
-    fn embed(&self) -> proc_macro2::TokenStream;
+/// Writes a value as bytes, which rustc compiles much faster than Rust code that builds the value.
+pub trait Packed: Sized {
+    /// Appends the bytes of `self` to `out`.
+    fn pack(&self, out: &mut Vec<u8>);
+
+    /// Reads a value from the start of `bytes`, and leaves the rest; none if the bytes are not those of a value.
+    fn unpack(bytes: &mut &[u8]) -> Option<Self>;
+}
+
+/// Seven bits a byte, the lowest first.
+impl Packed for u64 {
+    fn pack(&self, out: &mut Vec<u8>) {
+        let mut left = *self;
+        while left >= 0x80 {
+            out.push(left as u8 | 0x80);
+            left >>= 7;
+        }
+        out.push(left as u8);
+    }
+
+    fn unpack(bytes: &mut &[u8]) -> Option<u64> {
+        let mut value = 0;
+        for shift in (0..u64::BITS).step_by(7) {
+            let (first, rest) = bytes.split_first()?;
+            *bytes = rest;
+            value |= u64::from(first & 0x7f) << shift;
+            if first & 0x80 == 0 {
+                return Some(value);
+            }
+        }
+        None
+    }
+}
+
+/// Small numbers of either sign take few bytes.
+impl Packed for i64 {
+    fn pack(&self, out: &mut Vec<u8>) {
+        (((self << 1) ^ (self >> 63)) as u64).pack(out);
+    }
+
+    fn unpack(bytes: &mut &[u8]) -> Option<i64> {
+        let word = u64::unpack(bytes)?;
+        Some((word >> 1) as i64 ^ -((word & 1) as i64))
+    }
+}
+
+impl Packed for u32 {
+    fn pack(&self, out: &mut Vec<u8>) {
+        u64::from(*self).pack(out);
+    }
+
+    fn unpack(bytes: &mut &[u8]) -> Option<u32> {
+        u64::unpack(bytes)?.try_into().ok()
+    }
+}
+
+impl Packed for bool {
+    fn pack(&self, out: &mut Vec<u8>) {
+        u64::from(*self).pack(out);
+    }
+
+    fn unpack(bytes: &mut &[u8]) -> Option<bool> {
+        match u64::unpack(bytes)? {
+            0 => Some(false),
+            1 => Some(true),
+            _ => None,
+        }
+    }
+}
+
+impl Packed for String {
+    fn pack(&self, out: &mut Vec<u8>) {
+        (self.len() as u64).pack(out);
+        out.extend(self.as_bytes());
+    }
+
+    fn unpack(bytes: &mut &[u8]) -> Option<String> {
+        let length = u64::unpack(bytes)?.try_into().ok()?;
+        let (text, rest) = bytes.split_at_checked(length)?;
+        *bytes = rest;
+        String::from_utf8(text.to_vec()).ok()
+    }
+}
+
+impl<T: Packed> Packed for Vec<T> {
+    fn pack(&self, out: &mut Vec<u8>) {
+        (self.len() as u64).pack(out);
+        self.iter().for_each(|item| item.pack(out));
+    }
+
+    fn unpack(bytes: &mut &[u8]) -> Option<Vec<T>> {
+        let count = u64::unpack(bytes)?;
+        (0..count).map(|_| T::unpack(bytes)).collect()
+    }
+}
+
+impl<T: Packed> Packed for Option<T> {
+    fn pack(&self, out: &mut Vec<u8>) {
+        self.is_some().pack(out);
+        self.iter().for_each(|value| value.pack(out));
+    }
+
+    fn unpack(bytes: &mut &[u8]) -> Option<Option<T>> {
+        match bool::unpack(bytes)? {
+            true => T::unpack(bytes).map(Some),
+            false => Some(None),
+        }
+    }
+}
+
+impl<T: Packed> Packed for Box<T> {
+    fn pack(&self, out: &mut Vec<u8>) {
+        (**self).pack(out);
+    }
+
+    fn unpack(bytes: &mut &[u8]) -> Option<Box<T>> {
+        T::unpack(bytes).map(Box::new)
+    }
 }
 
 macro_rules! plain {
@@ -21,12 +134,6 @@ macro_rules! plain {
                 out.push_str(&format!("{self:?}"));
             }
         }
-        #[cfg(feature = "syntax")]
-        impl Embed for $ty {
-            fn embed(&self) -> proc_macro2::TokenStream {
-                quote::quote!(#self)
-            }
-        }
     )*};
 }
 plain!(bool, u32, i64);
@@ -34,13 +141,6 @@ plain!(bool, u32, i64);
 impl Canon for String {
     fn canon(&self, out: &mut String) {
         out.push_str(&format!("{self:?}"));
-    }
-}
-
-#[cfg(feature = "syntax")]
-impl Embed for String {
-    fn embed(&self) -> proc_macro2::TokenStream {
-        quote::quote!(::std::string::String::from(#self))
     }
 }
 
@@ -57,32 +157,11 @@ impl<T: Canon> Canon for Vec<T> {
     }
 }
 
-#[cfg(feature = "syntax")]
-impl<T: Embed> Embed for Vec<T> {
-    fn embed(&self) -> proc_macro2::TokenStream {
-        let items = self.iter().map(Embed::embed);
-        quote::quote!(::std::vec![#(#items),*])
-    }
-}
-
 impl<T: Canon> Canon for Option<T> {
     fn canon(&self, out: &mut String) {
         match self {
             Some(value) => value.canon(out),
             None => out.push('-'),
-        }
-    }
-}
-
-#[cfg(feature = "syntax")]
-impl<T: Embed> Embed for Option<T> {
-    fn embed(&self) -> proc_macro2::TokenStream {
-        match self {
-            Some(value) => {
-                let value = value.embed();
-                quote::quote!(::std::option::Option::Some(#value))
-            }
-            None => quote::quote!(::std::option::Option::None),
         }
     }
 }
@@ -93,16 +172,7 @@ impl<T: Canon> Canon for Box<T> {
     }
 }
 
-#[cfg(feature = "syntax")]
-impl<T: Embed> Embed for Box<T> {
-    fn embed(&self) -> proc_macro2::TokenStream {
-        let value = (**self).embed();
-        quote::quote!(::std::boxed::Box::new(#value))
-    }
-}
-
-/// Defines IR structs and enums (variants are units or have named fields) with [`Canon`] and
-/// `Embed`.
+/// Defines IR structs and enums (variants are units or have named fields) with [`Canon`] and [`Packed`].
 macro_rules! ir_types {
     () => {};
     ($(#[$meta:meta])* struct $name:ident {
@@ -120,11 +190,13 @@ macro_rules! ir_types {
             }
         }
 
-        #[cfg(feature = "syntax")]
-        impl Embed for $name {
-            fn embed(&self) -> proc_macro2::TokenStream {
-                $(let $field = self.$field.embed();)*
-                quote::quote!(::ep_runtime::__private::ir::$name { $($field: #$field),* })
+        impl Packed for $name {
+            fn pack(&self, out: &mut Vec<u8>) {
+                $(self.$field.pack(out);)*
+            }
+
+            fn unpack(bytes: &mut &[u8]) -> Option<Self> {
+                Some($name { $($field: Packed::unpack(bytes)?,)* })
             }
         }
 
@@ -153,17 +225,24 @@ macro_rules! ir_types {
             }
         }
 
-        #[cfg(feature = "syntax")]
-        impl Embed for $name {
-            fn embed(&self) -> proc_macro2::TokenStream {
+        impl Packed for $name {
+            fn pack(&self, out: &mut Vec<u8>) {
+                enum Tag { $($variant),* }
                 match self {
                     $($name::$variant { $($($field),*)? } => {
-                        $($(let $field = $field.embed();)*)?
-                        quote::quote!(
-                            ::ep_runtime::__private::ir::$name::$variant { $($($field: #$field),*)? }
-                        )
+                        (Tag::$variant as u64).pack(out);
+                        $($($field.pack(out);)*)?
                     })*
                 }
+            }
+
+            fn unpack(bytes: &mut &[u8]) -> Option<Self> {
+                enum Tag { $($variant),* }
+                let tag = u64::unpack(bytes)?;
+                $(if tag == Tag::$variant as u64 {
+                    return Some($name::$variant { $($($field: Packed::unpack(bytes)?),*)? });
+                })*
+                None
             }
         }
 
@@ -171,3 +250,26 @@ macro_rules! ir_types {
     };
 }
 pub(crate) use ir_types;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_what_their_bytes_say() {
+        fn check<T: Packed + PartialEq + std::fmt::Debug>(value: T) {
+            let mut bytes = Vec::new();
+            value.pack(&mut bytes);
+            let mut left = &bytes[..];
+            assert_eq!(T::unpack(&mut left).as_ref(), Some(&value));
+            assert!(left.is_empty(), "{value:?}: {left:?}");
+            assert_eq!(T::unpack(&mut &bytes[..bytes.len() - 1]), None, "{value:?} cut short");
+        }
+        [0, 1, -1, 63, -64, 64, i64::MAX, i64::MIN].into_iter().for_each(check);
+        [0, 127, 128, u32::MAX].into_iter().for_each(check);
+        check(Some(vec![String::new(), "\u{e9} \0".to_owned()]));
+        check(Box::new((0..300).map(|it| it % 2 == 0).collect::<Vec<bool>>()));
+        assert_eq!(bool::unpack(&mut &[2][..]), None);
+        assert_eq!(u64::unpack(&mut &[0xff; 11][..]), None);
+    }
+}

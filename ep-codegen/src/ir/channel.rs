@@ -1,8 +1,6 @@
 //! Messages and channels.
 
-#[cfg(feature = "syntax")]
-use super::canon::Embed;
-use super::canon::ir_types;
+use super::canon::{Packed, ir_types};
 use super::{Canon, ChannelKind, ElemType, Expr, Source, When};
 
 ir_types! {

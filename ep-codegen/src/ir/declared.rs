@@ -1,8 +1,6 @@
 //! What a pipeline declares around its roles.
 
-#[cfg(feature = "syntax")]
-use super::canon::Embed;
-use super::canon::ir_types;
+use super::canon::{Packed, ir_types};
 use super::{Canon, Channel, Expr, Message, Role};
 
 ir_types! {

@@ -3,9 +3,7 @@
 //! (`plan/channels`) stands elsewhere, since the IR knows neither CUDA nor bytes.
 
 use super::Canon;
-#[cfg(feature = "syntax")]
-use super::canon::Embed;
-use super::canon::ir_types;
+use super::canon::{Packed, ir_types};
 use super::facts::CreditRule;
 
 ir_types! {

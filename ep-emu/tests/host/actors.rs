@@ -39,7 +39,7 @@ impl Actor for Courier {
 }
 
 fn run(seed: u64, edits: &[(&str, &str)]) -> Result<(RunStats, Vec<u32>), ep_emu::Failure> {
-    let program = compile(&source("courier.cu", &["courier"], edits), Build::Checked);
+    let program = compile(&source("courier.cu", edits), Build::Checked);
     let mut world = World::new(Spec { seed, ..Spec::default() }).expect("a world");
     let [data, doorbell, done, answer, result] = ["data", "doorbell", "done", "answer", "result"]
         .map(|name| alloc(&mut world, 0, 128, name));

@@ -4,11 +4,9 @@ use ep_emu::Build;
 
 use crate::support::{alloc, bytes, compile, launch, source, words, world};
 
-const KERNELS: [&str; 5] = ["warp_words", "block_words", "round_trip", "many_looks", "parameters"];
-
 #[test]
 fn warp_functions_compute() {
-    let program = compile(&source("basics.cu", &KERNELS, &[]), Build::Plain);
+    let program = compile(&source("basics.cu", &[]), Build::Plain);
     for seed in 1..20 {
         let mut world = world(1, seed);
         let (blocks, threads) = (2, 64);
@@ -28,7 +26,7 @@ fn warp_functions_compute() {
 
 #[test]
 fn blocks_share_memory_that_starts_as_poison() {
-    let program = compile(&source("basics.cu", &KERNELS, &[]), Build::Plain);
+    let program = compile(&source("basics.cu", &[]), Build::Plain);
     let mut world = world(1, 3);
     let out = alloc(&mut world, 0, 4 * 256 * 3, "out");
     let raw = alloc(&mut world, 0, 4, "raw");
@@ -44,7 +42,7 @@ fn blocks_share_memory_that_starts_as_poison() {
 
 #[test]
 fn ranks_hand_a_word_to_each_other() {
-    let program = compile(&source("basics.cu", &KERNELS, &[]), Build::Plain);
+    let program = compile(&source("basics.cu", &[]), Build::Plain);
     for seed in 1..20 {
         let mut world = world(2, seed);
         let flags = [0, 1].map(|rank| alloc(&mut world, rank, 4, "flag"));
@@ -65,7 +63,7 @@ fn ranks_hand_a_word_to_each_other() {
 /// Whoever looks at a word that does not change need not wait for it.
 #[test]
 fn many_looks_are_no_deadlock() {
-    let program = compile(&source("basics.cu", &KERNELS, &[]), Build::Plain);
+    let program = compile(&source("basics.cu", &[]), Build::Plain);
     for seed in 1..20 {
         let mut world = world(1, seed);
         let [word, told] = ["word", "told"].map(|name| alloc(&mut world, 0, 4, name));
@@ -78,7 +76,7 @@ fn many_looks_are_no_deadlock() {
 
 #[test]
 fn parameters_are_packed_as_cuda_packs_them() {
-    let program = compile(&source("basics.cu", &KERNELS, &[]), Build::Plain);
+    let program = compile(&source("basics.cu", &[]), Build::Plain);
     let mut world = world(1, 1);
     let out = alloc(&mut world, 0, 8, "out");
     let mut launch = launch(&program, "parameters", 1, 32);

@@ -14,7 +14,7 @@ fn run(
     y_bytes: usize,
     (first, rows): (i32, u32),
 ) -> Result<RunStats, Failure> {
-    let program = compile(&source("bounds.cu", &[kernel], &[]), build);
+    let program = compile(&source("bounds.cu", &[]), build);
     let mut world = World::new(Spec { ranks: 2, ..Spec::default() }).expect("a world");
     let mut lists = Vec::new();
     for rank in 0..2 {
@@ -95,7 +95,7 @@ fn a_store_outside_in_the_drain_is_found() {
 
 #[test]
 fn the_padding_behind_a_part_belongs_to_nobody() {
-    let program = compile(&source("bounds.cu", &["strong_rows"], &[]), Build::Plain);
+    let program = compile(&source("bounds.cu", &[]), Build::Plain);
     let run = |first: u64, forget: bool| {
         let mut world = World::new(Spec::default()).expect("a world");
         let window = alloc(&mut world, 0, 8 * ROW_BYTES, "window");

@@ -39,7 +39,7 @@ fn a_machine_at_its_end_is_told_from_a_wrong_text() {
         fs::write(&compiler, script).unwrap();
         let named = format!("sh {}", compiler.display());
         let compiler = Compiler::named(&named, Arc::clone(&shelf) as _).unwrap();
-        compiler.compile(&source("basics.cu", &["warp_words"], &[]), Build::Plain).unwrap_err()
+        compiler.compile(&source("basics.cu", &[]), Build::Plain).unwrap_err()
     };
     let full = said("/tmp/x.s: fatal error: No space left on device");
     assert!(matches!(full, CompileError::Io(..)), "{full}");
@@ -56,7 +56,7 @@ fn a_variable_without_a_value_does_not_hold_what_stood_there() {
         return;
     }
     for build in [Build::Fast, Build::Plain, Build::Checked, Build::Sanitized] {
-        let program = compile(&source("unset.cu", &["unset"], &[]), build);
+        let program = compile(&source("unset.cu", &[]), build);
         let mut world = world(1, 1);
         let out = alloc(&mut world, 0, 1024, "out");
         let launch =

@@ -13,7 +13,7 @@ struct Exchanged {
 }
 
 fn exchange(build: Build, seed: u64, faults: Faults, edits: &[(&str, &str)]) -> Exchanged {
-    let program = compile(&source("drain.cu", &["exchange"], edits), build);
+    let program = compile(&source("drain.cu", edits), build);
     let mut world =
         World::new(Spec { ranks: 2, seed, faults, ..Spec::default() }).expect("a world");
     let mut each = |name: &str| [0, 1].map(|rank| alloc(&mut world, rank, 16, name));
@@ -136,7 +136,7 @@ fn who_comes_late_changes_nothing() {
 
 #[test]
 fn steps_count_from_the_first_run_of_a_world() {
-    let program = compile(&source("drain.cu", &["exchange"], &[]), Build::Plain);
+    let program = compile(&source("drain.cu", &[]), Build::Plain);
     let dead_rank = |step| Faults { dead_rank: Some((0, step)), ..Faults::default() };
     let run = |faults| {
         let spec = Spec { faults, ..Spec::default() };

@@ -13,7 +13,7 @@ fn prepare(kernel: &str, spec: Spec, threads: u32) -> (World, Vec<Vec<Launch>>) 
 }
 
 fn prepare_as(build: Build, kernel: &str, spec: Spec, threads: u32) -> (World, Vec<Vec<Launch>>) {
-    let program = compile(&source("faults.cu", &[kernel], &[]), build);
+    let program = compile(&source("faults.cu", &[]), build);
     let ranks = spec.ranks;
     let mut world = World::new(spec).unwrap_or_else(|error| panic!("{error}"));
     let flags: Vec<_> = (0..ranks).map(|rank| alloc(&mut world, rank, 4, "flag")).collect();
@@ -79,7 +79,7 @@ fn misuse_is_named() {
 #[test]
 fn shared_memory_ends_where_the_launch_says() {
     let (mut world, mut lists) = prepare_as(Build::Checked, "past_shared", Spec::default(), 32);
-    let program = compile(&source("faults.cu", &["empty_groups"], &[]), Build::Checked);
+    let program = compile(&source("faults.cu", &[]), Build::Checked);
     let mut larger = launch(&program, "empty_groups", 1, 32);
     (larger.shared_bytes, larger.args) = (2048, lists[0][0].args.clone());
     lists[0].insert(0, larger);

@@ -59,7 +59,7 @@ fn run(
     let parties = program.len();
     let [ranks, blocks, warps] =
         [2, 1, 0].map(|level| if placed == level { parties as u32 } else { 1 });
-    let binary = compile(&source("model.cu", &["model"], &[]), build);
+    let binary = compile(&source("model.cu", &[]), build);
     let spec = Spec { ranks, seed, shows_older, ..Spec::default() };
     let mut world = World::new(spec).unwrap_or_else(|error| panic!("{error}"));
     let mut buffer = |bytes, name: &str| alloc(&mut world, 0, bytes, name);
@@ -375,7 +375,7 @@ fn weak_data_wants_a_release_and_an_acquire_at_length() {
 
 /// What a kernel of the proxies leaves in its result, by seed, and the reports of the checker.
 fn proxies(kernel: &str, edit: Option<(&str, &str)>) -> (BTreeSet<u32>, Vec<Failure>) {
-    let source = source("model.cu", &[kernel], edit.as_slice());
+    let source = source("model.cu", edit.as_slice());
     let (mut results, mut reports) = (BTreeSet::new(), Vec::new());
     for build in [Build::Plain, Build::Checked] {
         let program = compile(&source, build);

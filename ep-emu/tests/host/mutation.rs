@@ -10,7 +10,7 @@ use crate::support::{alloc, bytes, compile, launch, source, words, world};
 /// The kernel with all its mutations.
 fn woven(build: Build) -> (Arc<Program>, Vec<Mutation>) {
     let weaver = Weaver::new(["handed.cu".to_owned()]);
-    let text = source("handed.cu", &["handed"], &[]);
+    let text = source("handed.cu", &[]);
     let woven = weaver.weave(&text).unwrap_or_else(|error| panic!("{error}"));
     (compile(&woven, build), weaver.mutations())
 }

@@ -43,7 +43,7 @@ fn run(
     seed: u64,
 ) -> Result<RunStats, Failure> {
     let file = if OF_SCOPES.contains(&kernel) { "only_scopes.cu" } else { "only.cu" };
-    let mut source = source(file, &[kernel], &[]);
+    let mut source = source(file, &[]);
     source.headers.push(("only.cuh".to_owned(), ONLY_HEADER.to_owned()));
     if let Some((from, to)) = edit {
         let start = source.text.find(&format!("void {kernel}(")).expect("the kernel");

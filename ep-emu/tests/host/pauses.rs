@@ -11,7 +11,7 @@ const TURNS: usize = 512;
 
 /// The pauses of all turns, thread by thread.
 fn pauses(seed: u64, rank: u64) -> Vec<u32> {
-    let mut source = source("pauses.cu", &["pauses"], &[]);
+    let mut source = source("pauses.cu", &[]);
     source.text = format!("#define EP_PERTURB {seed}ull\n{DELAYS}{}", source.text);
     let program = compile(&source, Build::Plain);
     let mut world = world(1, 1);

@@ -29,7 +29,7 @@ pub(crate) struct Relay {
 
 impl Relay {
     pub(crate) fn new(spec: Spec, rows: usize, build: Build, edits: &[(&str, &str)]) -> Self {
-        let program = compile(&source("relay.cu", &["relay"], edits), build);
+        let program = compile(&source("relay.cu", edits), build);
         let count = spec.ranks;
         let mut world = World::new(spec).unwrap_or_else(|error| panic!("{error}"));
         let mut ranks = Vec::new();

@@ -37,7 +37,7 @@ fn litmus(
     seed: u64,
     rules: Rules,
 ) -> Result<RunStats, Failure> {
-    let mut source = source("litmus.cu", &[kernel], &[]);
+    let mut source = source("litmus.cu", &[]);
     let start = source.text.find(&format!("void {kernel}(")).expect("the kernel");
     for (from, to) in edits {
         let (head, tail) = source.text.split_at(start);

@@ -8,7 +8,7 @@ use ep_emu::{Build, Launch, RunStats, Spec, World, worker};
 use crate::support::{alloc, bytes, compile, launch, source, words};
 
 fn crowd(ranks: u32, blocks: u32, threads: u32, rounds: u64, build: Build) -> RunStats {
-    let program = compile(&source("crowd.cu", &["crowd"], &[]), build);
+    let program = compile(&source("crowd.cu", &[]), build);
     let mut world = World::new(Spec { ranks, ..Spec::default() }).expect("a world");
     let mut arrived = Vec::new();
     let mut lists: Vec<Vec<Launch>> = Vec::new();
@@ -56,7 +56,7 @@ fn seventy_four_thousand_lanes_fit() {
 
 #[test]
 fn blocks_beyond_the_residents_wait_for_a_slot() {
-    let program = compile(&source("crowd.cu", &["crowd"], &[]), Build::Checked);
+    let program = compile(&source("crowd.cu", &[]), Build::Checked);
     let spec = Spec { ranks: 2, max_resident_blocks: 3, ..Spec::default() };
     let mut world = World::new(spec).expect("a world");
     let mut lists = Vec::new();
@@ -79,7 +79,7 @@ fn blocks_beyond_the_residents_wait_for_a_slot() {
 /// has.
 #[test]
 fn a_wait_for_many_words_does_not_spin() {
-    let program = compile(&source("crowd.cu", &["many_words"], &[]), Build::Plain);
+    let program = compile(&source("crowd.cu", &[]), Build::Plain);
     let polls = |rounds: u64| {
         let mut world = World::new(Spec { ranks: 1, ..Spec::default() }).expect("a world");
         let sums = alloc(&mut world, 0, 4 * 40, "sums");

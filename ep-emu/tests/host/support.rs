@@ -1,14 +1,16 @@
 //! Compiling and running small kernels.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use ep_emu::{
     Address, Build, CompileError, Compiler, Launch, Product, Program, Shelf, Source, Spec, World,
+    kernels_of,
 };
 
 /// The folder of this crate.
@@ -16,20 +18,16 @@ fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// A kernel file of `tests/kernels` with edits, each of which must hit.
-pub(crate) fn source(file: &str, kernels: &[&str], edits: &[(&str, &str)]) -> Source {
+/// A kernel file of `tests/kernels` with edits, each of which must hit. All of its kernels can be launched, so that
+/// tests of different kernels share one compile.
+pub(crate) fn source(file: &str, edits: &[(&str, &str)]) -> Source {
     let path = root().join("tests/kernels").join(file);
     let mut text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path:?}: {error}"));
     for (from, to) in edits {
         assert!(text.contains(from), "{file} has no {from:?}");
         text = text.replacen(from, to, 1);
     }
-    Source {
-        name: file.to_owned(),
-        text,
-        headers: Vec::new(),
-        kernels: kernels.iter().map(|name| (*name).to_owned()).collect(),
-    }
+    Source { name: file.to_owned(), kernels: kernels_of(&text), text, headers: Vec::new() }
 }
 
 /// A folder of the build: what lies there is what these tests have put there.
@@ -93,10 +91,22 @@ pub(crate) fn kept() -> Kept {
     Kept(folder)
 }
 
-/// Compiles by way of a folder of the build.
+/// Compiles by way of a folder of the build, and keeps the program for other runs of this process.
 pub(crate) fn compile(source: &Source, build: Build) -> Arc<Program> {
-    let compiler = Compiler::find(Arc::new(kept())).unwrap_or_else(|error| panic!("{error}"));
-    compiler.compile(source, build).unwrap_or_else(|error| panic!("{error}"))
+    static COMPILER: LazyLock<Compiler> = LazyLock::new(|| {
+        Compiler::find(Arc::new(kept())).unwrap_or_else(|error| panic!("{error}"))
+    });
+    static PROGRAMS: Mutex<BTreeMap<u64, Arc<Program>>> = Mutex::new(BTreeMap::new());
+    let mut hash = DefaultHasher::new();
+    (&source.name, &source.text, &source.headers, &source.kernels, build).hash(&mut hash);
+    let key = hash.finish();
+    let programs = || PROGRAMS.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(known) = programs().get(&key) {
+        return Arc::clone(known);
+    }
+    let program = COMPILER.compile(source, build).unwrap_or_else(|error| panic!("{error}"));
+    programs().insert(key, Arc::clone(&program));
+    program
 }
 
 /// One launch with default settings.

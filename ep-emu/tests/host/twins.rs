@@ -50,7 +50,7 @@ fn every_planted_bug_fits_the_device_library() {
 
 /// What `numbers.cu` gives for `count` floats from the bits `first` on.
 fn converted(first: u32, step: u32, count: u32) -> Vec<u32> {
-    let program = compile(&source("numbers.cu", &["numbers"], &[]), Build::Plain);
+    let program = compile(&source("numbers.cu", &[]), Build::Plain);
     let mut world = world(1, 1);
     let out = alloc(&mut world, 0, 4 * count as usize, "out");
     let mut args = out.0.to_le_bytes().to_vec();

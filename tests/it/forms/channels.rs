@@ -48,7 +48,7 @@ const SLOTS: &str = "
 
 #[test]
 fn slots_carry_fields_of_every_kind() {
-    for (ranks, experts) in [(RANKS, 8), (1, 3)] {
+    for (turn, (ranks, experts)) in [(RANKS, 8), (1, 3)].into_iter().enumerate() {
         let most = usize::div_ceil(experts, ranks);
         let begin = |rank: usize| (rank * most).min(experts);
         let load = |rank: usize, e: usize| ((rank + 1) * (e + 2)) as f64 * 3e10;
@@ -88,7 +88,7 @@ fn slots_carry_fields_of_every_kind() {
                 )
         };
         let form = Form::new(SLOTS, &[("ranks", ranks as i64), ("experts", experts as i64)]);
-        form.blocks(1).check(&call);
+        form.blocks(1).turn(turn).check(&call);
     }
 }
 
@@ -294,7 +294,7 @@ fn of_rings() -> String {
 
 #[test]
 fn rings_carry_rows_and_fields_of_every_kind() {
-    for (arm, ranks, hidden) in [("Bf16", 3, 152), ("Fp8", 2, 144), ("Wide", 1, 2)] {
+    for (turn, (arm, ranks, hidden)) in ARMS.into_iter().enumerate() {
         let call = |me: usize| {
             let tokens = tokens_of(me);
             let of_stripe = |peer: usize, s: usize| stripe(tokens_of(peer), STRIPES, s);
@@ -337,22 +337,20 @@ fn rings_carry_rows_and_fields_of_every_kind() {
                 }),
             )
         };
-        check_payload(&of_rings(), ranks, hidden, arm, &call);
+        check_payload(&of_rings(), turn, &call);
     }
 }
 
-/// Runs a form that moves rows of `arm`, and once without bulk copies.
-fn check_payload(
-    source: &str,
-    ranks: usize,
-    hidden: usize,
-    arm: &str,
-    call: &dyn Fn(usize) -> Call,
-) {
+/// Arms of `payload`, each with its ranks and the values of a row.
+const ARMS: [(&str, usize, usize); 3] = [("Bf16", 3, 152), ("Fp8", 2, 144), ("Wide", 1, 2)];
+
+/// Runs a form that moves rows of an arm, and once without bulk copies.
+fn check_payload(source: &str, turn: usize, call: &dyn Fn(usize) -> Call) {
+    let (arm, ranks, hidden) = ARMS[turn];
     let numbers = [("ranks", ranks), ("hidden", hidden), ("topk", TOPK), ("stripes", STRIPES)];
     let form = Form::new(source, &numbers.map(|(name, number)| (name, number as i64)));
     let form = form.arm("payload", &arm.to_lowercase());
-    let form = form.blocks(3).copies("no", 0).copies("o_never", 0);
+    let form = form.blocks(3).copies("no", 0).copies("o_never", 0).turn(turn);
     form.check(call);
     form.check_vector(call);
 }
@@ -391,7 +389,7 @@ fn direct_channels_carry_rows_and_fields_of_every_kind() {
             }}
         }}"
     );
-    for (arm, ranks, hidden) in [("Bf16", 3, 152), ("Fp8", 2, 144), ("Wide", 1, 2)] {
+    for (turn, (arm, ranks, hidden)) in ARMS.into_iter().enumerate() {
         let call = |me: usize| {
             let tokens = tokens_of(me);
             let call =
@@ -410,6 +408,6 @@ fn direct_channels_carry_rows_and_fields_of_every_kind() {
                     }),
                 )
         };
-        check_payload(&source, ranks, hidden, arm, &call);
+        check_payload(&source, turn, &call);
     }
 }

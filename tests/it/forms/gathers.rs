@@ -94,7 +94,7 @@ fn pulled_rows_are_added_with_any_bias() {
         ("several", 2, 24, 3),
         ("several", 2, 24, 0),
     ];
-    for (arm, ranks, hidden, copies) in cases {
+    for (turn, (arm, ranks, hidden, copies)) in cases.into_iter().enumerate() {
         let call = |me: usize| {
             let tokens = [7, 0, 4][me % 3];
             let of = |token: usize, peer: usize| row(me, token, peer, ROWS);
@@ -122,6 +122,7 @@ fn pulled_rows_are_added_with_any_bias() {
         };
         let shape = [("ranks", ranks as i64), ("hidden", hidden as i64), ("topk", TOPK as i64)];
         let form = Form::new(PULLED, &shape).arm("bias", arm).copies("b", copies as i64).blocks(3);
+        let form = form.turn(turn);
         form.check(&call);
         form.check_vector(&call);
     }
@@ -153,7 +154,7 @@ const RINGS: &str = "
 #[test]
 fn rows_of_rings_are_added_without_a_bias() {
     const STRIPES: usize = 2;
-    for (ranks, hidden) in [(3, 24), (1, 8)] {
+    for (turn, (ranks, hidden)) in [(3, 24), (1, 8)].into_iter().enumerate() {
         let tokens = |rank: usize| [11, 5, 0][rank % 3];
         let stripe = |rank: usize, s: usize| {
             let (each, longer) = (tokens(rank) / STRIPES, tokens(rank) % STRIPES);
@@ -211,6 +212,7 @@ fn rows_of_rings_are_added_without_a_bias() {
             RINGS,
             &[("ranks", ranks as i64), ("hidden", hidden as i64), ("stripes", STRIPES as i64)],
         );
+        let form = form.turn(turn);
         form.check(&call);
         form.check_vector(&call);
     }

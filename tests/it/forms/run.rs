@@ -13,20 +13,20 @@ use std::time::Duration;
 use ep_codegen::meaning::Drawn;
 use ep_codegen::render;
 use ep_codegen::schedule::{RoleRule, RuleSet, Ways};
+use ep_runtime::Emitted;
 use ep_runtime::args::{Bindings, Rows};
 use ep_runtime::backend::Stream;
 use ep_runtime::group::{Group, GroupKernel, control_bytes};
 use ep_runtime::host::mutant::Mutant;
 use ep_runtime::host::{Build, Faults, HostBackend, HostOptions};
 use ep_runtime::ir::{self, Elem};
-use ep_runtime::jit::{Arch, CudaSource};
+use ep_runtime::jit::Arch;
 use ep_runtime::memory::{DeviceMemory, Window};
 use ep_runtime::net::{ModelNetwork, ModelOptions};
 use ep_runtime::plan::{Config, ParamKind, Plan, plan};
-use ep_runtime::{Emitted, device};
 
 pub(super) use super::meaning::accepted;
-use crate::usual;
+use crate::{nvrtc, usual};
 use places::Places;
 use values::encode;
 pub(super) use values::rows;
@@ -65,6 +65,8 @@ pub(super) struct Form {
     rules: Vec<RuleSet>,
     /// Whether runs are processes of their own.
     guarded: bool,
+    /// Which of the cases of its test it is.
+    turn: Option<usize>,
     /// How many schedules a drawn call is run under.
     pub(super) schedules: u64,
 }
@@ -106,6 +108,7 @@ impl Form {
             wire: ModelOptions::default(),
             rules: RULES.to_vec(),
             guarded: false,
+            turn: None,
             schedules: 1,
         }
     }
@@ -160,30 +163,26 @@ impl Form {
         self.emitted(Arch::Sm90a, rules).cuda
     }
 
-    /// The rule sets that leave a text of their own: the first one, and of the others what a run takes.
+    /// The rule sets that leave a text of their own. A usual run takes the first two, and one of a form with a
+    /// [turn](Form::turn).
     fn texts(&self) -> Vec<RuleSet> {
         let mut seen = BTreeSet::new();
-        let mut apart = RULES.into_iter().filter(|rules| seen.insert(self.text(*rules)));
-        let first = apart.next();
-        first.into_iter().chain(usual::some(apart, 3)).collect()
+        let mut apart = Vec::from(RULES);
+        apart.retain(|rules| seen.insert(self.text(*rules)));
+        let of = apart.len();
+        let is_taken = |number: usize| match self.turn {
+            Some(turn) => usual::takes(turn, number, of),
+            None => number < 2 || usual::is_full(),
+        };
+        (0..of).filter(|number| is_taken(*number)).map(|number| apart[number]).collect()
     }
 
-    /// NVRTC takes the text for an architecture without and one with TMA.
+    /// NVRTC takes the texts for an architecture without and one with TMA; in a usual run those with all rules.
     pub(super) fn compile(&self) {
-        let Some(jit) = crate::nvrtc::jit() else { return };
-        let archs = [Arch::Sm80, Arch::Sm90a];
-        let all = archs.into_iter().flat_map(|arch| RULES.map(|rules| (arch, rules)));
-        for (arch, rules) in usual::some(all, 10) {
-            let emitted = self.emitted(arch, rules);
-            let source =
-                CudaSource { name: "form.cu", text: &emitted.cuda, headers: device::HEADERS };
-            match jit.compile(&source, arch, &[]) {
-                Ok(compiled) => {
-                    let defects = compiled.defects();
-                    assert!(defects.is_empty(), "{}: {defects:?}", arch.name());
-                }
-                Err(error) => panic!("{}: {error}\n{}", arch.name(), emitted.cuda),
-            }
+        let taken = if usual::is_full() { &RULES[..] } else { &RULES[..1] };
+        for rules in taken {
+            nvrtc::accept(&self.emitted(Arch::Sm80, *rules));
+            nvrtc::accept(&self.emitted(Arch::Sm90a, *rules));
         }
     }
 
@@ -197,8 +196,11 @@ impl Form {
         }
     }
 
-    /// The same without TMA.
+    /// As [`Form::check`], without TMA. Of forms with a [turn](Form::turn), a usual run takes every third.
     pub(super) fn check_vector(&self, call: &dyn Fn(usize) -> Call) {
+        if !self.turn.is_none_or(|turn| usual::takes(turn, 0, 3)) {
+            return;
+        }
         for rules in usual::some([RuleSet::All, RuleSet::Without(RoleRule::Roles)], 2) {
             self.run((Arch::Sm80, rules), 1, call);
         }

@@ -7,10 +7,10 @@ use std::time::Duration;
 use ep_codegen::schedule::RuleSet;
 use ep_runtime::group::Group;
 use ep_runtime::host::{Build, HostBackend, HostOptions, Programs};
-use ep_runtime::jit::{Arch, CudaSource};
+use ep_runtime::jit::Arch;
 use ep_runtime::meaning::{Data, Drawing, Drawn, Left, Outcome, Scalar, Tensor};
 use ep_runtime::plan::Config;
-use ep_runtime::{AnyPipeline, Emitted, Pipeline, device, ir};
+use ep_runtime::{AnyPipeline, Pipeline, ir};
 use ep_verify::declared::Declared;
 
 use crate::usual;
@@ -282,19 +282,13 @@ impl ByHand {
         if findings.is_good() { Ok(()) } else { Err(findings.to_string()) }
     }
 
-    /// NVRTC takes the texts, for an architecture without and one with TMA.
+    /// NVRTC takes the texts, for an architecture without and one with TMA; in a usual run those with all rules.
     fn compile(&self, config: &Config) {
-        let Some(jit) = crate::nvrtc::jit() else { return };
-        let both = [Arch::Sm80, Arch::Sm90a]
-            .map(|arch| [RuleSet::All, RuleSet::None].map(|it| (arch, it)));
-        for (arch, rules) in usual::some(both.into_iter().flatten(), 6) {
+        let all = [RuleSet::All, RuleSet::None];
+        let taken = if usual::is_full() { &all[..] } else { &all[..1] };
+        for (arch, rules) in taken.iter().flat_map(|it| [(Arch::Sm80, *it), (Arch::Sm90a, *it)]) {
             let config = Config { arch, rules, ..config.clone() };
-            let Emitted { cuda, .. } = self.entry.emit(&config).expect("it is emitted");
-            let source = CudaSource { name: "own.cu", text: &cuda, headers: device::HEADERS };
-            let compiled = jit.compile(&source, arch, &[]);
-            let compiled =
-                compiled.unwrap_or_else(|error| panic!("{}: {error}\n{cuda}", arch.name()));
-            assert!(compiled.defects().is_empty(), "{}: {:?}", arch.name(), compiled.defects());
+            crate::nvrtc::accept(&self.entry.emit(&config).expect("it is emitted"));
         }
     }
 }

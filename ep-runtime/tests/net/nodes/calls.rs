@@ -284,12 +284,21 @@ pub(super) fn agree_with_one_node(group: &Group, case: Case) {
 
 #[test]
 fn a_buffer_between_nodes_gives_what_one_within_a_node_gives() {
-    let programs = Programs::find().expect("a C++ compiler");
-    for (nodes, ranks, build, case, has_cards) in [
+    between_nodes(&[
         (2, 4, Build::Checked, Case::Plain, false),
         (3, 6, Build::Plain, Case::Scaled, true),
-        (4, 4, Build::Plain, Case::Packed, false),
-    ] {
+    ]);
+}
+
+#[test]
+fn a_buffer_between_nodes_of_one_rank_gives_the_same_at_length() {
+    between_nodes(&[(4, 4, Build::Plain, Case::Packed, false)]);
+}
+
+/// Compares buffers over so many nodes and ranks, some of them over emulated cards, with those of one node.
+fn between_nodes(groups: &[(usize, usize, Build, Case, bool)]) {
+    let programs = Programs::find().expect("a C++ compiler");
+    for (nodes, ranks, build, case, has_cards) in groups.iter().copied() {
         let host = HostOptions { build, ..HostOptions::new(ranks) };
         let backend = HostBackend::new(&programs, host).unwrap();
         let over = if has_cards { Group::over_cards } else { Group::over_model };

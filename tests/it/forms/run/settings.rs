@@ -37,6 +37,13 @@ impl Form {
         self
     }
 
+    /// Case number `turn` of a test that has several. A usual run takes one text of each, and of every third also that
+    /// without TMA.
+    pub(in crate::forms) fn turn(mut self, turn: usize) -> Form {
+        self.turn = Some(turn);
+        self
+    }
+
     /// The texts that are looked at: the first one, and of the others what a run takes. A bug may be in any.
     pub(in crate::forms) fn rule_sets(&self) -> Vec<RuleSet> {
         let mut all = self.rules.iter().copied();
