@@ -254,6 +254,11 @@ impl<'a> Staging<'a> {
             self.tells = false;
             return;
         }
+        if let Step::Take { next, body, .. } = &mut step
+            && self.moves(body)
+        {
+            self.settles_before(next);
+        }
         let inside = match &step {
             Step::If { condition, .. } => self.waits(condition, out),
             Step::Let { value, .. } => self.waits(value, out),
@@ -275,12 +280,22 @@ impl<'a> Staging<'a> {
         body = self.steps(body, arrived || inside == Some(End::In));
         // It may not be done at all.
         self.owes |= before;
-        if is_take && self.owes {
-            // What comes next waits for any peer.
-            body.push(self.settle());
-        }
         *inner = body;
         out.push(step);
+    }
+
+    /// Has the call that takes the next message complete all rows before it waits for any peer.
+    fn settles_before(&self, next: &mut Term) {
+        let Node::Call(function, args) = &mut next.node else { return };
+        if self.method(function).is_some() {
+            args.extend(self.movers().map(|name| Term::name(name, Elem::I32)));
+        }
+    }
+
+    /// The mover, and the ends whose peers are told of its rows.
+    fn movers(&self) -> impl Iterator<Item = &String> {
+        let rings = self.ends.iter().filter(|end| end.kind.traits().is_bounded);
+        std::iter::once(&self.mover).chain(rings.map(|end| &end.name))
     }
 
     /// Whether steps end with the end of a unit.
@@ -439,9 +454,7 @@ impl<'a> Staging<'a> {
     }
 
     fn of_rings(&self, function: Entity) -> Step {
-        let rings = self.ends.iter().filter(|end| end.kind.traits().is_bounded);
-        let names = std::iter::once(&self.mover).chain(rings.map(|end| &end.name));
-        let args = names.map(|name| Term::name(name, Elem::I32)).collect();
+        let args = self.movers().map(|name| Term::name(name, Elem::I32)).collect();
         Step::Do(Term::call(function, args, Elem::I32))
     }
 }
