@@ -270,14 +270,7 @@ impl RoleLowering<'_> {
     fn pairs(&mut self, scope: &Scope, names: &[String], out: &mut Vec<Step>) -> Lowered<()> {
         let has_stripe = names.contains(&"stripe".to_string());
         let shares = self.shares_rings();
-        // Where the warps of a block share stripes, the block takes them.
-        let of_warps = |name: &&String| !shares || *name != "stripe";
-        let names: Vec<String> = names.iter().filter(of_warps).cloned().collect();
-        let names = names.as_slice();
-        let mut extents = Vec::new();
-        for name in names {
-            extents.push(self.extent_of(name)?);
-        }
+        let (names, extents) = self.of_warps(names)?;
         let product = extents.iter().cloned().fold(Term::int(1), Term::times);
         let served =
             names.iter().zip(&extents).map(|(name, extent)| match self.shares_others(name) {
@@ -360,6 +353,16 @@ impl RoleLowering<'_> {
         let own = self.named("share", of(BinaryOp::Div).converted(&Elem::I32), body);
         let unit = self.named("own_unit", of(BinaryOp::Rem).converted(&units.elem), body);
         ((own, shares), unit)
+    }
+
+    /// The numbers that the warps of a block share, with how many values each has: where they share stripes, the block
+    /// takes these.
+    fn of_warps(&mut self, names: &[String]) -> Lowered<(Vec<String>, Vec<Term>)> {
+        let shares = self.shares_rings();
+        let is_theirs = |name: &&String| !shares || *name != "stripe";
+        let names: Vec<String> = names.iter().filter(is_theirs).cloned().collect();
+        let extents = names.iter().map(|name| self.extent_of(name)).collect::<Lowered<_>>()?;
+        Ok((names, extents))
     }
 
     /// How many values an index of a share has.

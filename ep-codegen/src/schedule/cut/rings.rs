@@ -10,8 +10,8 @@ use super::{Cut, Touched, ends};
 use crate::ir::slots::places;
 use crate::ir::stripes::is_by_stripe;
 use crate::ir::{
-    Action, BinaryOp, Channel, ChannelKind, Domain, Elem, Expr, PeerSet, Pipeline, Role, Share,
-    Source, Stmt, walk,
+    Action, BinaryOp, Channel, Domain, Elem, Expr, PeerSet, Pipeline, Role, Share, Source, Stmt,
+    walk,
 };
 use crate::schedule::channels::End;
 use crate::schedule::library::ep;
@@ -56,14 +56,14 @@ pub(in crate::schedule) fn shares_rings(
     role: &Role,
     rules: RuleSet,
 ) -> Option<Result<(), (Source, &'static str)>> {
-    let has_rings = ends(ir, role).any(|it| it.kind == ChannelKind::Ring);
+    let has_rings = ends(ir, role).any(|it| it.kind.traits().in_order);
     let is_dealt = role.share != Share::Team && is_by_stripe(ir, role);
     (rules.has(RoleRule::Cut) && has_rings && is_dealt).then(|| Cut { ir, role }.shares_rings())
 }
 
 impl<'p> Cut<'p> {
     fn shares_rings(self) -> Result<(), (Source, &'static str)> {
-        if !ends(self.ir, self.role).all(|it| it.kind == ChannelKind::Ring) {
+        if !ends(self.ir, self.role).all(|it| it.kind.traits().in_order) {
             return Err((self.role.at.clone(), "its other channels need one warp for a stripe"));
         }
         let (mut before, mut pushing, mut any) = (Touched::default(), 0, false);
@@ -215,7 +215,7 @@ impl<'a> RoleLowering<'a> {
     /// Makes the object by which warps share rings, if the role holds any, and says what it needs.
     pub(in crate::schedule) fn open_shares(&mut self, out: &mut Vec<Step>) -> Lowered<()> {
         let rings: Vec<_> =
-            self.ends().into_iter().filter(|(it, _)| it.kind == ChannelKind::Ring).collect();
+            self.ends().into_iter().filter(|(it, _)| it.kind.traits().in_order).collect();
         if rings.is_empty() {
             return Ok(());
         }
