@@ -1,9 +1,9 @@
 // node-combine
 // hidden=7168 local_ranks=8 nodes=2 nvl_chunk=8 nvl_depth=32 ranks=16 rdma_chunk=16 rdma_depth=128 stages=3 stripes=12 topk=8
-// sm_90a: 384 threads and 185344 bytes of shared memory a block, at least 2 blocks
+// sm_90a: 384 threads and 186496 bytes of shared memory a block, at least 2 blocks
 //
 // Roles:
-//   NvlSend: a warp for each of local_ranks x stripes = 96 (8 warps on even blocks); composed: ep::Mover, ep::RingsOut
+//   NvlSend: 8 warps on even blocks; composed: ep::Mover, ep::RingsOut
 //   Forward: 8 warps on odd blocks; composed: ep::PartStages, ep::RingsIn, ep::RingsOut, ep::Parts
 //   RdmaReceive: 4 warps on even blocks; composed: ep::RingsIn, ep::Parts
 //
@@ -18,8 +18,6 @@
 //   rail.taken       0x069f1280        192 bytes  2 calls x 12 stripes x 2 peers x 4; RdmaReceive writes, RdmaReceive reads
 //   rail.head        0x069f1380         48 bytes  12 stripes x 1 peers x 4; RdmaReceive writes, Forward reads
 //   rail.sent        0x069f1400        192 bytes  2 calls x 12 stripes x 2 peers x 4; Forward writes, Forward reads
-//   Forward.claims   0x069f1500          8 bytes  2 calls x 1 words x 4; Forward writes, Forward reads
-//   RdmaReceive.claims 0x069f1580          8 bytes  2 calls x 1 words x 4; RdmaReceive writes, RdmaReceive reads
 //
 // Network, the same on every rank:
 //   rail.inbox       0x00000000   22216704 bytes  12 stripes x 1 peers x 128 slots x 14464; Forward writes, RdmaReceive reads
@@ -45,7 +43,8 @@ struct Cfg {
     static constexpr int kTopk = 8;
     static constexpr int kStripes = 12;
     static constexpr int kThreads = 384;
-    static constexpr int kSharedBytes = 185344;
+    static constexpr int kSequences = 27;
+    static constexpr int kSharedBytes = 186496;
 
     struct Part {
         static constexpr int kRowBytes = 14336;
@@ -99,6 +98,8 @@ struct Cfg {
         static constexpr int kRole = 0;
         static constexpr int kFirstWarp = 0;
         static constexpr int kWarps = 8;
+        static constexpr int kFirstSequence = 0;
+        static constexpr int kSequences = 3;
         static constexpr bool kTma = true;
         static constexpr int kStages = 6;
         static constexpr int kPieceBytes = 3584;
@@ -110,19 +111,19 @@ struct Cfg {
         static constexpr int kRole = 1;
         static constexpr int kFirstWarp = 0;
         static constexpr int kWarps = 8;
+        static constexpr int kFirstSequence = 0;
+        static constexpr int kSequences = 10;
         static constexpr bool kTma = true;
         static constexpr int kStages = 16;
         static constexpr int kPieceBytes = 1024;
-        static constexpr int kLoops = 1;
-        static constexpr ep::u64 kClaims = 0x69f1500;
     };
 
     struct RdmaReceive {
         static constexpr int kRole = 2;
         static constexpr int kFirstWarp = 8;
         static constexpr int kWarps = 4;
-        static constexpr int kLoops = 1;
-        static constexpr ep::u64 kClaims = 0x69f1580;
+        static constexpr int kFirstSequence = 24;
+        static constexpr int kSequences = 3;
     };
 };
 
@@ -161,6 +162,7 @@ struct Args {
 };
 
 struct Smem {
+    ep::Sequence sequences[Cfg::kSequences];
     union {
         ep::MoverSmem<Cfg::NvlSend> nvl_send[Cfg::NvlSend::kWarps];
         ep::PartSmem<Cfg::Forward> forward[Cfg::Forward::kWarps];
@@ -171,8 +173,10 @@ static_assert(sizeof(Smem) == Cfg::kSharedBytes, "the plan counts the same bytes
 /// role NvlSend[peer] on even blocks, 8 warps
 __device__ __forceinline__ void nvl_send(const Args& args, Smem& smem, ep::Team& team) {
     ep::Mover<Cfg::NvlSend> mover(smem.nvl_send[team.warp], team);
-    ep::RingsOut<Cfg::Inner, ep::WindowRings<Cfg::Inner, ep::Kept::kPartsOfPeer>> inner(team);
-    for (int peer = team.warp; peer < Cfg::kLocalRanks && !team.stopped; peer += team.warps) {
+    ep::Shares<Cfg::NvlSend> shares(team, smem.sequences, Cfg::kLocalRanks);
+    ep::RingsOut<Cfg::Inner, ep::WindowRings<Cfg::Inner, ep::Kept::kPartsOfPeer>> inner(team,
+        shares.take(Cfg::kNodes));
+    for (int peer = team.peer; peer < Cfg::kLocalRanks && !team.stopped; peer += team.peers) {
         for (int stripe = team.block; stripe < Cfg::kStripes && !team.stopped;
             stripe += team.blocks) {
             inner.open(stripe, ep::all_peers(Cfg::kNodes), peer);
@@ -182,13 +186,20 @@ __device__ __forceinline__ void nvl_send(const Args& args, Smem& smem, ep::Team&
                 const int node = (turn + stripe) % Cfg::kNodes;
                 // +47  for row in recv_first[rank_at(node, peer), stripe]..recv_first[rank_at(node,
                 //     peer), stripe] + recv_count[rank_at(node, peer), stripe]
-                const ep::i64 row_end =
+                const int row_begin =
+                    args.recv_first[(node * Cfg::kLocalRanks + peer) * Cfg::kStripes + stripe];
+                const int row_count = static_cast<ep::i32>(
                     ep::i64{args.recv_first[(node * Cfg::kLocalRanks + peer) * Cfg::kStripes
                         + stripe]}
                         + args.recv_count[(node * Cfg::kLocalRanks + peer) * Cfg::kStripes
-                            + stripe];
-                for (ep::i64 row = args.recv_first[(node * Cfg::kLocalRanks + peer) * Cfg::kStripes
-                    + stripe]; row < row_end && !team.stopped; ++row) {
+                            + stripe] - args.recv_first[(node * Cfg::kLocalRanks
+                                + peer) * Cfg::kStripes + stripe]);
+                for (int turn_2; (turn_2 = shares.next(row_count)) >= 0;) {
+                    const ep::i64 row = ep::i64{row_begin} + turn_2;
+                    for (int ring = team.lane; ring < Cfg::kNodes; ring += ep::kLanes) {
+                        inner.expect(ring, static_cast<ep::i32>(node == ring));
+                    }
+                    inner.claim(shares.turn());
                     // +48  push inner[peer, node] { x: x[row], weights: weights[row] }
                     // W1: publishes messages of inner, for Forward +56
                     // W2: takes credit of inner, from Forward +56
@@ -213,6 +224,7 @@ __device__ __forceinline__ void nvl_send(const Args& args, Smem& smem, ep::Team&
             }
             ep::settle(mover, inner);
             inner.close();
+            shares.end();
         }
     }
     mover.finish();
@@ -221,83 +233,91 @@ __device__ __forceinline__ void nvl_send(const Args& args, Smem& smem, ep::Team&
 /// role Forward on odd blocks, 8 warps, warps shared by (node, stripe)
 __device__ __forceinline__ void forward(const Args& args, Smem& smem, ep::Team& team) {
     ep::PartStages<Cfg::Forward, Cfg::kLocalRanks> stages(smem.forward[team.warp], team);
-    ep::RingsIn<Cfg::Inner, ep::WindowRings<Cfg::Inner, ep::Kept::kPeersOfPart>> inner(team);
-    ep::RingsOut<Cfg::Rail, ep::NetRings<Cfg::Rail>> rail(team, args.net);
-    ep::Units<Cfg::Forward, 0> units(team, Cfg::kNodes * Cfg::kStripes);
-    for (int unit; (unit = units.take()) >= 0;) {
-        const int node = unit % Cfg::kNodes;
-        const int stripe = unit / Cfg::kNodes % Cfg::kStripes;
-        inner.open(stripe, ep::all_peers(Cfg::Inner::kPeers), (node + stripe) % Cfg::kNodes);
-        rail.open(stripe, ep::one_peer((node + stripe) % Cfg::kNodes));
-        // +55  let to = (node + stripe) % nodes
-        const int to = (node + stripe) % Cfg::kNodes;
-        // +56  for row in rail_prefix[to] + rail_first[to, stripe]..rail_prefix[to] +
-        //     rail_first[to, stripe] + rail_count[to, stripe] gather part from inner[peer, (node +
-        //     stripe) % nodes] at send_inner_head[row, peer] across peer in local
-        // W1: takes messages of inner, from NvlSend +48
-        // W2: publishes credit of inner, for NvlSend +48
-        ep::Parts<ep::RingsIn<Cfg::Inner,
-            ep::WindowRings<Cfg::Inner, ep::Kept::kPeersOfPart>>> parts(team, inner);
-        const ep::i64 row_end = ep::i64{args.rail_prefix[to]}
-            + args.rail_first[to * Cfg::kStripes + stripe]
-            + args.rail_count[to * Cfg::kStripes + stripe];
-        for (ep::i64 row = ep::i64{args.rail_prefix[to]}
-            + args.rail_first[to * Cfg::kStripes + stripe]; row < row_end && !team.stopped; ++row) {
-            parts.clear();
-            for (int peer = team.lane; peer < Cfg::kLocalRanks; peer += ep::kLanes) {
-                parts.expect(peer, args.send_inner_head[row * Cfg::kLocalRanks + peer]);
-            }
-            if (!parts.is_here()) {
-                rail.send();
-            }
-            if (parts.open()) {
-                // +57  push rail[(node + stripe) % nodes] { x: sum(part.x), weights:
-                //     sum(part.weights) }
-                // W3: publishes messages of rail, for RdmaReceive +61
-                // W4: takes credit of rail, from RdmaReceive +61
-                if (rail.reserve((node + stripe) % Cfg::kNodes)) {
-                    char* slot = rail.slot((node + stripe) % Cfg::kNodes);
-                    ep::for_staged_parts<ep::bf16, Cfg::kLocalRanks, Cfg::Forward>(stages, parts, 0,
-                        Cfg::kHidden, Cfg::kHidden,
-                        [&](int i,
-                            const ep::StagedParts<ep::bf16, Cfg::Forward,
-                                Cfg::kLocalRanks>& of_parts) {
-                                    ep::Wide<float> sum(0.0f);
-                                    of_parts.each([&](int, const ep::Wide<ep::bf16>& row_2) {
-                                        sum += ep::to_float(row_2);
-                                    });
-                                    ep::set_wide<ep::bf16>(slot, i, Cfg::kHidden, ep::to_bf16(sum));
-                    });
-                    for (int base_2 = 0; base_2 < Cfg::Part::kWeightsCount;
-                        base_2 += ep::kLanes * ep::kWide) {
-                        const int i_2 = base_2 + team.lane * ep::kWide;
-                        ep::Wide<float> sum_2(0.0f);
-                        for (int peer_3 = 0; peer_3 < Cfg::kLocalRanks; ++peer_3) {
-                            const char* meta_2 = parts.meta(peer_3);
-                            if (parts.has(peer_3)) {
-                                sum_2 += ep::get_wide<float>(meta_2 + Cfg::Part::kWeights, i_2,
-                                    Cfg::Part::kWeightsCount);
-                            }
-                        }
-                        ep::set_wide<float>(slot + Cfg::Rail::kMeta + Cfg::Part::kWeights, i_2,
-                            Cfg::Part::kWeightsCount, sum_2);
-                    }
-                    rail.publish((node + stripe) % Cfg::kNodes);
+    ep::Shares<Cfg::Forward> shares(team, smem.sequences, Cfg::kNodes);
+    ep::RingsIn<Cfg::Inner, ep::WindowRings<Cfg::Inner, ep::Kept::kPeersOfPart>> inner(team,
+        shares.take(Cfg::kLocalRanks));
+    ep::RingsOut<Cfg::Rail, ep::NetRings<Cfg::Rail>> rail(team, args.net, shares.take(1));
+    for (int stripe = team.block; stripe < Cfg::kStripes && !team.stopped; stripe += team.blocks) {
+        for (int unit = team.peer; unit < Cfg::kNodes && !team.stopped; unit += team.peers) {
+            const int node = unit % Cfg::kNodes;
+            inner.open(stripe, ep::all_peers(Cfg::Inner::kPeers), (node + stripe) % Cfg::kNodes);
+            rail.open(stripe, ep::one_peer((node + stripe) % Cfg::kNodes));
+            // +55  let to = (node + stripe) % nodes
+            const int to = (node + stripe) % Cfg::kNodes;
+            // +56  for row in rail_prefix[to] + rail_first[to, stripe]..rail_prefix[to] +
+            //     rail_first[to, stripe] + rail_count[to, stripe] gather part from inner[peer,
+            //     (node + stripe) % nodes] at send_inner_head[row, peer] across peer in local
+            // W1: takes messages of inner, from NvlSend +48
+            // W2: publishes credit of inner, for NvlSend +48
+            ep::Parts<ep::RingsIn<Cfg::Inner,
+                ep::WindowRings<Cfg::Inner, ep::Kept::kPeersOfPart>>> parts(team, inner);
+            const ep::i64 row_begin =
+                ep::i64{args.rail_prefix[to]} + args.rail_first[to * Cfg::kStripes + stripe];
+            const int row_count = static_cast<ep::i32>(ep::i64{args.rail_prefix[to]}
+                + args.rail_first[to * Cfg::kStripes + stripe]
+                + args.rail_count[to * Cfg::kStripes + stripe] - (ep::i64{args.rail_prefix[to]}
+                    + args.rail_first[to * Cfg::kStripes + stripe]));
+            for (int turn; (turn = shares.next(row_count)) >= 0;) {
+                const ep::i64 row = row_begin + turn;
+                rail.expect((node + stripe) % Cfg::kNodes, 1);
+                rail.claim(shares.turn());
+                parts.clear();
+                for (int peer = team.lane; peer < Cfg::kLocalRanks; peer += ep::kLanes) {
+                    parts.expect(peer, args.send_inner_head[row * Cfg::kLocalRanks + peer]);
                 }
-                parts.close();
+                if (!parts.is_here()) {
+                    rail.send();
+                }
+                if (parts.open()) {
+                    // +57  push rail[(node + stripe) % nodes] { x: sum(part.x), weights:
+                    //     sum(part.weights) }
+                    // W3: publishes messages of rail, for RdmaReceive +61
+                    // W4: takes credit of rail, from RdmaReceive +61
+                    if (rail.reserve((node + stripe) % Cfg::kNodes)) {
+                        char* slot = rail.slot((node + stripe) % Cfg::kNodes);
+                        ep::for_staged_parts<ep::bf16, Cfg::kLocalRanks>(stages, parts, 0,
+                            Cfg::kHidden, Cfg::kHidden,
+                            [&](int i,
+                                const ep::StagedParts<ep::bf16, Cfg::Forward,
+                                    Cfg::kLocalRanks>& of_parts) {
+                                        ep::Wide<float> sum(0.0f);
+                                        of_parts.each([&](int, const ep::Wide<ep::bf16>& row_2) {
+                                            sum += ep::to_float(row_2);
+                                        });
+                                        ep::set_wide<ep::bf16>(slot, i, Cfg::kHidden,
+                                            ep::to_bf16(sum));
+                        });
+                        for (int base_2 = 0; base_2 < Cfg::Part::kWeightsCount;
+                            base_2 += ep::kLanes * ep::kWide) {
+                            const int i_2 = base_2 + team.lane * ep::kWide;
+                            ep::Wide<float> sum_2(0.0f);
+                            for (int peer_3 = 0; peer_3 < Cfg::kLocalRanks; ++peer_3) {
+                                const char* meta_2 = parts.meta(peer_3);
+                                if (parts.has(peer_3)) {
+                                    sum_2 += ep::get_wide<float>(meta_2 + Cfg::Part::kWeights, i_2,
+                                        Cfg::Part::kWeightsCount);
+                                }
+                            }
+                            ep::set_wide<float>(slot + Cfg::Rail::kMeta + Cfg::Part::kWeights, i_2,
+                                Cfg::Part::kWeightsCount, sum_2);
+                        }
+                        rail.publish((node + stripe) % Cfg::kNodes);
+                    }
+                    parts.close();
+                }
             }
+            inner.close();
+            rail.close();
+            shares.end();
         }
-        inner.close();
-        rail.close();
     }
-    stages.finish();
 }
 
 /// role RdmaReceive on even blocks, 4 warps, warps shared by token
-__device__ __forceinline__ void rdma_receive(const Args& args, ep::Team& team) {
-    ep::RingsIn<Cfg::Rail, ep::NetRings<Cfg::Rail>> rail(team, args.net);
-    ep::Units<Cfg::RdmaReceive, 0> units(team, Cfg::kStripes);
-    for (int stripe; (stripe = units.take()) >= 0;) {
+__device__ __forceinline__ void rdma_receive(const Args& args, Smem& smem, ep::Team& team) {
+    ep::Shares<Cfg::RdmaReceive> shares(team, smem.sequences, 1);
+    ep::RingsIn<Cfg::Rail, ep::NetRings<Cfg::Rail>> rail(team, args.net, shares.take(Cfg::kNodes));
+    for (int stripe = team.block; stripe < Cfg::kStripes && !team.stopped; stripe += team.blocks) {
         rail.open(stripe, ep::all_peers(Cfg::Rail::kPeers));
         // +61  for token in stripe gather part from rail[node] at send_rail_head[token, node]
         //     across node in nodes
@@ -306,7 +326,10 @@ __device__ __forceinline__ void rdma_receive(const Args& args, ep::Team& team) {
         ep::Parts<ep::RingsIn<Cfg::Rail, ep::NetRings<Cfg::Rail>>> parts(team, rail);
         const ep::Span rows(
             ep::stripe_span(ep::rows_of(args.tokens, args.tokens_from), Cfg::kStripes, stripe));
-        for (int token = rows.begin; token < rows.end && !team.stopped; ++token) {
+        const int token_begin = rows.begin;
+        const int token_count = rows.end - rows.begin;
+        for (int turn; (turn = shares.next(token_count)) >= 0;) {
+            const int token = static_cast<ep::i32>(ep::i64{token_begin} + turn);
             parts.clear();
             for (int node = team.lane; node < Cfg::kNodes; node += ep::kLanes) {
                 parts.expect(node, args.send_rail_head[ep::i64{token} * Cfg::kNodes + node]);
@@ -350,13 +373,16 @@ __device__ __forceinline__ void rdma_receive(const Args& args, ep::Team& team) {
             }
         }
         rail.close();
+        shares.end();
     }
 }
 
 extern "C" __global__ void __launch_bounds__(Cfg::kThreads, 1)
 node_combine(const __grid_constant__ Args args) {
     EP_SHARED(Smem, smem);
-    const ep::Call call = ep::enter(args.group);
+    const ep::Call call = ep::enter(args.group, [&] {
+        ep::clear(smem.sequences, Cfg::kSequences);
+    });
 
     const int block = static_cast<int>(blockIdx.x);
     const int blocks = static_cast<int>(gridDim.x);
@@ -375,7 +401,7 @@ node_combine(const __grid_constant__ Args args) {
         && ep::is_between(warp, Cfg::RdmaReceive::kFirstWarp, Cfg::RdmaReceive::kWarps)) {
         ep::Team team(args.group, call, Cfg::RdmaReceive::kRole, block / 2, (blocks + 1) / 2,
             warp - Cfg::RdmaReceive::kFirstWarp, Cfg::RdmaReceive::kWarps);
-        rdma_receive(args, team);
+        rdma_receive(args, smem, team);
     }
     ep::leave(args.group, call);
 }

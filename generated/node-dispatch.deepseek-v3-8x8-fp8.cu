@@ -1,11 +1,11 @@
 // node-dispatch  payload=fp8  mode=fresh
 // experts=256 hidden=7168 local_ranks=8 nodes=8 nvl_chunk=8 nvl_depth=32 ranks=64 rdma_chunk=16 rdma_depth=128 stages=3 stripes=12 topk=8
-// sm_90a: 512 threads and 185344 bytes of shared memory a block, at least 2 blocks
+// sm_90a: 512 threads and 190848 bytes of shared memory a block, at least 2 blocks
 //
 // Roles:
 //   RdmaSend: 8 warps on even blocks; composed: ep::RingsOut
-//   Forward: a warp for each of local_ranks x stripes = 96 (8 warps on odd blocks); composed: ep::RingsIn, ep::RingsOut
-//   NvlReceive: a warp for each of local_ranks x stripes = 96 (8 warps on even blocks); composed: ep::Mover, ep::RingsIn
+//   Forward: 16 warps on odd blocks; composed: ep::RingsIn, ep::RingsOut
+//   NvlReceive: 8 warps on even blocks; composed: ep::Mover, ep::RingsIn
 //
 // Window, the same on every rank:
 //   rail.slots       0x00000000   11599872 bytes  12 stripes x 1 peers x 128 slots x 7552; RdmaSend writes, Forward reads
@@ -23,7 +23,6 @@
 //   inner.head       0x0bc19c00       3072 bytes  12 stripes x 8 peers x 8 parts x 4; NvlReceive writes, Forward reads
 //   inner.retired    0x0bc1a800       3072 bytes  12 stripes x 8 peers x 8 parts x 4; NvlReceive writes, Forward reads
 //   inner.sent       0x0bc1b400       6144 bytes  2 calls x 12 stripes x 8 peers x 8 parts x 4; Forward writes, Forward reads
-//   RdmaSend.claims  0x0bc1cc00          8 bytes  2 calls x 1 words x 4; RdmaSend writes, RdmaSend reads
 //
 // Network, the same on every rank:
 //   rail.inbox       0x00000000   81199104 bytes  12 stripes x 7 peers x 128 slots x 7552; RdmaSend writes, Forward reads
@@ -50,7 +49,8 @@ struct Cfg {
     static constexpr int kRanks = 64;
     static constexpr int kStripes = 12;
     static constexpr int kThreads = 512;
-    static constexpr int kSharedBytes = 185344;
+    static constexpr int kSequences = 136;
+    static constexpr int kSharedBytes = 190848;
 
     struct Hop {
         static constexpr int kRowBytes = 7168;
@@ -119,20 +119,24 @@ struct Cfg {
         static constexpr int kRole = 0;
         static constexpr int kFirstWarp = 0;
         static constexpr int kWarps = 8;
-        static constexpr int kLoops = 1;
-        static constexpr ep::u64 kClaims = 0xbc1cc00;
+        static constexpr int kFirstSequence = 0;
+        static constexpr int kSequences = 9;
     };
 
     struct Forward {
         static constexpr int kRole = 1;
         static constexpr int kFirstWarp = 0;
-        static constexpr int kWarps = 8;
+        static constexpr int kWarps = 16;
+        static constexpr int kFirstSequence = 0;
+        static constexpr int kSequences = 17;
     };
 
     struct NvlReceive {
         static constexpr int kRole = 2;
         static constexpr int kFirstWarp = 8;
         static constexpr int kWarps = 8;
+        static constexpr int kFirstSequence = 9;
+        static constexpr int kSequences = 9;
         static constexpr bool kTma = true;
         static constexpr int kStages = 6;
         static constexpr int kPieceBytes = 3584;
@@ -196,28 +200,39 @@ struct Args {
 };
 
 struct Smem {
+    ep::Sequence sequences[Cfg::kSequences];
     ep::MoverSmem<Cfg::NvlReceive> nvl_receive[Cfg::NvlReceive::kWarps];
 };
 static_assert(sizeof(Smem) == Cfg::kSharedBytes, "the plan counts the same bytes");
 
 /// role RdmaSend on even blocks, 8 warps, warps shared by token
-__device__ __forceinline__ void rdma_send(const Args& args, ep::Team& team) {
-    ep::RingsOut<Cfg::Rail, ep::NetRings<Cfg::Rail>> rail(team, args.net);
-    ep::Units<Cfg::RdmaSend, 0> units(team, Cfg::kStripes);
-    for (int stripe; (stripe = units.take()) >= 0;) {
+__device__ __forceinline__ void rdma_send(const Args& args, Smem& smem, ep::Team& team) {
+    ep::Shares<Cfg::RdmaSend> shares(team, smem.sequences, 1);
+    ep::RingsOut<Cfg::Rail, ep::NetRings<Cfg::Rail>> rail(team, args.net, shares.take(Cfg::kNodes));
+    for (int stripe = team.block; stripe < Cfg::kStripes && !team.stopped; stripe += team.blocks) {
         rail.open(stripe, ep::all_peers(Cfg::Rail::kPeers));
-        // +64  for node in nodes
-        for (int node = 0; node < Cfg::kNodes && !team.stopped; ++node) {
-            // +65  announce rail[node] { first: node_prefix[node, stripe], count:
-            //     node_tokens[stripe, node] }
-            // W1: publishes header of rail, for Forward +86
-            rail.announce(node, 0, args.node_prefix[node * Cfg::kStripes + stripe]);
-            rail.announce(node, 1, args.node_tokens[stripe * Cfg::kNodes + node]);
+        if (team.part == 0) {
+            // +64  for node in nodes
+            for (int node = 0; node < Cfg::kNodes && !team.stopped; ++node) {
+                // +65  announce rail[node] { first: node_prefix[node, stripe], count:
+                //     node_tokens[stripe, node] }
+                // W1: publishes header of rail, for Forward +86
+                rail.announce(node, 0, args.node_prefix[node * Cfg::kStripes + stripe]);
+                rail.announce(node, 1, args.node_tokens[stripe * Cfg::kNodes + node]);
+            }
         }
         // +67  for token in stripe
         const ep::Span rows(
             ep::stripe_span(ep::rows_of(args.tokens, args.tokens_from), Cfg::kStripes, stripe));
-        for (int token = rows.begin; token < rows.end && !team.stopped; ++token) {
+        const int token_begin = rows.begin;
+        const int token_count = rows.end - rows.begin;
+        for (int turn; (turn = shares.next(token_count)) >= 0;) {
+            const int token = static_cast<ep::i32>(ep::i64{token_begin} + turn);
+            for (int ring = team.lane; ring < Cfg::kNodes; ring += ep::kLanes) {
+                rail.expect(ring,
+                    static_cast<ep::i32>(args.node_bits[ep::i64{token} * Cfg::kNodes + ring] != 0));
+            }
+            rail.claim(shares.turn());
             // +68  for node in nodes where any(node_bits[token, node])
             for (int node_2 = 0; node_2 < Cfg::kNodes && !team.stopped; ++node_2) {
                 const bool goes = args.node_bits[ep::i64{token} * Cfg::kNodes + node_2] != 0;
@@ -237,7 +252,7 @@ __device__ __forceinline__ void rdma_send(const Args& args, ep::Team& team) {
                 const int rail_position = rail.position(node_2);
                 if (rail.reserve(node_2)) {
                     char* slot = rail.slot(node_2);
-                    ep::copy_row<ep::e4m3>(team, slot, &args.x[token * args.x_stride],
+                    ep::copy_row<ep::e4m3, 4>(team, slot, &args.x[token * args.x_stride],
                         Cfg::kHidden);
                     for (int i_2 = team.lane; i_2 < Cfg::Hop::kXScaleCount; i_2 += ep::kLanes) {
                         ep::set<float>(slot + Cfg::Rail::kMeta + Cfg::Hop::kXScale, i_2,
@@ -256,7 +271,7 @@ __device__ __forceinline__ void rdma_send(const Args& args, ep::Team& team) {
                             static_cast<ep::i32>(
                                 args.topk_idx[token * args.topk_idx_stride + i_5]));
                     }
-                    ep::copy_row<float>(team, slot + Cfg::Rail::kMeta + Cfg::Hop::kWeights,
+                    ep::copy_row<float, 4>(team, slot + Cfg::Rail::kMeta + Cfg::Hop::kWeights,
                         &args.topk_weights[token * args.topk_weights_stride],
                         Cfg::Hop::kWeightsCount);
                     rail.publish(node_2);
@@ -268,28 +283,35 @@ __device__ __forceinline__ void rdma_send(const Args& args, ep::Team& team) {
             }
         }
         rail.close();
+        shares.end();
     }
 }
 
 /// role Forward[peer] on odd blocks
-__device__ __forceinline__ void forward(const Args& args, ep::Team& team) {
+__device__ __forceinline__ void forward(const Args& args, Smem& smem, ep::Team& team) {
     const int me = args.group.rank;
-    ep::RingsIn<Cfg::Rail, ep::NetRings<Cfg::Rail>> rail(team, args.net);
-    ep::RingsOut<Cfg::Inner, ep::WindowRings<Cfg::Inner, ep::Kept::kPartsOfPeer>> inner(team);
-    for (int peer = team.warp; peer < Cfg::kLocalRanks && !team.stopped; peer += team.warps) {
+    ep::Shares<Cfg::Forward> shares(team, smem.sequences, Cfg::kLocalRanks);
+    ep::RingsIn<Cfg::Rail, ep::NetRings<Cfg::Rail>> rail(team, args.net, shares.take(Cfg::kNodes));
+    ep::RingsOut<Cfg::Inner, ep::WindowRings<Cfg::Inner, ep::Kept::kPartsOfPeer>> inner(team,
+        shares.take(Cfg::kNodes));
+    for (int peer = team.peer; peer < Cfg::kLocalRanks && !team.stopped; peer += team.peers) {
         for (int stripe = team.block; stripe < Cfg::kStripes && !team.stopped;
             stripe += team.blocks) {
             rail.open(stripe, ep::all_peers(Cfg::Rail::kPeers));
             inner.open(stripe, ep::all_peers(Cfg::kNodes), peer);
-            // +80  for node in nodes
-            for (int node = 0; node < Cfg::kNodes && !team.stopped; ++node) {
-                // +81  announce inner[peer, node] { first: forward_first[node, stripe, peer],
-                //     count: forward_count[node, stripe, peer] }
-                // W4: publishes header of inner, for NvlReceive +96
-                inner.announce(node, 0,
-                    args.forward_first[(node * Cfg::kStripes + stripe) * Cfg::kLocalRanks + peer]);
-                inner.announce(node, 1,
-                    args.forward_count[(node * Cfg::kStripes + stripe) * Cfg::kLocalRanks + peer]);
+            if (team.part == 0) {
+                // +80  for node in nodes
+                for (int node = 0; node < Cfg::kNodes && !team.stopped; ++node) {
+                    // +81  announce inner[peer, node] { first: forward_first[node, stripe, peer],
+                    //     count: forward_count[node, stripe, peer] }
+                    // W4: publishes header of inner, for NvlReceive +96
+                    inner.announce(node, 0,
+                        args.forward_first[(node * Cfg::kStripes + stripe) * Cfg::kLocalRanks
+                            + peer]);
+                    inner.announce(node, 1,
+                        args.forward_count[(node * Cfg::kStripes + stripe) * Cfg::kLocalRanks
+                            + peer]);
+                }
             }
             // +86  for message in rail at rail_prefix[message.source] + rail[message.source].first
             //     where has(message.local, peer)
@@ -306,6 +328,7 @@ __device__ __forceinline__ void forward(const Args& args, ep::Team& team) {
                     const bool takes = ep::has(
                         ep::get<ep::i64>(slot + Cfg::Rail::kMeta + Cfg::Hop::kLocal, 0),
                         ep::i64{peer});
+                    inner.claim(source, index, takes ? 1 : 0);
                     if (!takes) {
                         const int next = inner.position(source);
                         // +89  record send_inner_head[message.row, peer] = inner[peer,
@@ -323,8 +346,8 @@ __device__ __forceinline__ void forward(const Args& args, ep::Team& team) {
                         const int inner_position = inner.position(source);
                         if (inner.reserve(source)) {
                             char* slot_2 = inner.slot(source);
-                            ep::copy_row<ep::e4m3>(team, slot_2, slot, Cfg::kHidden);
-                            ep::copy_row<float>(team,
+                            ep::copy_row<ep::e4m3, 4>(team, slot_2, slot, Cfg::kHidden);
+                            ep::copy_row<float, 4>(team,
                                 slot_2 + Cfg::Inner::kMeta + Cfg::Hop::kXScale,
                                 slot + Cfg::Rail::kMeta + Cfg::Hop::kXScale,
                                 Cfg::Hop::kXScaleCount);
@@ -348,7 +371,7 @@ __device__ __forceinline__ void forward(const Args& args, ep::Team& team) {
                                         ep::get<ep::i32>(slot + Cfg::Rail::kMeta
                                             + Cfg::Hop::kExperts, i_5)));
                             }
-                            ep::copy_row<float>(team,
+                            ep::copy_row<float, 4>(team,
                                 slot_2 + Cfg::Inner::kMeta + Cfg::Hop::kWeights,
                                 slot + Cfg::Rail::kMeta + Cfg::Hop::kWeights,
                                 Cfg::Hop::kWeightsCount);
@@ -366,6 +389,7 @@ __device__ __forceinline__ void forward(const Args& args, ep::Team& team) {
             }
             rail.close();
             inner.close();
+            shares.end();
         }
     }
 }
@@ -379,41 +403,56 @@ __device__ __forceinline__ void nvl_receive(const Args& args, Smem& smem, ep::Te
     ep::fill<ep::i64>(team, args.recv_topk_idx, args.recv_topk_idx != nullptr ? Cfg::kTopk : 0,
         args.rank_prefix[ep::i64{Cfg::kRanks} * Cfg::kRanks + me], args.received_capacity, -1LL);
     ep::Mover<Cfg::NvlReceive> mover(smem.nvl_receive[team.warp], team);
-    ep::RingsIn<Cfg::Inner, ep::WindowRings<Cfg::Inner, ep::Kept::kPartsOfPeer>> inner(team);
-    for (int peer = team.warp; peer < Cfg::kLocalRanks && !team.stopped; peer += team.warps) {
+    ep::Shares<Cfg::NvlReceive> shares(team, smem.sequences, Cfg::kLocalRanks);
+    ep::RingsIn<Cfg::Inner, ep::WindowRings<Cfg::Inner, ep::Kept::kPartsOfPeer>> inner(team,
+        shares.take(Cfg::kNodes));
+    for (int peer = team.peer; peer < Cfg::kLocalRanks && !team.stopped; peer += team.peers) {
         for (int stripe = team.block; stripe < Cfg::kStripes && !team.stopped;
             stripe += team.blocks) {
             inner.open(stripe, ep::all_peers(Cfg::kNodes), peer);
-            // +95  for node in nodes
-            for (int node = 0; node < Cfg::kNodes && !team.stopped; ++node) {
-                // +96  record recv_first[rank_at(node, peer), stripe] = rank_prefix[rank_at(node,
-                //     peer), me] + inner[peer, node].first
-                // W4: takes header of inner, from Forward +81
-                const int first = inner.header(node, 0);
-                if (team.leader()) {
-                    args.recv_first[(node * Cfg::kLocalRanks + peer) * Cfg::kStripes + stripe] =
-                        static_cast<ep::i32>(
-                            ep::i64{args.rank_prefix[ep::i64{node * Cfg::kLocalRanks
-                                + peer} * Cfg::kRanks + me]} + first);
-                }
-                // +97  record recv_count[rank_at(node, peer), stripe] = inner[peer, node].count
-                const int count = inner.header(node, 1);
-                if (team.leader()) {
-                    args.recv_count[(node * Cfg::kLocalRanks + peer) * Cfg::kStripes + stripe] =
-                        count;
+            if (team.part == 0) {
+                // +95  for node in nodes
+                for (int node = 0; node < Cfg::kNodes && !team.stopped; ++node) {
+                    // +96  record recv_first[rank_at(node, peer), stripe] =
+                    //     rank_prefix[rank_at(node, peer), me] + inner[peer, node].first
+                    // W4: takes header of inner, from Forward +81
+                    if (!inner.has_header(node, 0)) {
+                        ep::settle(mover, inner);
+                    }
+                    const int first = inner.header(node, 0);
+                    if (team.leader()) {
+                        args.recv_first[(node * Cfg::kLocalRanks + peer) * Cfg::kStripes + stripe] =
+                            static_cast<ep::i32>(
+                                ep::i64{args.rank_prefix[ep::i64{node * Cfg::kLocalRanks
+                                    + peer} * Cfg::kRanks + me]} + first);
+                    }
+                    // +97  record recv_count[rank_at(node, peer), stripe] = inner[peer, node].count
+                    if (!inner.has_header(node, 1)) {
+                        ep::settle(mover, inner);
+                    }
+                    const int count = inner.header(node, 1);
+                    if (team.leader()) {
+                        args.recv_count[(node * Cfg::kLocalRanks + peer) * Cfg::kStripes + stripe] =
+                            count;
+                    }
                 }
             }
             // +100  for message in inner[peer] at rank_prefix[rank_at(message.part, peer), me] +
             //     inner[peer, message.part].first
             // W5: takes messages of inner, from Forward +87
             // W6: publishes credit of inner, for Forward +87
-            for (int part; (part = inner.next(1)) >= 0;) {
+            for (int part; (part = inner.next(1, mover, inner)) >= 0;) {
                 const int index = inner.taken(part);
-                ep::settle(mover, inner);
+                if (!inner.has_header(part, 0)) {
+                    ep::settle(mover, inner);
+                }
                 const int first_2 = inner.header(part, 0);
                 const int first_3 = static_cast<ep::i32>(
                     ep::i64{args.rank_prefix[(ep::i64{part} * Cfg::kLocalRanks + peer) * Cfg::kRanks
                         + me]} + first_2);
+                if (!inner.has_message(part)) {
+                    ep::settle(mover, inner);
+                }
                 if (inner.arrived(part)) {
                     const char* slot = inner.slot(part);
                     const int row = static_cast<ep::i32>(ep::i64{first_3} + index);
@@ -454,10 +493,10 @@ __device__ __forceinline__ void nvl_receive(const Args& args, Smem& smem, ep::Te
                     inner.release_after(part, mover.rows_begun());
                     ep::tell(mover, inner);
                 }
-                ep::settle(mover, inner);
             }
             ep::settle(mover, inner);
             inner.close();
+            shares.end();
         }
     }
     mover.finish();
@@ -466,7 +505,9 @@ __device__ __forceinline__ void nvl_receive(const Args& args, Smem& smem, ep::Te
 extern "C" __global__ void __launch_bounds__(Cfg::kThreads, 1)
 node_dispatch(const __grid_constant__ Args args) {
     EP_SHARED(Smem, smem);
-    const ep::Call call = ep::enter(args.group);
+    const ep::Call call = ep::enter(args.group, [&] {
+        ep::clear(smem.sequences, Cfg::kSequences);
+    });
 
     const int block = static_cast<int>(blockIdx.x);
     const int blocks = static_cast<int>(gridDim.x);
@@ -474,12 +515,12 @@ node_dispatch(const __grid_constant__ Args args) {
     if (block % 2 == 0 && ep::is_between(warp, Cfg::RdmaSend::kFirstWarp, Cfg::RdmaSend::kWarps)) {
         ep::Team team(args.group, call, Cfg::RdmaSend::kRole, block / 2, (blocks + 1) / 2,
             warp - Cfg::RdmaSend::kFirstWarp, Cfg::RdmaSend::kWarps);
-        rdma_send(args, team);
+        rdma_send(args, smem, team);
     }
     if (block % 2 == 1 && ep::is_between(warp, Cfg::Forward::kFirstWarp, Cfg::Forward::kWarps)) {
         ep::Team team(args.group, call, Cfg::Forward::kRole, block / 2, blocks / 2,
             warp - Cfg::Forward::kFirstWarp, Cfg::Forward::kWarps);
-        forward(args, team);
+        forward(args, smem, team);
     }
     if (block % 2 == 0
         && ep::is_between(warp, Cfg::NvlReceive::kFirstWarp, Cfg::NvlReceive::kWarps)) {

@@ -1,6 +1,6 @@
 // nvl-dispatch  payload=fp8  via=ring  mode=fresh
 // chunk=8 depth=64 experts=256 hidden=7168 piece=3584 ranks=4 stages=3 stripes=12 topk=8
-// sm_90a: 512 threads and 194688 bytes of shared memory a block, at least 2 blocks
+// sm_90a: 512 threads and 194816 bytes of shared memory a block, at least 2 blocks
 //
 // Roles:
 //   Send: 16 warps on even blocks; by the library: ep::Mover, ep::RingProducer
@@ -31,7 +31,7 @@ struct Cfg {
     static constexpr int kStripes = 12;
     static constexpr int kThreads = 512;
     static constexpr int kSequences = 4;
-    static constexpr int kSharedBytes = 194688;
+    static constexpr int kSharedBytes = 194816;
 
     struct Token {
         static constexpr int kRowBytes = 7168;

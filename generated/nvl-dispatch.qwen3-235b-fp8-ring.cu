@@ -1,6 +1,6 @@
 // nvl-dispatch  payload=fp8  via=ring  mode=fresh
 // chunk=8 depth=64 experts=128 hidden=4096 piece=3584 ranks=8 stages=2 stripes=12 topk=8
-// sm_120a: 256 threads and 63744 bytes of shared memory a block, at least 2 blocks
+// sm_120a: 256 threads and 63872 bytes of shared memory a block, at least 2 blocks
 //
 // Roles:
 //   Send: 8 warps on even blocks; by the library: ep::Mover, ep::RingProducer
@@ -31,7 +31,7 @@ struct Cfg {
     static constexpr int kStripes = 12;
     static constexpr int kThreads = 256;
     static constexpr int kSequences = 8;
-    static constexpr int kSharedBytes = 63744;
+    static constexpr int kSharedBytes = 63872;
 
     struct Token {
         static constexpr int kRowBytes = 4096;

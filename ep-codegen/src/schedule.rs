@@ -170,6 +170,7 @@ pub fn draft(ir: &Pipeline, role: &Role, rules: RuleSet) -> (RoleSteps, Vec<Refu
         false => (steps, Default::default()),
     };
     uses.meets = lowering.meets;
+    uses.rings = lowering.shares.take().map(|(_, rings)| rings);
     let steps = unsent::sent_before_waits(&lowering, steps);
     let steps = bounds::named(&mut lowering.names, steps);
     if lowering.refusals.is_empty()
@@ -217,6 +218,10 @@ struct RoleLowering<'a> {
     in_runs: Vec<String>,
     /// The number of this warp's share of the rows of a stripe, and the number of shares.
     share: Option<(Term, Term)>,
+    /// The object by which the warps of a block share rings, and what it needs.
+    shares: Option<(String, rules::Rings)>,
+    /// Which turn the steps are for, where warps share the turns of a stripe.
+    turn: Option<cut::Pushing>,
     /// Statements that one warp does alone although the role has more.
     why_not: Vec<WhyNot>,
     /// How many times the body's statements run in a call, by all warps of all blocks.
@@ -243,6 +248,8 @@ impl<'a> RoleLowering<'a> {
             meets: 0,
             in_runs: Vec::new(),
             share: None,
+            shares: None,
+            turn: None,
             why_not: Vec::new(),
             closers: None,
             places: Vec::new(),

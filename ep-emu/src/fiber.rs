@@ -8,8 +8,8 @@ use std::io;
 use crate::os::Pages;
 
 /// Bytes of a fiber's stack; only the pages it touches are ever backed. Unoptimized and inlined, a role of two
-/// hops takes more than 32 KiB.
-pub(crate) const STACK_BYTES: usize = 64 << 10;
+/// hops takes more than 64 KiB.
+pub(crate) const STACK_BYTES: usize = 96 << 10;
 /// Bytes with the address sanitizer, which pads every array.
 pub(crate) const SANITIZED_STACK_BYTES: usize = 128 << 10;
 /// The tops of neighbouring stacks lie this far apart within their pages, in so many steps: tops at

@@ -475,7 +475,7 @@ impl FunctionSet {
             FunctionSet::Waits => (2, 64, waits::SHARED_BYTES, waits::WINDOW_BYTES),
             FunctionSet::Presences => (2, 64, 0, presences::WINDOW_BYTES),
             FunctionSet::Counts => (2, 64, counts::SHARED_BYTES, counts::WINDOW_BYTES),
-            FunctionSet::Rings => (2, 160, 0, rings::WINDOW_BYTES),
+            FunctionSet::Rings => (2, 160, rings::SHARED_BYTES, rings::WINDOW_BYTES),
             FunctionSet::LoneRings => (1, 64, lone_rings::SHARED_BYTES, lone_rings::WINDOW_BYTES),
             FunctionSet::SharedRings => {
                 (2, 128, shared_rings::SHARED_BYTES, shared_rings::WINDOW_BYTES)
@@ -499,8 +499,10 @@ impl FunctionSet {
             FunctionSet::SpreadsBack => (1, 96, 0, spreads_back::WINDOW_BYTES),
             FunctionSet::Puts | FunctionSet::CardPuts => (2, 64, 0, 0),
             FunctionSet::NetQueues => (1, 64, 0, net_queues::WINDOW_BYTES),
-            FunctionSet::NetEnds => (1, 32, 0, net_ends::WINDOW_BYTES),
-            FunctionSet::NetRings | FunctionSet::CardRings => (2, 64, 0, net_rings::WINDOW_BYTES),
+            FunctionSet::NetEnds => (1, 32, net_ends::SHARED_BYTES, net_ends::WINDOW_BYTES),
+            FunctionSet::NetRings | FunctionSet::CardRings => {
+                (2, 64, net_rings::SHARED_BYTES, net_rings::WINDOW_BYTES)
+            }
             FunctionSet::NetSlots => (2, 64, 0, net_slots::WINDOW_BYTES),
             FunctionSet::NetSlotRows | FunctionSet::CardSlotRows => {
                 (2, 64, 0, net_slot_rows::WINDOW_BYTES)
@@ -679,7 +681,7 @@ mod tests {
         ),
         (
             FunctionSet::LoneRings,
-            "== rings of both groups of lanes are counted\nin ep/ends.cuh\n- if (g == ring / kLanes && keeps(ring)) ++moved_[g];\n+ if (keeps(ring)) ++moved_[g];\n",
+            "== rings of both groups of lanes are counted\nin ep/ends.cuh\n- if (g != ring / kLanes) continue;\n-             const bool own\n+ const bool own\n",
         ),
         (
             FunctionSet::SharedRings,

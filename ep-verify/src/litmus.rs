@@ -237,7 +237,7 @@ fn plain() -> HandwrittenKernel {
         pointers: &["tally", "words", "flags", "given", "converted"],
         wide_numbers: &[],
         threads: 32 * WARPS as i64,
-        shared_bytes: 24 + 8 + 4 * (WARPS * WORDS) as i64,
+        shared_bytes: 40 + 8 + 4 * (WARPS * WORDS) as i64,
         window_bytes: 12 * WORDS as i64 + 24,
         blocks_min: i64::from(BLOCKS),
         waits: true,

@@ -53,6 +53,7 @@ pub fn role_use(ir: &Pipeline, ways: &Ways, role: &Role) -> RoleUse {
     if ways.is_composed(&role.name) {
         found.mover = ways.staged(&role.name).is_some();
         found.parts = ways.parts(&role.name).is_some();
+        found.sequence = ways.rings(&role.name).is_some();
         return found;
     }
     let one = OneLaunch::of(ir);

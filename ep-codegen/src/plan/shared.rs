@@ -6,7 +6,7 @@ use crate::ir::parts::align;
 /// Lanes of a warp.
 const LANES: i64 = 32;
 /// Bytes of `ep::Sequence`.
-pub(super) const SEQUENCE_BYTES: i64 = 24;
+pub(super) const SEQUENCE_BYTES: i64 = 40;
 
 /// The numbers of a role that moves or gathers rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

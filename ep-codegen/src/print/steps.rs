@@ -93,8 +93,9 @@ impl Writer<'_> {
                 self.line("}");
             }
             Step::Copy(copy) => self.line(&format!(
-                "ep::copy_row<{}>(team, {}, {}, {});",
+                "ep::copy_row<{}{}>(team, {}, {}, {});",
                 elem_type(&copy.elem),
+                if copy.few { ", 4" } else { "" },
                 self.text(&copy.to),
                 self.text(&copy.from),
                 self.text(&copy.count)

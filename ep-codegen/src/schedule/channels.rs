@@ -80,8 +80,10 @@ pub(super) fn call_of_end(kind: ChannelKind, method: &str) -> Option<EndCall> {
         (ChannelKind::Ring, "arrived") => Some(EndCall::Waits { unless: "has_message" }),
         (ChannelKind::Ring, "publish") => Some(EndCall::Tells { later: "publish_after" }),
         (ChannelKind::Ring, "release") => Some(EndCall::Tells { later: "release_after" }),
-        (ChannelKind::Ring, "header" | "announce" | "close")
-        | (ChannelKind::Direct, "arrived" | "close") => Some(EndCall::Settles),
+        (ChannelKind::Ring, "header") => Some(EndCall::Waits { unless: "has_header" }),
+        (ChannelKind::Ring, "announce" | "close") | (ChannelKind::Direct, "arrived" | "close") => {
+            Some(EndCall::Settles)
+        }
         (ChannelKind::Direct, "close_part") => Some(EndCall::Ends { behind: "close_part_behind" }),
         (ChannelKind::Direct, "finish") => Some(EndCall::Ends { behind: "finish_behind" }),
         (ChannelKind::Direct, "reserve") => Some(EndCall::Free),
@@ -111,6 +113,9 @@ impl<'a> RoleLowering<'a> {
 
     /// Makes the objects of all ends.
     pub(super) fn open_objects(&mut self, out: &mut Vec<Step>) {
+        if let Err(why) = self.open_shares(out) {
+            self.refuse(&self.role.at.clone(), why);
+        }
         for (channel, end) in self.ends() {
             // Its statements have steps all the same, which a draft shows.
             if let Err(why) = self.check_channel(channel) {
@@ -135,6 +140,12 @@ impl<'a> RoleLowering<'a> {
             }
             if uses_network(self.ir, channel) {
                 args.push(Term::name("args.net", Elem::I64));
+            }
+            if channel.kind == ChannelKind::Ring {
+                match self.sequences_of(channel, end) {
+                    Ok(own) => args.push(own),
+                    Err(why) => self.refuse(&channel.at, why),
+                }
             }
             if let (End::In, Some(tensor)) = (end, &channel.waited) {
                 args.push(Term::name(format!("args.{tensor}"), Elem::I64));
@@ -471,11 +482,13 @@ impl<'a> RoleLowering<'a> {
         let Action::Receive { binder, filter, body, .. } = &stmt.action else { return Ok(()) };
         let inner = scope.with(binder, Meaning::Message(arrived));
         let Some(filter) = filter else {
+            self.claims(&inner, stmt, None, out)?;
             self.body(&inner, body, out);
             return Ok(());
         };
         let condition = self.scalar(&inner, filter, out)?;
         let takes = self.named("takes", condition, out);
+        self.claims(&inner, stmt, Some(&takes), out)?;
         let mut absent = Vec::new();
         self.absent(&inner, body, &mut absent);
         if !absent.is_empty() {

@@ -5,6 +5,7 @@
 //! neighboring turns, one warp each. Every run first counts its rows for each peer; its own rows begin behind
 //! those of the runs before.
 
+mod rings;
 mod runs;
 mod steps;
 mod stripes;
@@ -16,6 +17,7 @@ use crate::ir::{
     Action, BinaryOp, Channel, Domain, Expr, NameKind, Pipeline, Place, Role, Share, Stmt, Tensor,
     TensorKind, walk,
 };
+pub(super) use rings::{Pushing, shares_rings};
 use runs::PEER;
 pub(super) use runs::first_rows;
 pub(super) use stripes::sends_parts;

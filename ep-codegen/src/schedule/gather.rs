@@ -40,6 +40,7 @@ impl RoleLowering<'_> {
             steps.push(Step::SkipUnless(token.clone().test(BinaryOp::Ne, self.me())));
         }
         let inner = scope.with(binder, Meaning::Value(token));
+        self.claims(&inner, stmt, None, &mut steps)?;
         let place = (peer.as_ref(), position);
         self.expect(&inner, declared, (&object, across, over), place, &mut steps)?;
         let mut parts = Parts {
@@ -57,6 +58,9 @@ impl RoleLowering<'_> {
         let call = |what| Term::method(&object, what, Vec::new(), Elem::Bool);
         taken.push(Step::Do(call("close")));
         steps.push(Step::If { condition: call("open"), body: taken });
+        if self.turn.is_some() {
+            return self.take_turns(name, numbers, steps, out);
+        }
         out.push(counted_loop(name, numbers, turns, steps));
         Ok(())
     }

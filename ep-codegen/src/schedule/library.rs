@@ -80,7 +80,7 @@ pub mod ep {
         slots { put, SlotChannel, SlotWords, word_of }
         sync {
             all_blocks, Call, clear, enter, Group, is_alive, is_between, kLanes, leave, meet, Net, parts_of, product,
-            shares_of, Sequence, Team, Units,
+            Shares, shares_of, Sequence, Team, Units,
         }
         spread_back { SpreadIn, SpreadOut }
         way_back { back_begin, BackIn, BackOut }

@@ -1,7 +1,7 @@
 //! What one warp does alone although its role has more of them, and the units that roles deal out to warps.
 
 use super::RoleLowering;
-use super::cut::{sends_parts, shares_units};
+use super::cut::{sends_parts, shares_rings, shares_units};
 use super::recipe::{Warps, WhyNot};
 use crate::ir::slots::{shared_axis, shared_sources};
 use crate::ir::stripes::is_by_stripe;
@@ -58,6 +58,10 @@ impl RoleLowering<'_> {
             let reason = format!("one warp sends each stripe: {why}");
             self.why_not.push(WhyNot { at, reason, channel: None });
         }
+        if let Some(Err((at, why))) = shares_rings(self.ir, self.role, self.rules) {
+            let reason = format!("one warp moves the messages of each stripe: {why}");
+            self.why_not.push(WhyNot { at, reason, channel: None });
+        }
     }
 
     /// Notes a loop whose turns one warp takes.
@@ -94,7 +98,7 @@ impl RoleLowering<'_> {
         if self.single && !has_one_warp(self.role) {
             return Warps::One;
         }
-        if self.sends_parts() {
+        if self.sends_parts() || self.shares_rings() {
             return Warps::All;
         }
         let of_units = match &self.role.share {

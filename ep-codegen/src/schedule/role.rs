@@ -97,7 +97,9 @@ impl RoleLowering<'_> {
             Share::Stripe | Share::Token | Share::BlockPerToken
                 if is_by_stripe(self.ir, self.role) =>
             {
-                let stripes = self.stripes_loop(&scope, Takers::Spread)?;
+                let shares = self.shares_rings();
+                let takers = if shares { Takers::Blocks } else { Takers::Spread };
+                let stripes = self.stripes_loop(&scope, takers)?;
                 self.closers = Some(stripes.0.to.clone());
                 self.note_stripes();
                 self.unit(stripes, out)
@@ -144,6 +146,11 @@ impl RoleLowering<'_> {
         let body = &self.role.body;
         let (sends, takes) = body.split_at(self.sent_before_taken());
         let mut scope = scope.clone();
+        if self.shares_rings() {
+            self.shared_stmts(&mut scope, body, out);
+            self.close(out);
+            return self.close_shares(out);
+        }
         self.first_positions(&scope, sends, out)?;
         self.in_order(&mut scope, sends, out);
         self.in_runs = Vec::new();
@@ -245,7 +252,7 @@ impl RoleLowering<'_> {
                 let stripes = self.stripes_loop(&inner, Takers::Blocks)?;
                 self.closers = Some(stripes.0.to.clone().times(served));
                 self.unit(stripes, &mut body)?;
-                Takers::WarpsOfBlock
+                if self.shares_rings() { Takers::Parts } else { Takers::WarpsOfBlock }
             }
             false => {
                 self.closers = Some(served);
@@ -261,10 +268,9 @@ impl RoleLowering<'_> {
     /// `warps shared by (a, b)`: each warp takes pairs in turn. Without `stripe` among them, where the
     /// body speaks of one, a block takes stripes and its warps the rest.
     fn pairs(&mut self, scope: &Scope, names: &[String], out: &mut Vec<Step>) -> Lowered<()> {
-        let mut extents = Vec::new();
-        for name in names {
-            extents.push(self.extent_of(name)?);
-        }
+        let has_stripe = names.contains(&"stripe".to_string());
+        let shares = self.shares_rings();
+        let (names, extents) = self.of_warps(names)?;
         let product = extents.iter().cloned().fold(Term::int(1), Term::times);
         let served =
             names.iter().zip(&extents).map(|(name, extent)| match self.shares_others(name) {
@@ -272,7 +278,7 @@ impl RoleLowering<'_> {
                 false => extent.clone(),
             });
         let served = served.fold(Term::int(1), Term::times);
-        let by_block = is_by_stripe(self.ir, self.role) && !names.contains(&"stripe".to_string());
+        let by_block = shares || (is_by_stripe(self.ir, self.role) && !has_stripe);
         let shared = !by_block && shares_units(self.ir, self.role, self.rules);
         let pair = self.names.fresh("unit");
         self.closers = Some(match by_block {
@@ -316,7 +322,8 @@ impl RoleLowering<'_> {
             None => self.carry(&inner, &mut body)?,
         }
         let spread = if shared { Takers::Spread } else { Takers::Warps };
-        let turns = if by_block { Takers::WarpsOfBlock } else { spread };
+        let of_block = if shares { Takers::Parts } else { Takers::WarpsOfBlock };
+        let turns = if by_block { of_block } else { spread };
         let elem = all.elem.clone();
         let units =
             Step::Loop(Loop { binder: pair, elem, from: Term::int(0), to: all, turns, body });
@@ -348,8 +355,18 @@ impl RoleLowering<'_> {
         ((own, shares), unit)
     }
 
+    /// The numbers that the warps of a block share, with how many values each has: where they share stripes, the block
+    /// takes these.
+    fn of_warps(&mut self, names: &[String]) -> Lowered<(Vec<String>, Vec<Term>)> {
+        let shares = self.shares_rings();
+        let is_theirs = |name: &&String| !shares || *name != "stripe";
+        let names: Vec<String> = names.iter().filter(is_theirs).cloned().collect();
+        let extents = names.iter().map(|name| self.extent_of(name)).collect::<Lowered<_>>()?;
+        Ok((names, extents))
+    }
+
     /// How many values an index of a share has.
-    fn extent_of(&mut self, name: &str) -> Lowered<Term> {
+    pub(super) fn extent_of(&mut self, name: &str) -> Lowered<Term> {
         if name == "source" {
             let channel = shared_sources(self.ir, self.role);
             let peers = self.peers_of(channel.map_or(&PeerSet::All, |channel| &channel.per))?;

@@ -59,6 +59,17 @@ pub struct Uses {
     pub meets: usize,
     /// Whether several warps share the row of a token.
     pub slices: bool,
+    /// The rings whose ends its warps share.
+    pub rings: Option<Rings>,
+}
+
+/// The rings at whose ends a role is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rings {
+    /// How many of each channel a unit of the role's work keeps; `None`: one.
+    pub kept: Vec<Option<Constant>>,
+    /// How many units the warps of a block share, as a product; `None`: each warp has units of its own.
+    pub units: Option<Vec<Constant>>,
 }
 
 /// The steps of a composed role as the rules over steps rewrite them, and what they need then.
@@ -76,6 +87,9 @@ pub(super) fn rewrite(
     }
     if rules.has(RoleRule::Copies) {
         steps = copies::rewrite(steps, &apart);
+        if role.shares_rings() {
+            by_few(&mut steps);
+        }
     }
     if rules.has(RoleRule::Wide) {
         steps = casts::rewrite(steps, &apart);
@@ -94,6 +108,16 @@ pub(super) fn rewrite(
         (steps, uses.claims) = claims::rewrite(role, steps);
     }
     (steps, uses)
+}
+
+/// Has each warp copy few elements at once.
+fn by_few(steps: &mut [Step]) {
+    for step in steps {
+        match step {
+            Step::Copy(copy) => copy.few = true,
+            step => step.inner_mut().into_iter().for_each(|inner| by_few(inner)),
+        }
+    }
 }
 
 /// The steps with another one in place of each loop that `instead` knows one for.

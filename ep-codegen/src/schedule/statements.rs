@@ -149,7 +149,12 @@ impl<'a> RoleLowering<'a> {
         tensor.copies > 1 || (tensor.optional && self.is_of_parts(scope, left))
     }
 
-    fn statement(&mut self, scope: &mut Scope, stmt: &Stmt, out: &mut Vec<Step>) -> Lowered<()> {
+    pub(super) fn statement(
+        &mut self,
+        scope: &mut Scope,
+        stmt: &Stmt,
+        out: &mut Vec<Step>,
+    ) -> Lowered<()> {
         match &stmt.action {
             Action::For { .. } => self.repeat(scope, stmt, out),
             Action::Store { target, value } | Action::Record { target, value } => {

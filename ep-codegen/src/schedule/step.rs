@@ -258,6 +258,9 @@ pub struct Copy {
     pub from: Term,
     /// How many they are.
     pub count: Term,
+    /// Whether few are on their way at once: other warps of the block copy as well, and a role with many ends needs its
+    /// registers.
+    pub few: bool,
 }
 
 /// A loop over the numbers from `from` up to `to`.

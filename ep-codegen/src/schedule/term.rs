@@ -93,6 +93,14 @@ impl Term {
         Term::new(Node::Constant(constant), Elem::I32)
     }
 
+    /// The constant that the term is, if it is one.
+    pub fn as_constant(&self) -> Option<Constant> {
+        match &self.node {
+            Node::Constant(constant) => Some(constant.clone()),
+            _ => None,
+        }
+    }
+
     /// A constant of the device library.
     pub fn library(item: Entity) -> Term {
         Term::new(Node::Library(item), Elem::I32)

@@ -310,7 +310,7 @@ fn of_object(class: Option<&Entity>, object: &str, method: &str) -> By {
         (Some(ep::SlotChannel), "to" | "from") => By::Any,
         (Some(ep::SlotRowsIn | ep::NetSlotsIn), "slot") => By::Any,
         (Some(ep::DirectIn), "meta" | "first" | "rows") => By::Any,
-        (Some(ep::DirectOut), "behind") => By::Any,
+        (Some(ep::DirectOut), "behind") | (Some(ep::RingsOut), "expect") => By::Any,
         (Some(ep::Mover), "row" | "send_meta") => By::WarpForLane,
         (Some(_), _) => By::Warp,
     }

@@ -1,7 +1,7 @@
 //! In which ways roles are emitted faster than statement by statement.
 
 use super::Recipe;
-use super::rules::{Staged, Uses};
+use super::rules::{Rings, Staged, Uses};
 use super::symbol::Constant;
 use crate::ir::Pipeline;
 
@@ -97,6 +97,11 @@ impl Ways {
     /// How many parts the rows have at most that a composed role reads through shared memory, if it reads any.
     pub fn parts(&self, role: &str) -> Option<&Constant> {
         self.uses(role)?.parts.as_ref()
+    }
+
+    /// The rings at whose ends a composed role is, if it is at any.
+    pub fn rings(&self, role: &str) -> Option<&Rings> {
+        self.uses(role)?.rings.as_ref()
     }
 
     /// The words by which the warps of a composed role find each other: one for each loop whose units they claim,

@@ -12,7 +12,15 @@ using R = Role<true>;
 struct Smem {
     ep::MoverSmem<R> mover;
     ep::MoverSmem<Role<false>> copies;
+    ep::Sequence sequences[kMany];
 };
+
+/// Sequences of rings that nobody has used.
+__device__ __forceinline__ ep::Sequence* fresh(ep::Sequence* all, int count) {
+    for (int i = ep::lane_index(); i < count; i += ep::kLanes) all[i] = ep::Sequence{};
+    __syncwarp();
+    return all;
+}
 
 /// The rings that are served: of all ranks but two.
 constexpr ep::Peers kServed{1, kMany, 20};
@@ -50,7 +58,7 @@ inline __device__ __noinline__ void sends(const ep::Group& given, Smem& smem, bo
     ep::Team team(group, ep::Call{kCall, false, true}, 3);
     ep::Mover<R> mover(smem.mover, team);
     mover.fence_global();
-    ep::RingsOut<Many> rings(team);
+    ep::RingsOut<Many> rings(team, fresh(smem.sequences, kMany));
     rings.open(kStripe, kServed);
     rings.announce(2, 0, 70), rings.announce(34, 1, 71);
     for (int turn = 0; turn < 3; ++turn) {
@@ -90,7 +98,7 @@ inline __device__ __noinline__ void takes(const ep::Group& given, Smem& smem, bo
     ep::Team team(group, ep::Call{kCall, false, true}, 3);
     ep::Mover<R> mover(smem.mover, team);
     mover.fence_global();
-    ep::RingsIn<Many> rings(team);
+    ep::RingsIn<Many> rings(team, fresh(smem.sequences, kMany));
     rings.open(kStripe, kServed);
     for (int turn = 0; turn < 3; ++turn) {
         for (int peer = 0; peer < kMany; ++peer) {
@@ -118,14 +126,14 @@ inline __device__ __noinline__ void takes(const ep::Group& given, Smem& smem, bo
 }
 
 /// Takes them in turn, as many as headers say.
-inline __device__ __noinline__ void takes_in_turn(const ep::Group& given, ep::i64* out) {
+inline __device__ __noinline__ void takes_in_turn(const ep::Group& given, Smem& smem, ep::i64* out) {
     const ep::Group group = play(given, 64);
     for (int i = ep::lane_index(); i < kMany; i += ep::kLanes) {
         header_of(group, i, 1) = ep::stamped(kCall, static_cast<ep::u32>(messages(i)));
     }
     __syncwarp();
     ep::Team team(group, ep::Call{kCall, false, true}, 3);
-    ep::RingsIn<Many> rings(team);
+    ep::RingsIn<Many> rings(team, fresh(smem.sequences, kMany));
     rings.open(kStripe, kServed);
     int count = 0;
     for (int ring; (ring = rings.next(1)) >= 0; ++count) {
@@ -139,10 +147,10 @@ inline __device__ __noinline__ void takes_in_turn(const ep::Group& given, ep::i6
 }
 
 /// Takes them by their positions: two messages of each ring that has as many, one of others.
-inline __device__ __noinline__ void finds(const ep::Group& given, ep::i64* out) {
+inline __device__ __noinline__ void finds(const ep::Group& given, Smem& smem, ep::i64* out) {
     const ep::Group group = play(given, 64);
     ep::Team team(group, ep::Call{kCall, false, true}, 3);
-    ep::RingsIn<Many> rings(team);
+    ep::RingsIn<Many> rings(team, fresh(smem.sequences, kMany));
     rings.open(kStripe, kServed);
     rings.wait_ready();
     for (int turn = 0; turn < 3; ++turn) {
@@ -180,7 +188,7 @@ inline __device__ __noinline__ void finds(const ep::Group& given, ep::i64* out) 
 enum class Vain { kAnnounce, kRoom, kHeader, kMessage, kPosition, kAny };
 
 template <Vain kWhat>
-inline __device__ __noinline__ void waits(const ep::Group& given, ep::i64* out) {
+inline __device__ __noinline__ void waits(const ep::Group& given, Smem& smem, ep::i64* out) {
     constexpr int kLate = 34;
     const ep::Group group = play(given, 64);
     if (ep::lane_index() == 0) {
@@ -193,7 +201,7 @@ inline __device__ __noinline__ void waits(const ep::Group& given, ep::i64* out) 
     ep::Team team(group, ep::Call{kCall, false, true}, 3);
     int found = 0;
     if constexpr (kWhat == Vain::kAnnounce || kWhat == Vain::kRoom) {
-        ep::RingsOut<Many> rings(team);
+        ep::RingsOut<Many> rings(team, fresh(smem.sequences, kMany));
         rings.open(kStripe, kServed);
         if (kWhat == Vain::kAnnounce) rings.announce(kLate, 1, 5);
         for (int i = 0; i < 4 && kWhat == Vain::kRoom; ++i) {
@@ -205,7 +213,7 @@ inline __device__ __noinline__ void waits(const ep::Group& given, ep::i64* out) 
         dump(group, Many::kTail, Many::kSent, out + 40);
         if (team.lane == 7) out[39] = static_cast<ep::i64>(told_to(group, kLate)[1]);
     } else {
-        ep::RingsIn<Many> rings(team);
+        ep::RingsIn<Many> rings(team, fresh(smem.sequences, kMany));
         rings.open(kStripe, kServed);
         if (kWhat == Vain::kHeader) found = rings.header(kLate, 1);
         for (int i = 0; i < 4 && kWhat == Vain::kMessage; ++i) {
@@ -227,12 +235,12 @@ inline __device__ __noinline__ void waits(const ep::Group& given, ep::i64* out) 
 }
 
 /// Whether a message of one ring passes for that of another one: whose lane is the same, or whose lane has its number.
-inline __device__ __noinline__ void sees(const ep::Group& given, ep::i64* out) {
+inline __device__ __noinline__ void sees(const ep::Group& given, Smem& smem, ep::i64* out) {
     const ep::Group group = play(given, 64);
     if (ep::lane_index() < 2) word_at(group, kSelf, Many::kTail, kStripe, 33 + ep::lane_index()) = kBase;
     __syncwarp();
     ep::Team team(group, ep::Call{kCall, false, true}, 3);
-    ep::RingsIn<Many> rings(team);
+    ep::RingsIn<Many> rings(team, fresh(smem.sequences, kMany));
     rings.open(kStripe, kServed);
     for (int i = 0; i < 2; ++i) {
         const int found[4] = {rings.has_message(2), rings.has_message(34), rings.has_message(1), rings.has_message(33)};
@@ -249,7 +257,7 @@ inline __device__ __noinline__ void clear_slots(const ep::Group& given) {
 }
 
 /// A warp waits for any of two rings whose lane is the same, and another one brings a message of each.
-inline __device__ __noinline__ void takes_late(const ep::Group& given, int warp, ep::i64* out) {
+inline __device__ __noinline__ void takes_late(const ep::Group& given, Smem& smem, int warp, ep::i64* out) {
     Own& own = *reinterpret_cast<Own*>(given.window + 64);
     ep::u32* turn = own.room;
     constexpr int kLate[2] = {2, 34};
@@ -273,7 +281,7 @@ inline __device__ __noinline__ void takes_late(const ep::Group& given, int warp,
     }
     __syncwarp();
     ep::Team team(group, ep::Call{kCall, false, true}, 3);
-    ep::RingsIn<Many> rings(team);
+    ep::RingsIn<Many> rings(team, fresh(smem.sequences, kMany));
     rings.open(kStripe, kServed);
     for (ep::u32 i = 0; i < 3; ++i) {
         if (team.leader() && i < 2) ep::fetch_add_acq_rel_gpu(turn, 1u);
@@ -308,7 +316,7 @@ inline __device__ __noinline__ void gives_back(const ep::Group& given, Smem& sme
     const ep::Group group = play(given, 64);
     ep::Team team(group, ep::Call{kCall, false, true}, 3);
     ep::Mover<Role<false>> mover(smem.copies, team);
-    ep::RingsIn<Many> rings(team);
+    ep::RingsIn<Many> rings(team, fresh(smem.sequences, kMany));
     rings.open(kStripe, kServed);
     if (team.leader()) ep::fetch_add_acq_rel_gpu(turn, 1u);
     rings.arrived(kPeer);
@@ -330,7 +338,7 @@ extern "C" __global__ void __launch_bounds__(64) lone_rings_of(const __grid_cons
     const auto& group = args.group;
     ep::i64* out = args.out;
     const int warp = static_cast<int>(threadIdx.x) / ep::kLanes;
-    if (args.check == 13) takes_late(group, warp, out);
+    if (args.check == 13) takes_late(group, smem, warp, out);
     if (args.check == 15) gives_back(group, smem, warp, out);
     // The other one has nothing else to do.
     switch (warp == 0 ? args.check : -1) {
@@ -338,15 +346,15 @@ extern "C" __global__ void __launch_bounds__(64) lone_rings_of(const __grid_cons
         case 1: sends(group, smem, true, out); break;
         case 2: takes(group, smem, false, out); break;
         case 3: takes(group, smem, true, out); break;
-        case 4: takes_in_turn(group, out); break;
-        case 5: finds(group, out); break;
-        case 6: waits<Vain::kAnnounce>(group, out); break;
-        case 7: waits<Vain::kRoom>(group, out); break;
-        case 8: waits<Vain::kHeader>(group, out); break;
-        case 9: waits<Vain::kMessage>(group, out); break;
-        case 10: waits<Vain::kPosition>(group, out); break;
-        case 11: waits<Vain::kAny>(group, out); break;
-        case 12: sees(group, out); break;
+        case 4: takes_in_turn(group, smem, out); break;
+        case 5: finds(group, smem, out); break;
+        case 6: waits<Vain::kAnnounce>(group, smem, out); break;
+        case 7: waits<Vain::kRoom>(group, smem, out); break;
+        case 8: waits<Vain::kHeader>(group, smem, out); break;
+        case 9: waits<Vain::kMessage>(group, smem, out); break;
+        case 10: waits<Vain::kPosition>(group, smem, out); break;
+        case 11: waits<Vain::kAny>(group, smem, out); break;
+        case 12: sees(group, smem, out); break;
         case 14: clear_slots(group); break;
         default: break;
     }

@@ -4,8 +4,8 @@ use super::played_rings::{ARRIVAL, CREDIT, HEADER, RETIRED, Vain};
 use super::played_rings::{BASE, BYTES, CALL, MANY, SELF, ends, slot, told};
 use super::{Check, Sheet};
 
-/// What a warp moves rows in.
-pub(super) const SHARED_BYTES: i64 = 1408;
+/// What a warp moves rows in, and the sequences of its rings, in whole lines.
+pub(super) const SHARED_BYTES: i64 = 1408 + 36 * 40 + 96;
 
 pub(super) const WINDOW_BYTES: i64 = 64 + BYTES;
 
@@ -20,7 +20,7 @@ pub(super) const CHECKS: [Check; 16] = [
     ("a slot that is not free", || waits(Side::OUT, (252, 3), (CREDIT, 34, BASE, BASE - 1))),
     ("a header that does not come", || waits(Side::IN, (0, 0), (HEADER, 34, CALL, CALL - 2))),
     ("a message that does not come", || {
-        waits(Side::IN, (252, 3), (ARRIVAL, 34, BASE + 4, BASE + 3))
+        waits(Side::IN, (252, 2), (ARRIVAL, 34, BASE + 4, BASE + 3))
     }),
     ("a position that does not come", || {
         waits(Side::IN, (0, 0), (ARRIVAL, 34, BASE + 2, BASE + 1))
@@ -36,6 +36,9 @@ pub(super) const CHECKS: [Check; 16] = [
     ("slots that nobody has filled", Vec::new),
     ("a slot that is given back and filled again", || vec![0; 32]),
 ];
+
+/// Messages of which a peer is told at once, but where the warp waits, or sends a message that no mover carries.
+const CHUNK: i64 = 2;
 
 /// How many messages a ring has: of two ranks it is not served.
 fn messages(peer: i64) -> i64 {
@@ -96,7 +99,7 @@ fn told_after(recent: i64) -> [Vec<i64>; 3] {
                 due[at] = std::mem::take(&mut later[at]);
             }
         }
-        told.clone()
+        told.iter().map(|all| all - all % CHUNK).collect()
     })
 }
 
@@ -111,6 +114,7 @@ fn turns(sheet: &mut Sheet, side: Side, recent: Option<i64>, slots: impl Fn(i64)
         let at_once = |peer: i64| messages(peer).min(turn as i64 + 1);
         let of = |peer: i64| match &moved {
             Some(told) => told[turn][peer as usize],
+            None if side.retires => at_once(peer) - at_once(peer) % CHUNK,
             None => at_once(peer),
         };
         side.dump(sheet, turn * 120, false, of);

@@ -74,6 +74,11 @@ struct End {
     __device__ __forceinline__ void tell(ep::Mover<R>& mover) {
         if (ep::lane_index() == 0) *told = mover.rows_begun();
     }
+
+    template <class M>
+    __device__ __forceinline__ void settle(M& mover) {
+        tell(mover);
+    }
 };
 
 template <class R>

@@ -313,10 +313,22 @@ __device__ __forceinline__ ep::Group play_rings(const ep::Group& given, Own& own
     return group;
 }
 
+/// Sequences of rings that nobody has used.
+__device__ __forceinline__ ep::Sequence* fresh(ep::Sequence* all, int count) {
+    for (int i = ep::lane_index(); i < count; i += ep::kLanes) all[i] = ep::Sequence{};
+    __syncwarp();
+    return all;
+}
+
 template <class Ring>
 using Out = ep::RingsOut<Ring, ep::NetRings<Ring>>;
 template <class Ring>
 using In = ep::RingsIn<Ring, ep::NetRings<Ring>>;
+
+/// Those of two ends.
+struct Smem {
+    ep::Sequence sequences[2 * kPeers];
+};
 
 /// A word of the header of this call of a ring.
 template <class Ring>
@@ -326,13 +338,13 @@ __device__ __forceinline__ ep::u64& header_at(char* headers, int each, int ring,
 }
 
 /// Messages of a ring that is near and of two that are not, with their headers; a team that stops tells nothing more.
-inline __device__ __noinline__ void sends_messages(const ep::Group& given, Own& own, int late, ep::i64* out) {
+inline __device__ __noinline__ void sends_messages(const ep::Group& given, Own& own, ep::Sequence* sequences, int late, ep::i64* out) {
     const ep::Group group = play_rings<Alone>(given, own, late, 20);
     if (ep::lane_index() == 0) word_at(group, 20, Alone::kRetired, kStripe * kNear) = kCall - 3;
     if (ep::lane_index() == 0) counter_at(own, 5, 1, Alone::kCounters + 2 * Alone::kStripes + kStripe) = kCall - 3;
     __syncwarp();
     ep::Team team(group, ep::Call{kCall, false, true}, 3);
-    Out<Alone> rings(team, &own.net);
+    Out<Alone> rings(team, &own.net, fresh(sequences, kPeers));
     rings.open(kStripe, ep::all_peers(kPeers));
     const int peers[3] = {19, 4, 32};
     for (int i = 0; i < 3; ++i) {
@@ -375,10 +387,11 @@ __device__ __forceinline__ void take(In<Ring>& rings, int near, int far) {
 }
 
 /// Two readers of which one is ahead: what senders hear when both have read a chunk, and the rest of the stripe.
-inline __device__ __noinline__ void takes_messages(const ep::Group& given, Own& own, ep::i64* out) {
+inline __device__ __noinline__ void takes_messages(const ep::Group& given, Own& own, ep::Sequence* sequences, ep::i64* out) {
     const ep::Group group = play_rings<Shared>(given, own, 0, 20);
     ep::Team team(group, ep::Call{kCall, false, true}, 3), other(group, ep::Call{kCall, false, true}, 3);
-    In<Shared> first(team, &own.net), second(other, &own.net);
+    In<Shared> first(team, &own.net, fresh(sequences, kPeers)),
+        second(other, &own.net, fresh(sequences + kPeers, kPeers));
     first.open(kStripe, ep::all_peers(kPeers));
     second.open(kStripe, ep::all_peers(kPeers));
     const auto look = [&](ep::i64* at) {
@@ -400,7 +413,7 @@ inline __device__ __noinline__ void takes_messages(const ep::Group& given, Own& 
 }
 
 /// A header that never comes; then the rings are closed, of which nobody is told.
-inline __device__ __noinline__ void waits_for_header(const ep::Group& given, Own& own, int peer, ep::i64* out) {
+inline __device__ __noinline__ void waits_for_header(const ep::Group& given, Own& own, ep::Sequence* sequences, int peer, ep::i64* out) {
     const ep::Group group = play_rings<Alone>(given, own, peer, 20);
     if (ep::lane_index() == 0) {
         counter_at(own, 4, 1, Alone::kCounters + 3 * Alone::kStripes + kStripe) = kCall * 2 - 1;
@@ -409,7 +422,7 @@ inline __device__ __noinline__ void waits_for_header(const ep::Group& given, Own
     }
     __syncwarp();
     ep::Team team(group, ep::Call{kCall, false, true}, 3);
-    In<Alone> rings(team, &own.net);
+    In<Alone> rings(team, &own.net, fresh(sequences, kPeers));
     rings.open(kStripe, ep::all_peers(kPeers));
     const int found = rings.header(peer, 1);
     rings.release(19);
@@ -422,10 +435,10 @@ inline __device__ __noinline__ void waits_for_header(const ep::Group& given, Own
 }
 
 /// Rings within a node: lanes that keep none have nothing to tell.
-inline __device__ __noinline__ void takes_near(const ep::Group& given, Own& own, ep::i64* out) {
+inline __device__ __noinline__ void takes_near(const ep::Group& given, Own& own, ep::Sequence* sequences, ep::i64* out) {
     const ep::Group group = play_rings<Node>(given, own, 0, 2);
     ep::Team team(group, ep::Call{kCall, false, true}, 3);
-    In<Node> rings(team, &own.net);
+    In<Node> rings(team, &own.net, fresh(sequences, kPeers));
     rings.open(kStripe, ep::all_peers(kNear));
     rings.arrived(1);
     rings.release(1);
@@ -440,6 +453,7 @@ inline __device__ __noinline__ void takes_near(const ep::Group& given, Own& own,
 extern "C" __global__ void __launch_bounds__(32)
     net_ends_of(const __grid_constant__ net_ends::Args args) {
     using namespace net_ends;
+    EP_SHARED(Smem, smem);
     const ep::Call call = ep::enter(args.group);
     const auto& group = args.group;
     Own& own = *reinterpret_cast<Own*>(group.window + 64);
@@ -453,12 +467,12 @@ extern "C" __global__ void __launch_bounds__(32)
         case 5: sends_rows<Counted>(group, own, out); break;
         case 6: sends_huge(group, own, out); break;
         case 7: takes_rows(group, own, out); break;
-        case 8: sends_messages(group, own, 18, out); break;
-        case 9: sends_messages(group, own, 5, out); break;
-        case 10: takes_messages(group, own, out); break;
-        case 11: waits_for_header(group, own, 4, out); break;
-        case 12: waits_for_header(group, own, 19, out); break;
-        case 13: takes_near(group, own, out); break;
+        case 8: sends_messages(group, own, smem.sequences, 18, out); break;
+        case 9: sends_messages(group, own, smem.sequences, 5, out); break;
+        case 10: takes_messages(group, own, smem.sequences, out); break;
+        case 11: waits_for_header(group, own, smem.sequences, 4, out); break;
+        case 12: waits_for_header(group, own, smem.sequences, 19, out); break;
+        case 13: takes_near(group, own, smem.sequences, out); break;
         case 14: sends_to_one(group, own, out); break;
         default: break;
     }

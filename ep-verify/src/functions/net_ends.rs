@@ -7,6 +7,9 @@ use super::{Check, Sheet, stamped};
 /// A network, and the windows of a node.
 pub(super) const WINDOW_BYTES: i64 = 1 << 16;
 
+/// The sequences of rings at two ends.
+pub(super) const SHARED_BYTES: i64 = 2 * 33 * 40;
+
 pub(super) const CHECKS: [Check; 15] = [
     ("records to other nodes", sends_slots),
     ("records of other nodes", || takes_slots(0, None)),

@@ -73,16 +73,28 @@ __device__ __forceinline__ ring_ends::Served served(const ep::Group& group) {
     return it;
 }
 
+/// The sequences of each warp's rings.
+struct Smem {
+    ep::Sequence of[2][kRanks];
+};
+
+/// Sequences of rings that nobody has used.
+__device__ __forceinline__ ep::Sequence* fresh(ep::Sequence* all, int count) {
+    for (int i = ep::lane_index(); i < count; i += ep::kLanes) all[i] = ep::Sequence{};
+    __syncwarp();
+    return all;
+}
+
 /// All calls of one warp: of each block one reads, and one of all sends.
 template <class Ring>
-inline __device__ __noinline__ void serve(const Args& args, const ep::Call& call, int block, int warp,
+inline __device__ __noinline__ void serve(const Args& args, Smem& smem, const ep::Call& call, int block, int warp,
                                    ep::i64* out) {
     using Rings = ep::NetRings<Ring>;
     const ring_ends::Served it = served<Ring>(args.group);
     ep::Team team(args.group, call, 3);
     ep::u32* begun = reinterpret_cast<ep::u32*>(args.group.window) + (Ring::kRail ? 1 : 2);
     if (warp == 1 && block < Ring::kReaders) {
-        ep::RingsIn<Ring, Rings> ends(team, args.net);
+        ep::RingsIn<Ring, Rings> ends(team, args.net, fresh(smem.of[warp], kRanks));
         ep::u32* met = reinterpret_cast<ep::u32*>(args.group.window);
         const auto meet = [&] {
             if (Ring::kReaders == 1) return;
@@ -94,7 +106,7 @@ inline __device__ __noinline__ void serve(const Args& args, const ep::Call& call
         ep::i64* noted = ring_ends::noted(out, block * 4, 1, 0);
         ring_ends::receive_all<Ring>(ends, team, it, noted, begun, meet);
     } else if (warp == 0 && block == 0) {
-        ep::RingsOut<Ring, Rings> ends(team, args.net);
+        ep::RingsOut<Ring, Rings> ends(team, args.net, fresh(smem.of[warp], kRanks));
         ring_ends::send_all<Ring>(ends, team, it, begun);
     }
 }
@@ -151,12 +163,12 @@ inline __device__ __noinline__ void dump(const Args& args, ep::i64* out) {
 
 /// Both channels, one behind the other, and what they leave.
 template <bool kIbgda>
-__device__ __forceinline__ void run(const Args& args, ep::Call& call) {
+__device__ __forceinline__ void run(const Args& args, Smem& smem, ep::Call& call) {
     using All = Channel<64, false, kIbgda>;
     using Rail = Channel<4096, true, kIbgda>;
     const int warp = static_cast<int>(threadIdx.x) / ep::kLanes, block = static_cast<int>(blockIdx.x);
-    serve<All>(args, call, block, warp, args.out);
-    serve<Rail>(args, call, block, warp, args.out + kRail);
+    serve<All>(args, smem, call, block, warp, args.out);
+    serve<Rail>(args, smem, call, block, warp, args.out + kRail);
     ep::all_blocks(args.group, call);
     if (block != 0 || threadIdx.x != 0) return;
     dump<All>(args, args.out + kLeft);
@@ -167,11 +179,12 @@ __device__ __forceinline__ void run(const Args& args, ep::Call& call) {
 
 extern "C" __global__ void __launch_bounds__(2 * 32)
     net_rings_of(const __grid_constant__ net_rings::Args args) {
+    EP_SHARED(net_rings::Smem, smem);
     ep::Call call = ep::enter(args.group);
     if (args.net->pairs != nullptr) {
-        net_rings::run<true>(args, call);
+        net_rings::run<true>(args, smem, call);
     } else {
-        net_rings::run<false>(args, call);
+        net_rings::run<false>(args, smem, call);
     }
     ep::leave(args.group, call);
 }

@@ -8,6 +8,9 @@ pub(super) const RANKS: usize = 4;
 
 /// Two channels, one behind the other.
 pub(super) const WINDOW_BYTES: i64 = 8192;
+
+/// The sequences of two warps' rings.
+pub(super) const SHARED_BYTES: i64 = 2 * 4 * 40;
 pub(super) const DATA_BYTES: i64 = 8192;
 
 /// Counters of each source and queue.

@@ -13,6 +13,13 @@ struct Args {
     ep::i64* out;
 };
 
+/// Sequences of rings that nobody has used.
+__device__ __forceinline__ ep::Sequence* fresh(ep::Sequence* all, int count) {
+    for (int i = ep::lane_index(); i < count; i += ep::kLanes) all[i] = ep::Sequence{};
+    __syncwarp();
+    return all;
+}
+
 /// A channel from `kAt` of a window on.
 template <ep::u64 kAt, int kPeers_, int kParts_>
 struct Channel {
@@ -39,6 +46,11 @@ struct Channel {
 /// Rings to some of 36 peers, which lanes of two groups keep, and rings of two parts to all.
 using Wide = Channel<64, 36, 1>;
 using Parted = Channel<64, 4, 2>;
+
+/// The sequences of each warp's rings, at two ends.
+struct Smem {
+    ep::Sequence of[kRims + 1][2][Wide::kPeers];
+};
 
 /// The ends of each: the hub keeps rings of all rims, a rim those of the hub.
 template <class Ring>
@@ -182,7 +194,7 @@ __device__ __forceinline__ ring_ends::Served rim_of(int i, int part) {
 
 /// All calls of one warp: a hub or a rim, which sends or receives.
 template <class Ring>
-inline __device__ __noinline__ void serve(const ep::Group& given, const ep::Call& call, int warp, bool sends,
+inline __device__ __noinline__ void serve(const ep::Group& given, Smem& smem, const ep::Call& call, int warp, bool sends,
                                       ep::i64* out) {
     using Hub = typename Ends<Ring>::Hub;
     using Rim = typename Ends<Ring>::Rim;
@@ -196,29 +208,29 @@ inline __device__ __noinline__ void serve(const ep::Group& given, const ep::Call
         ep::u32* begun = &world_of(given, 0)->begun[part][warp];
         ep::i64* noted = ring_ends::noted(out, (is_hub ? 0 : warp + 3) + part * 10, 1, 0);
         if (is_hub && sends) {
-            ep::RingsOut<Ring, Hub> ends(team);
+            ep::RingsOut<Ring, Hub> ends(team, fresh(smem.of[warp][0], Wide::kPeers));
             ring_ends::send_all<Ring>(ends, team, it, begun);
         } else if (is_hub) {
-            ep::RingsIn<Ring, Hub> ends(team);
+            ep::RingsIn<Ring, Hub> ends(team, fresh(smem.of[warp][0], Wide::kPeers));
             ring_ends::receive_all<Ring>(ends, team, it, noted, begun, [] {});
         } else if (sends) {
-            ep::RingsOut<Ring, Rim> ends(team);
+            ep::RingsOut<Ring, Rim> ends(team, fresh(smem.of[warp][0], Wide::kPeers));
             ring_ends::send_all<Ring>(ends, team, it, begun);
         } else {
-            ep::RingsIn<Ring, Rim> ends(team);
+            ep::RingsIn<Ring, Rim> ends(team, fresh(smem.of[warp][0], Wide::kPeers));
             ring_ends::receive_all<Ring>(ends, team, it, noted, begun, [] {});
         }
     }
 }
 
 /// All that a team does which is stopped: nothing, but that it counts for itself.
-inline __device__ __noinline__ void idle(const ep::Group& given, const ep::Call& call, ep::i64* out) {
+inline __device__ __noinline__ void idle(const ep::Group& given, Smem& smem, const ep::Call& call, ep::i64* out) {
     const ep::Group group = group_of(given, 0, 0);
     const ring_ends::Served it = hub_of<Wide>(0);
     ep::Team team(group, call, 3);
     team.stopped = true;
-    ep::RingsOut<Wide> sends(team);
-    ep::RingsIn<Wide> takes(team);
+    ep::RingsOut<Wide> sends(team, fresh(smem.of[0][0], Wide::kPeers));
+    ep::RingsIn<Wide> takes(team, fresh(smem.of[0][1], Wide::kPeers));
     for (team.epoch = 1; team.epoch < 3; ++team.epoch, out += 5) {
         sends.open(1, it.kept, 0);
         ring_ends::announce(sends, team, it, 1);
@@ -244,10 +256,10 @@ __device__ __forceinline__ int few(int rim) {
 }
 
 /// Sends those of one rim.
-inline __device__ __noinline__ void send_few(const ep::Group& given, const ep::Call& call, int rim) {
+inline __device__ __noinline__ void send_few(const ep::Group& given, Smem& smem, const ep::Call& call, int rim) {
     const ep::Group group = group_of(given, 1, Ends<Wide>::rim(rim));
     ep::Team team(group, call, 3);
-    ep::RingsOut<Wide> rings(team);
+    ep::RingsOut<Wide> rings(team, fresh(smem.of[rim][0], Wide::kPeers));
     for (int stripe = 0; stripe < Wide::kStripes; ++stripe) {
         rings.open(stripe, ep::one_peer(0));
         for (int word = 0; word < 2; ++word) rings.announce(0, word, few(rim));
@@ -257,10 +269,10 @@ inline __device__ __noinline__ void send_few(const ep::Group& given, const ep::C
 }
 
 /// The rings whose messages are taken when all are there.
-inline __device__ __noinline__ void take_in_turn(const ep::Group& given, const ep::Call& call, ep::i64* out) {
+inline __device__ __noinline__ void take_in_turn(const ep::Group& given, Smem& smem, const ep::Call& call, ep::i64* out) {
     const ep::Group group = group_of(given, 0, 0);
     ep::Team team(group, call, 3);
-    ep::RingsIn<Wide> rings(team);
+    ep::RingsIn<Wide> rings(team, fresh(smem.of[0][0], Wide::kPeers));
     for (int stripe = 0; stripe < Wide::kStripes; ++stripe, out += 20) {
         rings.open(stripe, hub_of<Wide>(0).kept);
         int count = 0;
@@ -276,6 +288,7 @@ inline __device__ __noinline__ void take_in_turn(const ep::Group& given, const e
 
 extern "C" __global__ void __launch_bounds__((rings::kRims + 1) * 32)
     rings_of(const __grid_constant__ rings::Args args) {
+    EP_SHARED(rings::Smem, smem);
     const ep::Call call = ep::enter(args.group);
     const int warp = static_cast<int>(threadIdx.x) / ep::kLanes;
     const bool is_first = blockIdx.x == 0, is_one = is_first && warp == 0;
@@ -283,14 +296,14 @@ extern "C" __global__ void __launch_bounds__((rings::kRims + 1) * 32)
         case 0:
             if (is_one) rings::prepare<rings::Wide>(args.group);
             break;
-        case 1: rings::serve<rings::Wide>(args.group, call, warp, is_first, args.out); break;
+        case 1: rings::serve<rings::Wide>(args.group, smem, call, warp, is_first, args.out); break;
         case 2:
             if (is_one) rings::dump_all<rings::Wide>(args.group, args.out);
             break;
         case 3:
             if (is_one) rings::prepare<rings::Parted>(args.group);
             break;
-        case 4: rings::serve<rings::Parted>(args.group, call, warp, is_first, args.out); break;
+        case 4: rings::serve<rings::Parted>(args.group, smem, call, warp, is_first, args.out); break;
         case 5:
             if (is_one) rings::dump_all<rings::Parted>(args.group, args.out);
             break;
@@ -299,7 +312,7 @@ extern "C" __global__ void __launch_bounds__((rings::kRims + 1) * 32)
             if (is_one) rings::prepare<rings::Wide>(args.group);
             break;
         case 7:
-            if (is_one) rings::idle(args.group, call, args.out);
+            if (is_one) rings::idle(args.group, smem, call, args.out);
             break;
         case 8:
             if (is_one) rings::dump_all<rings::Wide>(args.group, args.out);
@@ -307,12 +320,12 @@ extern "C" __global__ void __launch_bounds__((rings::kRims + 1) * 32)
         case 10: {
             // The epoch is that of the first call.
             const ep::Call first{1, false, true};
-            if (is_first && warp > 0) rings::send_few(args.group, first, warp - 1);
+            if (is_first && warp > 0) rings::send_few(args.group, smem, first, warp - 1);
             break;
         }
         case 11: {
             const ep::Call first{1, false, true};
-            if (is_one) rings::take_in_turn(args.group, first, args.out);
+            if (is_one) rings::take_in_turn(args.group, smem, first, args.out);
             break;
         }
         default: break;

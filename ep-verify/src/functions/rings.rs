@@ -5,6 +5,9 @@ use super::{Check, Sheet};
 /// Ranks of which each has a hub, and the rims of the other one's.
 pub(super) const RANKS: usize = 2;
 
+/// The sequences of five warps' rings.
+pub(super) const SHARED_BYTES: i64 = 5 * 2 * 36 * 40;
+
 /// Windows of two worlds, and tables of them.
 pub(super) const WINDOW_BYTES: i64 = 2 * (5 * 18_240 + 328);
 

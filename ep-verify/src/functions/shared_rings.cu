@@ -251,7 +251,7 @@ enum class Sends { kNoRoom, kNoHeader, kFarAhead, kAlone, kStopped };
 template <class R, Sends kHow>
 inline __device__ __noinline__ void send_in_vain(const ep::Group& given, Smem& smem, ep::i64* out) {
     const ep::Group group = play(given, kPlayed);
-    for (int i = ep::lane_index(); i < kMany; i += ep::kLanes) smem.sequences[i] = ep::Sequence{0, 0, 0};
+    for (int i = ep::lane_index(); i < kMany; i += ep::kLanes) smem.sequences[i] = ep::Sequence{};
     __syncwarp();
     ep::Team team(group, ep::Call{kCall, kHow == Sends::kStopped, true}, 3);
     ep::Mover<R> mover(smem.mover(R{}, 0), team);
@@ -283,7 +283,7 @@ enum class Takes { kNoFirst, kNoCount, kNoRow, kAlone, kStopped };
 template <class R, Takes kHow>
 inline __device__ __noinline__ void take_in_vain(const ep::Group& given, Smem& smem, ep::i64* out) {
     const ep::Group group = play(given, kPlayed);
-    for (int i = ep::lane_index(); i < kMany; i += ep::kLanes) smem.sequences[i] = ep::Sequence{0, 0, 0};
+    for (int i = ep::lane_index(); i < kMany; i += ep::kLanes) smem.sequences[i] = ep::Sequence{};
     __syncwarp();
     ep::Team team(group, ep::Call{kCall, kHow == Takes::kStopped, true}, 3);
     ep::Mover<R> mover(smem.mover(R{}, 0), team);
@@ -313,7 +313,7 @@ enum class Gathers { kAll, kNoRow, kNoRowOfFirst, kFarAhead, kAlone, kStopped };
 template <class R, Gathers kHow>
 inline __device__ __noinline__ void gather_of_many(const ep::Group& given, Smem& smem, ep::i64* out) {
     const ep::Group group = play(given, kPlayed);
-    for (int i = ep::lane_index(); i < kMany; i += ep::kLanes) smem.sequences[i] = ep::Sequence{0, 0, 0};
+    for (int i = ep::lane_index(); i < kMany; i += ep::kLanes) smem.sequences[i] = ep::Sequence{};
     __syncwarp();
     ep::Team team(group, ep::Call{kCall, kHow == Gathers::kStopped, true}, 3);
     if (kHow == Gathers::kAlone) team.warps = 2;

@@ -9,7 +9,7 @@ use super::{Check, Sheet, stamped};
 pub(super) const RANKS: usize = 2;
 
 /// What four warps move rows in, and sequences of 36 peers, behind which there is room for four more.
-pub(super) const SHARED_BYTES: i64 = 5120;
+pub(super) const SHARED_BYTES: i64 = 5760;
 
 /// A channel between two ranks with the rows of one, words of 36 ranks, and slots of the last one.
 pub(super) const WINDOW_BYTES: i64 = 8192 + BYTES;

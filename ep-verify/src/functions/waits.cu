@@ -533,11 +533,11 @@ __device__ __forceinline__ void meet(const ep::Group& given, int block, ep::i64*
 __device__ __forceinline__ void cleared(Smem& smem, ep::i64* out) {
     const int thread = static_cast<int>(threadIdx.x);
     ep::u64* words = reinterpret_cast<ep::u64*>(smem.sequences);
-    for (int i = thread; i < 210; i += 64) words[i] = 7;
+    for (int i = thread; i < 350; i += 64) words[i] = 7;
     __syncthreads();
     ep::clear(smem.sequences, 69);
     __syncthreads();
-    for (int i = thread; i < 210; i += 64) out[i] = static_cast<ep::i64>(words[i]);
+    for (int i = thread; i < 350; i += 64) out[i] = static_cast<ep::i64>(words[i]);
 }
 
 /// A kernel that hears of what another one writes while both run, and then waits for what nobody tells.

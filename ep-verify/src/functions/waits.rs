@@ -3,7 +3,7 @@
 use super::{Check, Sheet};
 
 /// 70 sequences, the record of a mover, and a row with its barrier.
-pub(super) const SHARED_BYTES: i64 = 70 * 24 + 16 + 32;
+pub(super) const SHARED_BYTES: i64 = 70 * 40 + 16 + 32;
 
 /// Words of claims, what 38 groups have of their own, and announcements and windows of 32 receivers with words of
 /// claims.
@@ -170,7 +170,7 @@ fn leaves() -> Vec<i64> {
 }
 
 fn cleared() -> Vec<i64> {
-    [vec![0; 69 * 3], vec![7; 3]].concat()
+    [vec![0; 69 * 5], vec![7; 5]].concat()
 }
 
 fn sequences() -> Vec<i64> {

@@ -358,7 +358,7 @@ extern "C" __global__ void __launch_bounds__(litmus::kWarps * 32)
     litmus_run(const __grid_constant__ litmus::Args args) {
     EP_SHARED(litmus::Smem, smem);
     if (threadIdx.x == 0) {
-        smem.sequence = ep::Sequence{0, 0, 0};
+        smem.sequence = ep::Sequence{};
         smem.word = 0;
     }
     const ep::Call call = ep::enter(args.group);

@@ -127,10 +127,13 @@ protected:
         store_release_sys(retired + there(ring), team_.epoch);
     }
 
-    /// Of how many slots the sender may be told when this warp has read those from `before` up to `now`.
+    /// Of how many slots the sender may be told when those from `before` up to `now` have been read.
     __device__ __forceinline__ u32 given_back(int, u32 before, u32 now) const {
         return now - before;
     }
+
+    /// Of how many more it is told at the end of a stripe of so many messages.
+    __device__ __forceinline__ u32 left_over(int, u32) const { return 0; }
 
     Team& team_;
     int stripe_ = 0;
@@ -165,8 +168,25 @@ private:
     int of_ = 0;
 };
 
+/// Waits until a unit is over, in the lanes that have a `sequence`. Returns whether the group has been stopped. Out of
+/// line and by value, like `look_around`.
+inline __device__ __noinline__ bool wait_for_end(const Group& group, u32 epoch, int role, Site site,
+                                                 Sequence* sequence) {
+    Team team(group, Call{epoch, false}, role, 0, 1, 0, 1);
+    wait(team, site, [&](u32& seen) {
+        if (sequence == nullptr) return true;
+        seen = epoch_of(load_acquire_shared(&sequence->ended));
+        return reached(seen, site.want);
+    });
+    return team.stopped;
+}
+
 /// What both ends have: which rings of a stripe they serve, and how far each has come. `Rings` says where
 /// the other ends are.
+///
+/// Several warps may share the rings (`team.parts`, see `Shares`). Each moves some of the messages, and marks their
+/// positions complete in any order in a `Sequence` of the ring; the warp that closes a gap tells the other end, at chunk
+/// boundaries, and before it waits for a peer. A lane keeps the position of the message that its warp moves.
 template <class Ring, class Rings>
 class RingsEnd : protected Rings {
 public:
@@ -179,9 +199,10 @@ public:
 protected:
     using Rings::team_, Rings::stripe_;
 
-    __device__ __forceinline__ explicit RingsEnd(Team& team) : Rings(team), kept_{0, 0, -1} {}
-    __device__ __forceinline__ RingsEnd(Team& team, const Net* net)
-        : Rings(team, net), kept_{0, 0, -1} {}
+    __device__ __forceinline__ RingsEnd(Team& team, Sequence* sequences)
+        : Rings(team), kept_{0, 0, -1}, sequences_(sequences) {}
+    __device__ __forceinline__ RingsEnd(Team& team, const Net* net, Sequence* sequences)
+        : Rings(team, net), kept_{0, 0, -1}, sequences_(sequences) {}
 
     /// Begins a stripe, in which the rings `kept` are served: they stand where the words at `words` say, and
     /// the other end's counter at most `behind` before that. `of` chooses the rings, where the role serves
@@ -203,16 +224,51 @@ protected:
         __syncwarp();
     }
 
-    /// Keeps where the rings stand for the next call; the other copies may still be read.
-    __device__ __forceinline__ void keep(u64 words) const {
+    /// Ends the stripe, all messages of which this warp has marked: returns when all warps that share the rings have
+    /// come here. The last one tells the other ends of the rest, keeps where the rings stand for the next call (the other
+    /// copies may still be read) and gives the header back.
+    template <class Word>
+    __device__ __forceinline__ void finish(u64 words) {
+        constexpr bool kTakes = Word::kNumber == HeadWord::kNumber;
+        __syncwarp();
         u32* word = reinterpret_cast<u32*>(team_.group.window + words);
         const u32 now = team_.epoch & 1;
 #pragma unroll
         for (int g = 0; g < kGroups; ++g) {
-            if (!used(g) || team_.stopped) continue;
-            store_relaxed_gpu(word + now * Rings::kStates + Rings::state(ring(g)),
-                              start_[g] + moved_[g]);
+            const bool own = used(g) && !team_.stopped;
+            const u32 unit = own ? epoch_of(load_acquire_shared(&sequence(g).ended)) + 1 : 0;
+            const bool is_last = own && sequence(g).sign_off() % static_cast<u32>(team_.parts) == 0;
+            tell_of<Word>(g, is_last, true);
+            const u32 total = is_last ? sequence(g).base() - offset(g) : 0;
+            if constexpr (kTakes) {
+                // M4: the last warp has seen what all of them have read.
+                Rings::template add<Word>(ring(g), is_last ? Rings::left_over(ring(g), total) : 0);
+            }
+            if (is_last && !team_.stopped) {
+                store_relaxed_gpu(word + now * Rings::kStates + Rings::state(ring(g)),
+                                  start_[g] + total);
+            }
+            if constexpr (kTakes && Ring::kHeaderWords > 0) Rings::retire(ring(g), is_last);
+            if (is_last && !team_.stopped) sequence(g).end_unit(unit);
+            const Site site{Ring::kChannel, Waiting::kSequence, stripe_,
+                            own ? Rings::rank_of(ring(g)) : -1, unit};
+            if (team_.stopped) continue;
+            team_.stopped = wait_for_end(team_.group, team_.epoch, team_.role, site,
+                                         own ? &sequence(g) : nullptr);
         }
+    }
+
+    /// Waits until `done()` holds in every lane that `waits` for other warps of the team.
+    template <class Done>
+    __device__ __forceinline__ void share(int g, bool waits, u32 want, Done done) {
+        bool ready = !waits || team_.stopped || done();
+        if (__ballot_sync(kAllLanes, ready) == kAllLanes) return;
+        const Site site{Ring::kChannel, Waiting::kSequence, stripe_,
+                        ready ? -1 : Rings::rank_of(ring(g)), want};
+        wait(team_, site, [&](u32&) {
+            ready = ready || done();
+            return ready;
+        });
     }
 
     /// The ring of this lane in a group.
@@ -222,6 +278,16 @@ protected:
     __device__ __forceinline__ bool used(int g) const {
         const int own = ring(g);
         return own >= kept_.begin && own < kept_.end && own != kept_.skip;
+    }
+
+    /// The sequence of a ring that it has.
+    __device__ __forceinline__ Sequence& sequence(int g) const {
+        return sequences_[ring(g) - kept_.begin];
+    }
+
+    /// Positions of the stripes before this one, in a sequence. They stay until all warps are done with the stripe.
+    __device__ __forceinline__ u32 offset(int g) const {
+        return value_of(load_acquire_shared(&sequence(g).ended));
     }
 
     /// Whether this lane keeps `ring`.
@@ -237,48 +303,130 @@ protected:
         return __shfl_sync(kAllLanes, found, ring % kLanes);
     }
 
-    /// Which slot of a ring is next.
+    /// Which slot of a ring has the message that this warp moves.
     __device__ __forceinline__ u32 next_at(int ring) const {
         return (of(start_, ring) + of(moved_, ring)) % Ring::kDepth;
     }
 
-    /// Counts one more message of `ring`.
-    __device__ __forceinline__ void count(int ring) {
+    /// Goes on with the message at `position` of `ring`.
+    __device__ __forceinline__ void go_to(int ring, u32 position) {
 #pragma unroll
         for (int g = 0; g < kGroups; ++g) {
-            if (g == ring / kLanes && keeps(ring)) ++moved_[g];
+            if (g == ring / kLanes && keeps(ring)) moved_[g] = position;
         }
     }
 
-    /// Counts one more message of `ring`, of which the other end is told once `rows` rows of the mover are
-    /// done.
+    /// Marks the message of `ring` complete, which all lanes have moved, and goes on to the next position.
+    template <class Word>
+    __device__ __forceinline__ void count(int ring, bool all) {
+        __syncwarp();
+#pragma unroll
+        for (int g = 0; g < kGroups; ++g) {
+            if (g != ring / kLanes) continue;
+            const bool own = keeps(ring);
+            complete<Word>(g, own, moved_[g], all);
+            if (own) ++moved_[g];
+        }
+        __syncwarp();
+    }
+
+    /// Marks a position of each lane's ring complete, where it `has` one, and tells the other end: in chunks, or of `all`.
+    template <class Word>
+    __device__ __forceinline__ void complete(int g, bool has, u32 position, bool all) {
+        has = has && used(g) && !team_.stopped;
+        for (bool marked = !has;;) {
+            marked = marked || sequence(g).try_complete(offset(g) + position);
+            // Where it is too far ahead of the others, these may wait for a peer that has not been told of all.
+            tell_of<Word>(g, has, all || !marked);
+            if (__ballot_sync(kAllLanes, marked) == kAllLanes || team_.stopped) break;
+            share(g, !marked, position, [&] { return sequence(g).try_complete(offset(g) + position); });
+            marked = true;
+        }
+    }
+
+    /// Tells the other end of each lane's ring, if this lane `tells`, about complete positions: up to the last chunk
+    /// boundary, or `all`.
+    template <class Word>
+    __device__ __forceinline__ void tell_of(int g, bool tells, bool all) {
+        tells = tells && used(g) && !team_.stopped;
+        if constexpr (Rings::kSends && Word::kNumber == TailWord::kNumber) {
+            for (;;) {
+                const u32 upto = tells ? complete_upto(g, all) : 0;
+                const u32 count = tells ? sequence(g).begin_telling(offset(g) + upto, all) : 0;
+                if (__ballot_sync(kAllLanes, count != 0) == 0) break;
+                // M1: `base` has acquired what the warps had stored before they marked it; the receiver acquires.
+                Rings::send(ring(g), (start_[g] + upto - count) % Ring::kDepth, count);
+                tells = count != 0 && sequence(g).end_telling(offset(g) + upto, all);
+            }
+        } else {
+            u32 fresh = 0;
+            if (tells) {
+                const u32 now = complete_upto(g, all && !Rings::kInChunks);
+                const u32 before = now - sequence(g).claim(offset(g) + now);
+                fresh = before == now ? 0 : now - before;
+                if constexpr (Word::kNumber == HeadWord::kNumber) {
+                    if (fresh != 0) fresh = Rings::given_back(ring(g), before, now);
+                }
+            }
+            // M1, M4: `base` has acquired what the warps had stored, or seen loaded, before they marked it; the other
+            // end acquires.
+            Rings::template add<Word>(ring(g), fresh);
+        }
+    }
+
+    /// Remembers that the message of `ring` is complete once `rows` rows of the mover are done, and goes on to the next
+    /// position.
     __device__ __forceinline__ void owe(int ring, u32 rows) {
         // What the other lanes have read or stored themselves comes before what this lane tells.
         __syncwarp();
 #pragma unroll
         for (int g = 0; g < kGroups; ++g) {
             if (g != ring / kLanes || !keeps(ring)) continue;
+            if (due_[g].messages == 0) {
+                due_[g] = Due{1, moved_[g], rows};
+            } else {
+                const u32 first = later_[g].messages == 0 ? moved_[g] : later_[g].first;
+                later_[g] = Due{later_[g].messages | 1u << (moved_[g] - first) % kLanes, first, rows};
+            }
             ++moved_[g];
-            Due& due = due_[g].messages == 0 ? due_[g] : later_[g];
-            ++due.messages;
-            due.rows = rows;
         }
     }
 
-    /// Tells the other ends of all messages that are due after `rows` rows.
+    /// Whether there is no place to remember one more message of `ring`.
+    __device__ __forceinline__ bool is_full(int ring) const {
+        u32 full = 0;
+#pragma unroll
+        for (int g = 0; g < kGroups; ++g) {
+            if (g != ring / kLanes) continue;
+            full = later_[g].messages != 0 && moved_[g] - later_[g].first >= kLanes ? 1 : 0;
+        }
+        return __shfl_sync(kAllLanes, full, ring % kLanes) != 0;
+    }
+
+    /// Tells the other ends of messages that are due after `rows` rows, in chunks.
     template <class Word>
     __device__ __forceinline__ void tell(u32 rows) {
 #pragma unroll
         for (int g = 0; g < kGroups; ++g) {
-            u32 fresh = 0;
-            while (due_[g].messages != 0 && reached(rows, due_[g].rows)) {
-                fresh += due_[g].messages;
-                due_[g] = later_[g];
-                later_[g].messages = 0;
+            const bool marks = due_[g].messages != 0 && mark(g, rows);
+            tell_of<Word>(g, marks, false);
+        }
+        __syncwarp();
+    }
+
+    /// Tells the other ends of all messages; all rows, `rows`, are done.
+    template <class Word>
+    __device__ __forceinline__ void settle(u32 rows) {
+#pragma unroll
+        for (int g = 0; g < kGroups; ++g) {
+            for (;;) {
+                mark(g, rows);
+                tell_of<Word>(g, true, true);
+                // Too far ahead of the others, which all know of the rest.
+                const bool waits = due_[g].messages != 0;
+                if (__ballot_sync(kAllLanes, waits) == 0 || team_.stopped) break;
+                share(g, waits, due_[g].first, [&] { return mark(g, rows); });
             }
-            // M1, M4: this lane has stored the rows itself, or all lanes have seen them loaded; the
-            // other end acquires.
-            Rings::template add<Word>(ring(g), fresh);
         }
         __syncwarp();
     }
@@ -326,14 +474,44 @@ protected:
     }
 
     Peers kept_;
-    u32 start_[kGroups] = {};  // the rings' counters at the start of the stripe
-    u32 moved_[kGroups] = {};  // messages of this stripe
+    u32 start_[kGroups] = {};   // the rings' counters at the start of the stripe
+    u32 moved_[kGroups] = {};   // the position of the message that this warp moves
 
 private:
-    /// Messages that the other end does not know of yet, and after how many rows of the mover it may.
+    /// Messages that are not marked yet, a bit for each position from the first on, and after how many rows of the mover
+    /// they may be.
     struct Due {
-        u32 messages, rows;
+        u32 messages, first, rows;
     };
+
+    /// Marks what is due after `rows` rows, as far as it is not too far ahead of other warps. Whether it has marked any.
+    __device__ __forceinline__ bool mark(int g, u32 rows) {
+        bool marks = false;
+        while (due_[g].messages != 0 && reached(rows, due_[g].rows)) {
+            if (!sequence(g).try_complete(offset(g) + oldest(g))) break;
+            marks = true;
+            forget_oldest(g);
+        }
+        return marks;
+    }
+
+    /// The position of the oldest message that is not marked.
+    __device__ __forceinline__ u32 oldest(int g) const {
+        return due_[g].first + static_cast<u32>(__ffs(static_cast<int>(due_[g].messages)) - 1);
+    }
+
+    __device__ __forceinline__ void forget_oldest(int g) {
+        due_[g].messages &= due_[g].messages - 1;
+        if (due_[g].messages != 0) return;
+        due_[g] = later_[g];
+        later_[g].messages = 0;
+    }
+
+    /// The positions that are complete, or those before the last chunk boundary.
+    __device__ __forceinline__ u32 complete_upto(int g, bool all) const {
+        const u32 base = sequence(g).base() - offset(g);
+        return all ? base : base - base % Ring::kChunk;
+    }
 
     /// Remembers how far the other end of `ring` was.
     __device__ __forceinline__ void see(int ring, u32 value) {
@@ -343,7 +521,8 @@ private:
         }
     }
 
-    u32 seen_[kGroups] = {};   // what the other ends told, as last seen
+    Sequence* sequences_;      // of the rings that are kept, in shared memory
+    u32 seen_[kGroups] = {};    // what the other ends told, as last seen
     Due due_[kGroups] = {};    // those that come first,
     Due later_[kGroups] = {};  // and all that came since
 };

@@ -331,7 +331,7 @@ __device__ __forceinline__ char* at_lane_of(int peer, char* to) {
     return lane_index() == peer % kLanes ? to : nullptr;
 }
 
-/// Tells peers what they may know by now of rows that `mover` carries.
+/// Tells peers what they may know by now of rows that `mover` carries, in chunks.
 template <class Role, class... Ends>
 __device__ __forceinline__ void tell(Mover<Role>& mover, Ends&... ends) {
     (ends.tell(mover), ...);
@@ -341,7 +341,7 @@ __device__ __forceinline__ void tell(Mover<Role>& mover, Ends&... ends) {
 template <class Role, class... Ends>
 __device__ __forceinline__ void settle(Mover<Role>& mover, Ends&... ends) {
     mover.flush();
-    (ends.tell(mover), ...);
+    (ends.settle(mover), ...);
 }
 
 }  // namespace ep

@@ -154,7 +154,8 @@ protected:
         queue_.signal(rank_of(ring), number(kRetiredNumber), is_far ? 1 : 0);
     }
 
-    /// Of how many slots the sender may be told: of chunks that this warp is the last one to have read.
+    /// Of how many slots the sender may be told when those from `before` up to `now` have been read here: of chunks that
+    /// all other readers have read, too.
     __device__ __forceinline__ u32 given_back(int ring, u32 before, u32 now) const {
         u32 free = 0;
         for (u32 chunk = before / Ring::kChunk; chunk < now / Ring::kChunk; ++chunk) {
@@ -163,7 +164,7 @@ protected:
         return free;
     }
 
-    /// The same at the end of a stripe of `now` messages.
+    /// Of how many more it is told at the end of a stripe of `now` messages.
     __device__ __forceinline__ u32 left_over(int ring, u32 now) const {
         const u32 rest = now % Ring::kChunk;
         return rest != 0 && is_last(ring, now / Ring::kChunk % kChunks) ? rest : 0;

@@ -1,14 +1,16 @@
-// The ends of all rings of one stripe, each carried by one warp that does its work in order: nothing
-// is shared, so there is nothing to complete out of order. A lane for each ring keeps where it stands,
-// in groups of 32. Between ranks that reach each other's memory the words and the slots are those of
-// ring.cuh, so that either kind of end may be at the other side.
+// The ends of all rings of one stripe, as one of the warps sees them that share the stripe. A lane for each ring keeps
+// where the warp stands, in groups of 32. Between ranks that reach each other's memory the words and the slots are those
+// of ring.cuh, so that either kind of end may be at the other side.
 //
-//   RingsOut  open -> [announce] -> position, reserve -> slot -> publish -> .. -> close
-//   RingsIn   open -> [header]   -> arrived -> slot -> release -> ..           -> close
+//   RingsOut  open -> [announce] -> [expect, claim] -> position, reserve -> slot -> publish -> .. -> close
+//   RingsIn   open -> [header]   -> take or next -> arrived -> slot -> release -> ..             -> close
+//
+// Where several warps push, each says for every turn of a loop (`Shares`) how many messages go to each ring, and takes
+// their positions behind those of the turns before.
 //
 // Where a mover carries the rows, `publish_after` and `release_after` stand in place of `publish` and
-// `release`: the peer is told once the mover has stored, or loaded, so many rows. `tell` says what is
-// due by now, and `settle` all of it: before the warp waits for anyone, and before `close`.
+// `release`: the peer is told once the mover has stored, or loaded, so many rows. `tell` marks what is
+// due by now, and `settle` all of it: before the warp waits for a peer, and before `close`.
 //
 // `Ring` is the channel's Cfg struct, and `Rings` says where the other ends are: a ring is named by its
 // peer, among those of the channel, or by its part where a channel has several to each peer.
@@ -26,11 +28,12 @@ namespace ep {
 template <class Ring, class Rings = WindowRings<Ring>>
 class RingsOut : RingsEnd<Ring, Rings> {
     using End = RingsEnd<Ring, Rings>;
-    using End::team_, End::start_, End::moved_;
+    using End::team_, End::stripe_, End::start_, End::moved_;
 
 public:
-    __device__ __forceinline__ explicit RingsOut(Team& team) : End(team) {}
-    __device__ __forceinline__ RingsOut(Team& team, const Net* net) : End(team, net) {}
+    __device__ __forceinline__ RingsOut(Team& team, Sequence* sequences) : End(team, sequences) {}
+    __device__ __forceinline__ RingsOut(Team& team, const Net* net, Sequence* sequences)
+        : End(team, net, sequences) {}
 
     /// Begins a stripe for some rings: `of` one peer or part, where the role serves only that.
     __device__ __forceinline__ void open(int stripe, const Peers& kept, int of = 0) {
@@ -44,6 +47,35 @@ public:
         Rings::announce(ring, word, value);
     }
 
+    /// Says how many messages the turn pushes to `ring`; takes effect in the lane that keeps the ring.
+    __device__ __forceinline__ void expect(int ring, int count) {
+#pragma unroll
+        for (int g = 0; g < End::kGroups; ++g) {
+            if (g == ring / kLanes && End::keeps(ring)) expected_[g] += static_cast<u32>(count);
+        }
+    }
+
+    /// Takes the positions of all messages that turn `turn` of the stripe pushes, when the turns before have theirs.
+    __device__ __forceinline__ void claim(u32 turn) {
+        __syncwarp();
+#pragma unroll
+        for (int g = 0; g < End::kGroups; ++g) {
+            claim_of(g, End::used(g), turn, expected_[g]);
+            expected_[g] = 0;
+        }
+        __syncwarp();
+    }
+
+    /// The same of `count` messages for one ring, to which each message of another ring leads, in its order.
+    __device__ __forceinline__ void claim(int ring, u32 turn, int count) {
+        __syncwarp();
+#pragma unroll
+        for (int g = 0; g < End::kGroups; ++g) {
+            claim_of(g, g == ring / kLanes && End::keeps(ring), turn, static_cast<u32>(count));
+        }
+        __syncwarp();
+    }
+
     /// The position that the next message in `ring` gets.
     __device__ __forceinline__ int position(int ring) const {
         return static_cast<int>(End::of(moved_, ring));
@@ -51,15 +83,13 @@ public:
 
     /// Whether the next slot is free, so that `reserve` waits for nobody.
     __device__ __forceinline__ bool has_room(int ring) {
-        return End::template has_come<HeadWord>(ring, wanted(ring));
+        return !End::is_full(ring) && End::template has_come<HeadWord>(ring, wanted(ring));
     }
 
     /// Waits until the next slot is free. False: the team is stopped.
     __device__ __forceinline__ bool reserve(int ring) {
         // The receiver frees no slot of a message that it has not seen.
-        if constexpr (Rings::kSends) {
-            if (!has_room(ring)) send();
-        }
+        if (!End::template has_come<HeadWord>(ring, wanted(ring))) send();
         // M4: the receiver's loads, which it released, come before the stores into the slot.
         return End::template await<HeadWord>(ring, wanted(ring), Waiting::kCredit);
     }
@@ -72,56 +102,43 @@ public:
     /// Publishes the next message, which all lanes have written. Over a network, a whole chunk leaves at once, and
     /// the caller calls `send` before it waits for something else.
     __device__ __forceinline__ void publish(int ring) {
-        __syncwarp();
-        if constexpr (Rings::kSends) {
-            End::count(ring);
-            bool is_full = false;
-#pragma unroll
-            for (int g = 0; g < End::kGroups; ++g) {
-                if (g == ring / kLanes && End::keeps(ring)) is_full = ++unsent_[g] == Ring::kChunk;
-            }
-            if (__ballot_sync(kAllLanes, is_full) != 0) send_from(Ring::kChunk);
-        } else {
-            // M1: comes after the stores of all lanes, by the barrier; the receiver acquires.
-            Rings::template add<TailWord>(ring, team_.leader() ? 1 : 0);
-            End::count(ring);
-        }
-        __syncwarp();
+        End::template count<TailWord>(ring, !Rings::kSends);
     }
 
     /// Sends all messages that were published, before the warp waits for anything: a peer may wait for them.
     __device__ __forceinline__ void send() {
-        if constexpr (Rings::kSends) send_from(1);
+        __syncwarp();
+#pragma unroll
+        for (int g = 0; g < End::kGroups; ++g) End::template tell_of<TailWord>(g, true, true);
+        __syncwarp();
     }
 
     /// Publishes the next message once `rows` rows of the mover are stored, by the lane of the ring.
     __device__ __forceinline__ void publish_after(int ring, u32 rows) { End::owe(ring, rows); }
 
-    /// Tells receivers of messages whose rows are stored by now.
+    /// Tells receivers of messages whose rows are stored by now, in chunks.
     template <class Role>
     __device__ __forceinline__ void tell(Mover<Role>& mover) {
         End::template tell<TailWord>(mover.template rows_stored<Pieces<Role>::kRecent>());
     }
 
+    /// Tells receivers of all messages; the mover has stored all rows.
+    template <class Role>
+    __device__ __forceinline__ void settle(Mover<Role>& mover) {
+        End::template settle<TailWord>(mover.rows_begun());
+    }
+
     /// Ends the stripe.
     __device__ __forceinline__ void close() {
-        send();
-        End::keep(Ring::kSent);
-        __syncwarp();
+        End::template finish<TailWord>(Ring::kSent);
     }
 
 private:
-    /// Sends the messages of each ring that has at least so many.
-    __device__ __forceinline__ void send_from(u32 least) {
-        __syncwarp();
-#pragma unroll
-        for (int g = 0; g < End::kGroups; ++g) {
-            const u32 count = unsent_[g] >= least ? unsent_[g] : 0;
-            if (__ballot_sync(kAllLanes, count != 0) == 0) continue;
-            // M1: comes after the stores of all lanes, by the barrier; the receiver acquires.
-            Rings::send(End::ring(g), (start_[g] + moved_[g] - unsent_[g]) % Ring::kDepth, count);
-            if (count != 0) unsent_[g] = 0;
-        }
+    /// Takes `count` positions in each lane's ring for a turn, if this lane `claims`.
+    __device__ __forceinline__ void claim_of(int g, bool claims, u32 turn, u32 count) {
+        u32 position = 0;
+        End::share(g, claims, turn, [&] { return End::sequence(g).try_claim(turn, count, position); });
+        if (claims) moved_[g] = position - End::offset(g);
     }
 
     /// Where the head stands when the next slot is free.
@@ -129,7 +146,7 @@ private:
         return End::of(start_, ring) + End::of(moved_, ring) + 1 - Ring::kDepth;
     }
 
-    u32 unsent_[End::kGroups] = {};  // messages that were published and not sent
+    u32 expected_[End::kGroups] = {};  // messages of the turn that have no positions yet
 };
 
 /// The receiving ends.
@@ -141,8 +158,9 @@ class RingsIn : RingsEnd<Ring, Rings> {
 public:
     using End::kGroups, End::kKept;
 
-    __device__ __forceinline__ explicit RingsIn(Team& team) : End(team) {}
-    __device__ __forceinline__ RingsIn(Team& team, const Net* net) : End(team, net) {}
+    __device__ __forceinline__ RingsIn(Team& team, Sequence* sequences) : End(team, sequences) {}
+    __device__ __forceinline__ RingsIn(Team& team, const Net* net, Sequence* sequences)
+        : End(team, net, sequences) {}
 
     /// Begins a stripe for some rings: `of` one peer or part, where the role serves only that.
     __device__ __forceinline__ void open(int stripe, const Peers& kept, int of = 0) {
@@ -176,14 +194,24 @@ public:
         return static_cast<int>(value);
     }
 
-    /// How many messages of `ring` have been taken.
+    /// Whether that number has been read, so that `header` waits for nobody.
+    __device__ __forceinline__ bool has_header(int ring, int word) {
+        return (End::of(read_, ring) >> word & 1) != 0;
+    }
+
+    /// Goes on with the message at `position` of `ring`.
+    __device__ __forceinline__ void take(int ring, int position) {
+        End::go_to(ring, static_cast<u32>(position));
+    }
+
+    /// The position of the message of `ring` that this warp has taken.
     __device__ __forceinline__ int taken(int ring) const {
         return static_cast<int>(End::of(moved_, ring));
     }
 
-    /// Whether the next message of `ring` is there, so that `arrived` waits for nobody.
+    /// Whether the message of `ring` is there, so that `arrived` waits for nobody.
     __device__ __forceinline__ bool has_message(int ring) {
-        return End::template has_come<TailWord>(ring, wanted(ring));
+        return !End::is_full(ring) && End::template has_come<TailWord>(ring, wanted(ring));
     }
 
     /// Waits until the next message of `ring` has arrived. False: the team is stopped.
@@ -192,21 +220,35 @@ public:
         return End::template await<TailWord>(ring, wanted(ring), Waiting::kArrival);
     }
 
-    /// The ring whose message is taken next, of those that have one: in turn. Negative: all messages have
-    /// been taken, by the count in word `count` of their headers.
-    __device__ __forceinline__ int next(int count) {
+    /// Takes the next message of any ring, of those that have one in turn; its ring. Negative: all messages have been
+    /// taken, by the count in word `count` of their headers. Before it waits, what is `pending` is settled: a mover, and
+    /// the ends whose rows it carries.
+    template <class... Pending>
+    __device__ __forceinline__ int next(int count, Pending&... pending) {
         for (;;) {
-            bool open = false;
+            bool open = false, missed = false;
             for (int turn = 1; turn <= kKept; ++turn) {
                 const int ring = (last_ + turn) % kKept;
                 if (!serves(ring) || team_.stopped) continue;
-                if (taken(ring) >= header(ring, count)) continue;
+                if constexpr (sizeof...(pending) > 0) {
+                    if (End::is_full(ring) || !has_header(ring, count)) ep::settle(pending...);
+                }
+                const int number = header(ring, count);
+                const int position = static_cast<int>(upcoming(ring));
+                if (position >= number) continue;
                 open = true;
-                if (!has_message(ring)) continue;
+                take(ring, position);
+                if (!End::template has_come<TailWord>(ring, wanted(ring))) continue;
+                // Another warp may have been faster.
+                missed = true;
+                if (!try_take(ring)) continue;
                 last_ = ring;
                 return ring;
             }
-            if (!open || team_.stopped || !wait_for_any(count)) return -1;
+            if (!open || team_.stopped) return -1;
+            if (missed) continue;
+            if constexpr (sizeof...(pending) > 0) ep::settle(pending...);
+            if (!wait_for_any(count)) return -1;
         }
     }
 
@@ -217,45 +259,27 @@ public:
 
     /// Gives back the slot of a message that all lanes have read.
     __device__ __forceinline__ void release(int ring) {
-        u32 before = 0;
-        if constexpr (Rings::kInChunks) before = End::of(moved_, ring);
-        __syncwarp();
-        u32 free = 0;
-        if (team_.leader() && !team_.stopped) free = Rings::given_back(ring, before, before + 1);
-        // M4: the loads of all lanes come before it, by the barrier; the sender acquires.
-        Rings::template add<HeadWord>(ring, free);
-        End::count(ring);
-        __syncwarp();
+        End::template count<HeadWord>(ring, false);
     }
 
     /// Gives it back once `rows` rows of the mover are loaded.
     __device__ __forceinline__ void release_after(int ring, u32 rows) { End::owe(ring, rows); }
 
-    /// Tells senders of slots whose rows are loaded by now.
+    /// Tells senders of slots whose rows are loaded by now, in chunks.
     template <class Role>
     __device__ __forceinline__ void tell(Mover<Role>& mover) {
         End::template tell<HeadWord>(mover.rows_loaded());
     }
 
+    /// Tells senders of all slots; the mover has loaded all rows.
+    template <class Role>
+    __device__ __forceinline__ void settle(Mover<Role>& mover) {
+        End::template settle<HeadWord>(mover.rows_begun());
+    }
+
     /// Ends the stripe.
     __device__ __forceinline__ void close() {
-        End::keep(Ring::kTaken);
-        __syncwarp();
-        if constexpr (Rings::kInChunks) {
-#pragma unroll
-            for (int g = 0; g < kGroups; ++g) {
-                const bool owes = End::used(g) && !team_.stopped;
-                const u32 free = owes ? Rings::left_over(End::ring(g), moved_[g]) : 0;
-                // M4: this lane has seen the loads of all lanes complete, by the barrier.
-                Rings::template add<HeadWord>(End::ring(g), free);
-            }
-            __syncwarp();
-        }
-        if constexpr (Ring::kHeaderWords > 0) {
-#pragma unroll
-            for (int g = 0; g < kGroups; ++g) Rings::retire(End::ring(g), End::used(g));
-            __syncwarp();
-        }
+        End::template finish<HeadWord>(Ring::kTaken);
     }
 
     // ---- Messages found by position, a lane for each ring: what `Parts` asks for ----
@@ -297,21 +321,22 @@ public:
         return row(g, position) + Ring::kMeta;
     }
 
-    /// Gives back the slots up to these positions.
+    /// Gives back the slots at these positions; a warp that takes all tokens in order also gives back those that no token
+    /// has asked for.
     __device__ __forceinline__ void done(const i32 (&positions)[kGroups]) {
         __syncwarp();
 #pragma unroll
         for (int g = 0; g < kGroups; ++g) {
             const u32 through = static_cast<u32>(rows_through(positions[g]));
-            const bool is_fresh = End::used(g) && !team_.stopped &&
-                                  static_cast<i32>(through - moved_[g]) > 0;
-            u32 free = 0;
-            if (is_fresh) {
-                free = Rings::given_back(End::ring(g), moved_[g], through);
-                moved_[g] = through;
+            if (team_.parts == 1) {
+                for (; End::used(g) && static_cast<i32>(through - moved_[g]) > 0; ++moved_[g]) {
+                    End::sequence(g).try_complete(End::offset(g) + moved_[g]);
+                }
             }
             // M4: the loads of all lanes come before it, by the barrier; the sender acquires.
-            Rings::template add<HeadWord>(End::ring(g), free);
+            const bool has = positions[g] >= 0 && team_.parts > 1;
+            End::template complete<HeadWord>(g, has, through - 1, false);
+            if (team_.parts == 1) End::template tell_of<HeadWord>(g, true, false);
         }
         __syncwarp();
     }
@@ -329,7 +354,7 @@ private:
         return start_[g] + static_cast<u32>(position) + 1;
     }
 
-    /// Where the tail stands when the next message has arrived.
+    /// Where the tail stands when the message of `ring` has arrived.
     __device__ __forceinline__ u32 wanted(int ring) const {
         return End::of(start_, ring) + End::of(moved_, ring) + 1;
     }
@@ -339,27 +364,58 @@ private:
         return ring >= all.begin && ring < all.end && ring != all.skip;
     }
 
-    /// Waits until any ring that owes a message has brought it.
+    /// The position of the message of `ring` that is taken next, by any warp.
+    __device__ __forceinline__ u32 upcoming(int ring) const {
+        u32 position = 0;
+#pragma unroll
+        for (int g = 0; g < kGroups; ++g) {
+            if (g == ring / kLanes && End::keeps(ring)) {
+                position = End::sequence(g).next_position() - End::offset(g);
+            }
+        }
+        return __shfl_sync(kAllLanes, position, ring % kLanes);
+    }
+
+    /// Takes the message of `ring` at the position that `take` named, unless another warp has.
+    __device__ __forceinline__ bool try_take(int ring) {
+        u32 taken = 0;
+#pragma unroll
+        for (int g = 0; g < kGroups; ++g) {
+            if (g == ring / kLanes && End::keeps(ring)) {
+                taken = End::sequence(g).try_take(End::offset(g) + moved_[g]) ? 1 : 0;
+            }
+        }
+        return __shfl_sync(kAllLanes, taken, ring % kLanes) != 0;
+    }
+
+    /// Waits until any ring that has messages left has brought one, or other warps have taken some.
     __device__ __forceinline__ bool wait_for_any(int count) {
-        u32 owing[kGroups] = {};
+        u32 at[kGroups] = {};
+        bool owing[kGroups] = {};
         for (int ring = 0; ring < kKept; ++ring) {
             if (!serves(ring)) continue;
-            const bool owes = taken(ring) < header(ring, count);
+            const int number = header(ring, count);
 #pragma unroll
             for (int g = 0; g < kGroups; ++g) {
-                if (g == ring / kLanes && End::keeps(ring)) owing[g] = owes ? 1 : 0;
+                if (g != ring / kLanes || !End::keeps(ring)) continue;
+                at[g] = End::sequence(g).next_position() - End::offset(g);
+                owing[g] = static_cast<int>(at[g]) < number;
             }
         }
         const Site site{Ring::kChannel, Waiting::kArrival, stripe_, -1, 0};
         return wait_any(team_, site, [&](u32& seen) {
-            bool come = false;
+            bool come = true, any = false;
 #pragma unroll
             for (int g = 0; g < kGroups; ++g) {
-                if (owing[g] == 0) continue;
+                if (!owing[g]) continue;
+                any = true;
                 seen = load_relaxed_sys(tail(End::ring(g)));
-                come = come || reached(seen, start_[g] + moved_[g] + 1);
+                come = reached(seen, start_[g] + at[g] + 1) ||
+                       End::sequence(g).next_position() - End::offset(g) != at[g];
+                if (come) break;
             }
-            return come;
+            // Where no lane has a message to wait for, all of them are done.
+            return __ballot_sync(kAllLanes, any) == 0 || (any && come);
         });
     }
 

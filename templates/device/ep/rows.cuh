@@ -53,11 +53,11 @@ __device__ __forceinline__ int rows_through(i32 entry) {
     return entry >= 0 ? entry + 1 : -1 - entry;
 }
 
-/// Copies `count` neighbouring elements; warp. By units of 16 bytes where both ends lie so, several on
+/// Copies `count` neighbouring elements; warp. By units of 16 bytes where both ends lie so, `kBatch` on
 /// their way at once; no lane holds more than one element of a short row, which stays as it is.
-template <class T>
+template <class T, int kBatch = 8>
 __device__ __forceinline__ void copy_row(const Team& team, void* to, const void* from, int count) {
-    constexpr int kUnit = 16 / static_cast<int>(sizeof(T)), kBatch = 8;
+    constexpr int kUnit = 16 / static_cast<int>(sizeof(T));
     const bool whole = ((reinterpret_cast<u64>(to) | reinterpret_cast<u64>(from)) & 15) == 0;
     const int units = whole && count > kLanes ? count / kUnit : 0;
     char* out = static_cast<char*>(to);

@@ -411,8 +411,10 @@ __device__ __forceinline__ u32 wait_stamped(Team& team, const Site& site, const 
 struct Sequence {
     u64 window;      // low half: all positions before this one are complete; high half: a bit for
                      // each of the next 32
-    u64 claimed;     // how far the peer has been told
+    u64 claimed;     // how far the peer has been told; high half: whether a warp tells it right now
     u64 signed_off;  // how many times a warp has signed off
+    u64 next;        // low half: the position that is given out next; high half: to which turn
+    u64 ended;       // low half: the positions of all units that are over; high half: how many units
 
     /// All positions before this one are complete, and what their warps did is visible.
     __device__ __forceinline__ u32 base() const {
@@ -464,6 +466,74 @@ struct Sequence {
     __device__ __forceinline__ u32 sign_offs() const {
         return static_cast<u32>(load_acquire_shared(&signed_off));
     }
+
+    /// Gives the next `count` positions to a turn, if all turns before it have theirs. False: they have not.
+    __device__ __forceinline__ bool try_claim(u32 turn, u32 count, u32& position) {
+        const u64 found = load_acquire_shared(&next);
+        if (epoch_of(found) != turn) return false;
+        position = value_of(found);
+        // No other turn changes it.
+        compare_swap_shared(&next, found, stamped(turn + 1, position + count));
+        return true;
+    }
+
+    /// The position that is given out next.
+    __device__ __forceinline__ u32 next_position() const { return value_of(load_acquire_shared(&next)); }
+
+    /// Takes `position`, if it is the next one.
+    __device__ __forceinline__ bool try_take(u32 position) {
+        return compare_swap_shared(&next, position, stamped(0, position + 1)) == position;
+    }
+
+    /// Takes the next position.
+    __device__ __forceinline__ u32 take() {
+        u32 position = next_position();
+        while (!try_take(position)) position = next_position();
+        return position;
+    }
+
+    /// Takes the duty to tell the peer about all positions before `upto`, in order: another warp that comes meanwhile
+    /// leaves its positions to this one. Returns how many are new; 0: none, or another warp looks after them.
+    __device__ __forceinline__ u32 begin_telling(u32 upto, bool all) {
+        u64 found = load_acquire_shared(&claimed);
+        for (;;) {
+            const u32 fresh = upto - value_of(found);
+            if (static_cast<i32>(fresh) <= 0) return 0;
+            const u32 telling = epoch_of(found);
+            const u32 now = telling == 0 ? kTells : telling | (all ? kAgainAll : kAgain);
+            const u64 before = compare_swap_shared(&claimed, found, stamped(now, value_of(found)));
+            if (before == found) return telling == 0 ? fresh : 0;
+            found = before;
+        }
+    }
+
+    /// The peer has been told about all positions before `upto`. Returns whether others have come meanwhile, and whether
+    /// they want it to be told about all positions.
+    __device__ __forceinline__ bool end_telling(u32 upto, bool& all) {
+        u64 found = load_acquire_shared(&claimed);
+        for (;;) {
+            const u64 before = compare_swap_shared(&claimed, found, u64{upto});
+            if (before == found) break;
+            found = before;
+        }
+        all = (epoch_of(found) & kAgainAll) != 0;
+        return epoch_of(found) != kTells;
+    }
+
+    /// Ends a unit, the number of which is `unit`, for the warp that has signed off last.
+    __device__ __forceinline__ void end_unit(u32 unit) {
+        const u32 positions = base();
+        replace(&next, positions);
+        replace(&ended, stamped(unit, positions));
+    }
+
+private:
+    static constexpr u32 kTells = 1, kAgain = 2, kAgainAll = 4;
+
+    /// No other warp writes the word.
+    static __device__ __forceinline__ void replace(u64* word, u64 value) {
+        compare_swap_shared(word, load_acquire_shared(word), value);
+    }
 };
 
 /// One block inside, in `State::blocks`.
@@ -500,9 +570,72 @@ __device__ __forceinline__ Call enter(const Group& group) {
 __device__ __forceinline__ void clear(Sequence* sequences, int count) {
 #pragma unroll 1
     for (int i = static_cast<int>(threadIdx.x); i < count; i += static_cast<int>(blockDim.x)) {
-        sequences[i] = Sequence{0, 0, 0};
+        sequences[i] = Sequence{0, 0, 0, 0, 0};
     }
 }
+
+/// The warps of a block that share each unit of a role's work, and their sequences in shared memory: `Role::kSequences`
+/// for every `team.parts` warps, from `kFirstSequence` on. The first one deals out the turns of the unit's loops.
+template <class Role>
+class Shares {
+public:
+    /// Each warp has units of its own.
+    __device__ __forceinline__ Shares(Team& team, Sequence* all)
+        : team_(team), own_(all + Role::kFirstSequence + team.warp / team.parts * Role::kSequences),
+          taken_(1) {}
+
+    /// All warps of the block share `units` units at a time.
+    __device__ __forceinline__ Shares(Team& team, Sequence* all, int units)
+        : Shares(split(team, units), all) {}
+
+    /// The sequences of `count` rings, which are those of one end of a channel.
+    __device__ __forceinline__ Sequence* take(int count) {
+        taken_ += count;
+        return own_ + taken_ - count;
+    }
+
+    /// The next turn of this warp of a loop of `count` turns; negative: there is none, and the next call is for the next
+    /// loop of the unit. Warps take turns as they come free.
+    __device__ __forceinline__ int next(int count) {
+        if (team_.stopped) return -1;
+        if (!holds_) {
+            u32 turn = team_.leader() ? own_->take() : 0;
+            turn_ = __shfl_sync(kAllLanes, turn, 0);
+            holds_ = true;
+        }
+        const u32 turn = turn_ - begun_;
+        if (static_cast<int>(turn) < count) {
+            holds_ = false;
+            return static_cast<int>(turn);
+        }
+        begun_ += static_cast<u32>(count > 0 ? count : 0);
+        return -1;
+    }
+
+    /// Which turn of the unit that is.
+    __device__ __forceinline__ u32 turn() const { return turn_ - first_; }
+
+    /// Ends a unit. Each warp has taken one turn more than there are.
+    __device__ __forceinline__ void end() {
+        if (holds_) begun_ += static_cast<u32>(team_.parts);
+        holds_ = false;
+        first_ = begun_;
+    }
+
+private:
+    static __device__ __forceinline__ Team& split(Team& team, int units) {
+        team.split_peers(units);
+        return team;
+    }
+
+    Team& team_;
+    Sequence* own_;
+    int taken_;
+    u32 turn_ = 0;   // of all units
+    u32 begun_ = 0;  // turns of the loops before this one
+    u32 first_ = 0;  // turns of the units before this one
+    bool holds_ = false;
+};
 
 /// Until every block of the grid has come here, so that what they wrote before is visible; at most
 /// once a kernel, before its roles. Needs a cooperative launch (M8). If that is given up, the first warp

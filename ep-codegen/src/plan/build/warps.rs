@@ -10,7 +10,7 @@ use crate::plan::error::PlanError;
 use crate::plan::numbers::eval;
 use crate::plan::roles::{RoleUse, block_groups, first_warps, may_follow, role_use};
 use crate::plan::shared::{Cut, SEQUENCE_BYTES};
-use crate::schedule::rules::OneLaunch;
+use crate::schedule::rules::{OneLaunch, Rings};
 use crate::schedule::{Constant, Staged};
 
 /// Warps of a block, by the hardware.
@@ -140,7 +140,26 @@ impl Planner<'_> {
         last.max().unwrap_or(0)
     }
 
+    /// Sequences of the warps of a composed role that share a unit: one for the turns of its loops, and one for each ring.
+    pub(super) fn sequences_of_unit(&self, rings: &Rings) -> i64 {
+        let kept = rings.kept.iter().map(|count| count.as_ref().map_or(1, |it| self.number_of(it)));
+        1 + kept.sum::<i64>()
+    }
+
+    /// The number of the shape that a constant stands for.
+    fn number_of(&self, constant: &Constant) -> i64 {
+        let number = self.numbers.iter().find(|(name, _)| Constant::number(name) == *constant);
+        number.map_or(1, |(_, number)| *number)
+    }
+
     pub(super) fn own_sequences(&self, role: &Role) -> i64 {
+        if let Some(rings) = self.ways.rings(&role.name) {
+            let given = role.warps.as_ref().and_then(|warps| eval(warps, self.numbers));
+            let warps = given.unwrap_or(WARPS_TRIED[0]);
+            let units = rings.units.as_ref();
+            let units = units.map(|all| all.iter().map(|it| self.number_of(it)).product());
+            return warps.min(units.unwrap_or(warps)) * self.sequences_of_unit(rings);
+        }
         if role_use(self.ir, &self.ways, role).sequence { self.ranks() } else { 0 }
     }
 

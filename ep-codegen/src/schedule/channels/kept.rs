@@ -49,6 +49,22 @@ impl RoleLowering<'_> {
         Err(Limit::PartsNotKept.of(&[&channel.name]))
     }
 
+    /// How many rings of a stripe a role keeps at an end of a channel; `None`: one.
+    pub(in crate::schedule) fn kept_number(
+        &self,
+        channel: &Channel,
+        end: End,
+    ) -> Lowered<Option<Constant>> {
+        if self.only_ring(channel, end).is_some() {
+            return Ok(None);
+        }
+        let name = match (self.kept(channel, end)?, &channel.parts_per) {
+            (Kept::PartsOfPeer(_), Some(parts)) => parts.as_str(),
+            _ => self.peers_of(&channel.per)?,
+        };
+        Ok(Some(Constant::number(name)))
+    }
+
     /// The rings that the role serves at an end of a channel, and of which peer or part they are.
     pub(in crate::schedule) fn peers_at(
         &mut self,
@@ -84,36 +100,14 @@ impl RoleLowering<'_> {
         count: Term,
         out: &mut Vec<Step>,
     ) -> Lowered<Term> {
-        let indices = indices_of(self.role.body.as_slice(), &channel.name, end);
-        let indices: Vec<Expr> =
-            indices.into_iter().filter_map(|index| index.into_iter().next()).collect();
-        let own = |index: &Expr| match (&self.role.share, index) {
-            (_, Expr::Name { kind: NameKind::Me, .. }) => true,
-            (Share::Peer { binder, .. }, Expr::Name { name, .. }) => name == binder,
-            (Share::SourceStripe, Expr::Name { name, .. }) => name == "source",
-            (Share::Indices { names }, index) => is_of_unit(index, names),
-            _ => false,
-        };
-        let one_warp =
-            matches!(self.role.share, Share::Stripe | Share::Token | Share::BlockPerToken);
-        let many = !one_warp && !self.single && !self.cut;
-        // Over a network each of them may read all messages: the sender is told when the last one has.
-        let reads_all =
-            end == End::In && over_network(channel) && readers(self.ir, channel).is_some();
-        if many && !reads_all && !indices.iter().all(|index| own(index) && !is_me(index)) {
+        let indices = self.peers_named(channel, end);
+        let (many, reads_all, whole) = self.serves(channel, end);
+        let fits = |index: &Expr| self.is_own_peer(index) && !is_me(index);
+        if many && !reads_all && !indices.iter().all(fits) {
             return Err(Limit::ComputedPeers.of(&[&channel.name]));
         }
-        // A sender waits for the end of every ring that it fills, one without messages too.
-        let whole = match end {
-            End::In => !many || reads_all,
-            // Nobody else closes the ends towards peers that get nothing.
-            End::Out => !many && self.closes_alone(channel),
-        };
-        if let Some(first) = indices.first().filter(|_| !whole)
-            && own(first)
-            && indices.iter().all(|index| index == first)
-        {
-            let peer = self.scalar(scope, first, out)?;
+        if let Some(only) = self.only_ring(channel, end) {
+            let peer = self.scalar(scope, &only, out)?;
             return Ok(Term::call(ep::one_peer, vec![peer], Elem::I32));
         }
         let others =
@@ -122,6 +116,51 @@ impl RoleLowering<'_> {
             true => Term::call(ep::other_peers, vec![count, self.me()], Elem::I32),
             false => Term::call(ep::all_peers, vec![count], Elem::I32),
         })
+    }
+
+    /// The peers by which a role indexes a channel.
+    fn peers_named(&self, channel: &Channel, end: End) -> Vec<Expr> {
+        let indices = indices_of(self.role.body.as_slice(), &channel.name, end);
+        indices.into_iter().filter_map(|index| index.into_iter().next()).collect()
+    }
+
+    /// Whether an index is another peer for each unit of the role, or this rank.
+    fn is_own_peer(&self, index: &Expr) -> bool {
+        match (&self.role.share, index) {
+            (_, Expr::Name { kind: NameKind::Me, .. }) => true,
+            (Share::Peer { binder, .. }, Expr::Name { name, .. }) => name == binder,
+            (Share::SourceStripe, Expr::Name { name, .. }) => name == "source",
+            (Share::Indices { names }, index) => is_of_unit(index, names),
+            _ => false,
+        }
+    }
+
+    /// Whether several units share the rings of a stripe, whether each of them may read all messages, and whether a unit
+    /// serves all peers.
+    fn serves(&self, channel: &Channel, end: End) -> (bool, bool, bool) {
+        let one_warp =
+            matches!(self.role.share, Share::Stripe | Share::Token | Share::BlockPerToken);
+        let many = !one_warp && !self.single && !self.cut;
+        // Over a network each of them may read all messages: the sender is told when the last one has.
+        let reads_all =
+            end == End::In && over_network(channel) && readers(self.ir, channel).is_some();
+        // A sender waits for the end of every ring that it fills, one without messages too.
+        let whole = match end {
+            End::In => !many || reads_all,
+            // Nobody else closes the ends towards peers that get nothing.
+            End::Out => !many && self.closes_alone(channel),
+        };
+        (many, reads_all, whole)
+    }
+
+    /// The only peer whose ring a unit serves, if all of its statements name the same.
+    pub(in crate::schedule) fn only_ring(&self, channel: &Channel, end: End) -> Option<Expr> {
+        if channel.parts_per.is_some() || self.serves(channel, end).2 {
+            return None;
+        }
+        let mut indices = self.peers_named(channel, end).into_iter();
+        let first = indices.next()?;
+        (self.is_own_peer(&first) && indices.all(|index| index == first)).then_some(first)
     }
 
     /// Whether no other role closes ends of a channel whose receivers wait for that.

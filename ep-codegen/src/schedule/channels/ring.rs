@@ -4,6 +4,7 @@ use super::kept::Kept;
 use super::{End, bytes_behind};
 use crate::ir::slots::places;
 use crate::ir::{Action, Channel, Elem, Expr, FieldValue, Message, Stmt, walk};
+use crate::schedule::cut::Pushing;
 use crate::schedule::limit::broken;
 use crate::schedule::scope::{Arrived, Meaning, Scope};
 use crate::schedule::statements::bind_position;
@@ -175,9 +176,16 @@ impl<'a> RoleLowering<'a> {
         let mut steps = Vec::new();
         let index = self.names.fresh("index");
         let first = self.first_row(&at.ahead(scope, stmt), stmt, out)?;
-        self.take_ring(scope, stmt, (at, Term::index(&index), first), &mut steps)?;
         let numbers = Numbers { from: Term::int(0), to: count, others: false };
-        out.push(counted_loop(index, numbers, Takers::Serial, steps));
+        if self.turn.is_some() {
+            let args = vec![at.ring.clone(), Term::index(&index)];
+            steps.push(Step::Do(Term::method(&object, "take", args, Elem::I32)));
+        }
+        self.take_ring(scope, stmt, (at, Term::index(&index), first), &mut steps)?;
+        match self.turn.is_some() {
+            true => self.take_turns(index, numbers, steps, out)?,
+            false => out.push(counted_loop(index, numbers, Takers::Serial, steps)),
+        }
         Ok(())
     }
 
@@ -235,6 +243,9 @@ impl<'a> RoleLowering<'a> {
         let index = self.named("index", taken, &mut steps);
         let at = at(ring);
         let first = self.first_row(&at.ahead(scope, stmt), stmt, &mut steps)?;
+        if self.turn.is_some() {
+            self.turn = Some(Pushing::OfRing(at.ring.clone(), index.clone()));
+        }
         self.take_ring(scope, stmt, (at, index, first), &mut steps)?;
         out.push(Step::Take { name, next, body: steps });
         Ok(())

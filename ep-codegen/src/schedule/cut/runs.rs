@@ -2,6 +2,7 @@
 
 use super::{Cut, pushes_to, written};
 use crate::ir::put::{hides, put};
+use crate::ir::slots::places;
 use crate::ir::{
     Action, BinaryOp, Channel, Domain, Elem, Expr, Fold, NameKind, PeerSet, Share, Stmt, walk,
 };
@@ -73,11 +74,8 @@ impl Cut<'_> {
         }
         let range = Domain::Range { low: own_name(BEGIN), high: own_name(END) };
         // A role that shares its peers asks for the one that it serves.
-        let known = match &self.role.share {
-            Share::Peer { binder, .. } => Some(binder.as_str()),
-            _ => None,
-        };
-        let rows = self.rows(body, channel, known)?;
+        let known = self.served();
+        let rows = self.rows(body, (channel, 0), known.as_ref())?;
         let mut turn = filtered(filter.as_ref(), rows);
         if matches!(domain, Domain::Peers { set: PeerSet::Others }) {
             let me = Expr::Name { name: "me".to_string(), kind: NameKind::Me };
@@ -87,10 +85,41 @@ impl Cut<'_> {
             Expr::Int { value: 1 } => binary(BinaryOp::Sub, own_name(END), own_name(BEGIN)),
             turn => sum(binder, range, turn),
         };
-        // What the turns themselves change or bring is not known yet.
+        self.is_known(stmt, &whole).then_some(whole)
+    }
+
+    /// How many messages a turn of a loop or gather pushes to the ring [`PEER`] of a channel, or a message that passes;
+    /// `None`: that cannot be told before. `known`: the only ring to which the role pushes.
+    pub(super) fn rows_of_turn(
+        self,
+        stmt: &Stmt,
+        channel: &Channel,
+        known: Option<&Expr>,
+    ) -> Option<Expr> {
+        let axis = usize::from(channel.parts_per.is_some());
+        let (filter, body) = match &stmt.action {
+            Action::For { filter, body, position: None, .. } => (filter.as_ref(), body),
+            Action::Gather { body, .. } | Action::Receive { body, .. } => (None, body),
+            _ => return None,
+        };
+        let rows = self.rows(body, (channel, axis), known)?;
+        let rows = filtered(filter, rows);
+        self.is_known(stmt, &rows).then_some(rows)
+    }
+
+    /// The peer that the role serves, if it shares its peers.
+    fn served(self) -> Option<Expr> {
+        match &self.role.share {
+            Share::Peer { binder, .. } => Some(own_name(binder)),
+            _ => None,
+        }
+    }
+
+    /// Whether an expression has nothing of what the turns of a statement change or bring.
+    fn is_known(self, stmt: &Stmt, whole: &Expr) -> bool {
         let own = written(std::slice::from_ref(stmt));
         let mut fits = true;
-        walk::expr(&whole, &mut |part| {
+        walk::expr(whole, &mut |part| {
             fits &= match part {
                 Expr::Element { tensor, .. } => !own.contains(tensor),
                 Expr::Field { .. } | Expr::OfChannel { .. } => false,
@@ -101,11 +130,17 @@ impl Cut<'_> {
                 _ => true,
             };
         });
-        fits.then_some(whole)
+        fits
     }
 
-    /// The rows that some statements push to [`PEER`], which `known` names if they are the body of a loop over peers.
-    fn rows(self, body: &[Stmt], channel: &Channel, known: Option<&str>) -> Option<Expr> {
+    /// The rows that some statements push to [`PEER`], which `known` names if they are the body of a loop over peers. A
+    /// channel has its peer at index `axis`, or its part.
+    fn rows(
+        self,
+        body: &[Stmt],
+        (channel, axis): (&Channel, usize),
+        known: Option<&Expr>,
+    ) -> Option<Expr> {
         let mut all: Option<Expr> = None;
         let mut lets: Vec<(&String, Expr)> = Vec::new();
         for stmt in body {
@@ -118,7 +153,7 @@ impl Cut<'_> {
             if !pushes_to(stmt, channel) {
                 continue;
             }
-            let mut own = self.rows_of(stmt, channel, known)?;
+            let mut own = self.rows_of(stmt, (channel, axis), known)?;
             settle(&mut own, &lets)?;
             all = Some(match all {
                 None => own,
@@ -128,24 +163,30 @@ impl Cut<'_> {
         all
     }
 
-    fn rows_of(self, stmt: &Stmt, channel: &Channel, known: Option<&str>) -> Option<Expr> {
+    fn rows_of(
+        self,
+        stmt: &Stmt,
+        (channel, axis): (&Channel, usize),
+        known: Option<&Expr>,
+    ) -> Option<Expr> {
         match &stmt.action {
             Action::Push { peer: Some(peer), .. } => {
-                if matches!(peer, Expr::Name { name, .. } if Some(name.as_str()) == known) {
+                let index = places(Some(peer)).get(axis)?;
+                if known.is_some_and(|known| is_same(index, known)) {
                     return Some(Expr::Int { value: 1 });
                 }
-                let here = binary(BinaryOp::Eq, peer.clone(), own_name(PEER));
+                let here = binary(BinaryOp::Eq, index.clone(), own_name(PEER));
                 Some(Expr::Cast { value: Box::new(here), elem: Elem::I32 })
             }
             Action::For { domain: Domain::Once, filter, body, .. } => {
-                Some(filtered(filter.as_ref(), self.rows(body, channel, known)?))
+                Some(filtered(filter.as_ref(), self.rows(body, (channel, axis), known)?))
             }
             Action::For { binder, domain, position: None, filter, body } => {
-                let Some(condition) = self.of_peer(binder, domain, body, channel) else {
-                    let rows = self.rows(body, channel, known)?;
+                let Some(condition) = self.of_peer(binder, domain, body, (channel, axis)) else {
+                    let rows = self.rows(body, (channel, axis), known)?;
                     return Some(sum(binder, domain.clone(), filtered(filter.as_ref(), rows)));
                 };
-                let rows = self.rows(body, channel, Some(binder))?;
+                let rows = self.rows(body, (channel, axis), Some(&own_name(binder)))?;
                 let mut rows = filtered(filter.as_ref(), rows);
                 put(&mut rows, binder, &own_name(PEER));
                 Some(filtered(condition.as_ref(), rows))
@@ -161,19 +202,32 @@ impl Cut<'_> {
         binder: &str,
         domain: &Domain,
         body: &[Stmt],
-        channel: &Channel,
+        (channel, axis): (&Channel, usize),
     ) -> Option<Option<Expr>> {
         let mut own = true;
         walk::stmts(body, &mut |stmt| {
             if let Action::Push { channel: to, peer, .. } = &stmt.action
                 && *to == channel.name
             {
-                own &= matches!(peer, Some(Expr::Name { name, .. }) if name == binder);
+                let index = places(peer.as_ref()).get(axis);
+                own &= matches!(index, Some(Expr::Name { name, .. }) if name == binder);
             }
         });
         let all = matches!(channel.per, PeerSet::All | PeerSet::Others);
         match domain {
+            Domain::Dim { name } if axis > 0 => {
+                (own && channel.parts_per.as_ref() == Some(name)).then_some(None)
+            }
+            _ if axis > 0 => None,
             Domain::Dim { name } if own && all && name == "ranks" => Some(None),
+            Domain::Dim { name } if own && channel.per == PeerSet::Rail && name == "nodes" => {
+                Some(None)
+            }
+            Domain::Dim { name }
+                if own && channel.per == PeerSet::Local && name == "local_ranks" =>
+            {
+                Some(None)
+            }
             Domain::Peers { set } if own && *set == channel.per => Some(None),
             Domain::Peers { set: PeerSet::All } if own && all => Some(None),
             Domain::Peers { set: PeerSet::Others } if own && all => {
@@ -182,6 +236,14 @@ impl Cut<'_> {
             }
             _ => None,
         }
+    }
+}
+
+/// Whether both name the same peer.
+fn is_same(index: &Expr, known: &Expr) -> bool {
+    match (index, known) {
+        (Expr::Name { name, .. }, Expr::Name { name: known, .. }) => name == known,
+        _ => index == known,
     }
 }
 

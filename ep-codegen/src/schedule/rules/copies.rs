@@ -38,7 +38,7 @@ pub(super) fn copy_of(repeat: &Loop, pointers: &[String]) -> Option<Copy> {
     let i = repeat.binder.as_str();
     let (to, elem, value) = stored(step, i, pointers)?;
     let from = row_of(value, i, pointers)?;
-    let copy = Copy { elem: elem.clone(), to, from, count: repeat.to.clone() };
+    let copy = Copy { elem: elem.clone(), to, from, count: repeat.to.clone(), few: false };
     (value.elem == *elem).then_some(copy)
 }
 

@@ -262,6 +262,11 @@ impl<'a> Staging<'a> {
         if let Some(come) = words.filter(|_| self.owes) {
             out.push(Step::If { condition: come.negated(), body: vec![self.settle()] });
         }
+        if let Step::Take { next, body, .. } = &mut step
+            && self.moves(body)
+        {
+            self.settles_before(next);
+        }
         let inside = match &step {
             Step::If { condition, .. } => self.waits(condition, out),
             Step::Let { value, .. } => self.waits(value, out),
@@ -283,12 +288,22 @@ impl<'a> Staging<'a> {
         body = self.steps(body, arrived || inside == Some(End::In));
         // It may not be done at all.
         self.owes |= before;
-        if is_take && self.owes {
-            // What comes next waits for any peer.
-            body.push(self.settle());
-        }
         *inner = body;
         out.push(step);
+    }
+
+    /// Has the call that takes the next message complete all rows before it waits for any peer.
+    fn settles_before(&self, next: &mut Term) {
+        let Node::Call(function, args) = &mut next.node else { return };
+        if self.method(function).is_some() {
+            args.extend(self.movers().map(|name| Term::name(name, Elem::I32)));
+        }
+    }
+
+    /// The mover, and the ends whose peers are told of its rows.
+    fn movers(&self) -> impl Iterator<Item = &String> {
+        let tells = |end: &&Object| end.kind.traits().is_bounded || end.kind.traits().is_indexed;
+        std::iter::once(&self.mover).chain(self.ends.iter().filter(tells).map(|end| &end.name))
     }
 
     /// Whether steps end with the end of a unit.
@@ -443,10 +458,7 @@ impl<'a> Staging<'a> {
     }
 
     fn of_ends(&self, function: Entity) -> Step {
-        let tells = |end: &&Object| end.kind.traits().is_bounded || end.kind.traits().is_indexed;
-        let rings = self.ends.iter().filter(tells);
-        let names = std::iter::once(&self.mover).chain(rings.map(|end| &end.name));
-        let args = names.map(|name| Term::name(name, Elem::I32)).collect();
+        let args = self.movers().map(|name| Term::name(name, Elem::I32)).collect();
         Step::Do(Term::call(function, args, Elem::I32))
     }
 }
