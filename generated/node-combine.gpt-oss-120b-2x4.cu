@@ -275,8 +275,8 @@ __device__ __forceinline__ void forward(const Args& args, Smem& smem, ep::Team& 
                     // W4: takes credit of rail, from RdmaReceive +61
                     if (rail.reserve((node + stripe) % Cfg::kNodes)) {
                         char* slot = rail.slot((node + stripe) % Cfg::kNodes);
-                        ep::for_staged_parts<ep::bf16, Cfg::kLocalRanks>(stages, parts, 0,
-                            Cfg::kHidden, Cfg::kHidden,
+                        ep::for_staged_parts<ep::bf16, Cfg::kLocalRanks, Cfg::Forward>(stages,
+                            parts, 0, Cfg::kHidden, Cfg::kHidden,
                             [&](int i,
                                 const ep::StagedParts<ep::bf16, Cfg::Forward,
                                     Cfg::kLocalRanks>& of_parts) {
@@ -311,6 +311,7 @@ __device__ __forceinline__ void forward(const Args& args, Smem& smem, ep::Team& 
             shares.end();
         }
     }
+    stages.finish();
 }
 
 /// role RdmaReceive on even blocks, 4 warps, warps shared by token

@@ -71,6 +71,21 @@ fn a_composed_dispatch_by_stripes_uses_all_warps() {
     assert!(seen >= 3 * 11, "only {seen} roles");
 }
 
+#[test]
+fn two_hops_use_all_warps() {
+    for name in ["node-dispatch", "node-combine"] {
+        let entry = pipelines::ALL.iter().find(|entry| entry.name == name);
+        let whole = entry.expect("it is a standard pipeline").ir();
+        for ir in whole.choices().iter().map(|choice| whole.select(choice)) {
+            for role in Recipe::of(&ir, RuleSet::All).roles {
+                assert_eq!(role.warps, Warps::All, "{name}, {}: {:?}", role.role, role.reasons());
+            }
+            let cut = Recipe::of(&ir, RuleSet::Without(RoleRule::Cut)).roles;
+            assert!(cut.iter().any(|role| !role.reasons().is_empty()), "{name} needs the rule");
+        }
+    }
+}
+
 fn plus_nothing(ir: &mut Pipeline) {
     exprs(ir, &mut |part| {
         if let Expr::Element { indices, .. } = part {

@@ -143,8 +143,8 @@ mod tests {
             "node-dispatch, tight",
             "== slots are given back before their small fields are read\nin node_dispatch.cu\n\
              - rail.release(source);\n+ if (!takes) rail.release(source);\nand\n\
-             - ep::copy_row<ep::e4m3>(team, slot_2, slot, Cfg::kHidden);\n\
-             + ep::copy_row<ep::e4m3>(team, slot_2, slot, Cfg::kHidden);\n\
+             - ep::copy_row<ep::e4m3, 4>(team, slot_2, slot, Cfg::kHidden);\n\
+             + ep::copy_row<ep::e4m3, 4>(team, slot_2, slot, Cfg::kHidden);\n\
              + rail.release(source);\n",
         ),
         (
@@ -206,9 +206,9 @@ mod tests {
         (
             "node-combine",
             "== a stripe without tokens does not keep where its rings stand\nin node_combine.cu\n\
-             - for (int token = rows.begin; token < rows.end && !team.stopped; ++token) {\n\
+             - const int token_begin = rows.begin;\n\
              + if (rows.begin == rows.end) continue;\n\
-             + for (int token = rows.begin; token < rows.end && !team.stopped; ++token) {\n",
+             + const int token_begin = rows.begin;\n",
         ),
         (
             "packed-dispatch, few of many",
@@ -265,10 +265,10 @@ mod tests {
         (
             "node-combine, tight",
             "== slots are given back before the weights in them are read\nin node_combine.cu\n\
-             -                         rail.publish(node);\n\
+             -                         rail.publish((node + stripe) % Cfg::kNodes);\n\
              -                     }\n\
              -                     parts.close();\n\
-             +                         rail.publish(node);\n\
+             +                         rail.publish((node + stripe) % Cfg::kNodes);\n\
              +                     }\n\
              and\n\
              -                         for (int base_2 = 0; base_2 < Cfg::Part::kWeightsCount;\n\

@@ -244,7 +244,7 @@ impl<'a> RoleLowering<'a> {
         let at = at(ring);
         let first = self.first_row(&at.ahead(scope, stmt), stmt, &mut steps)?;
         if self.turn.is_some() {
-            self.turn = Some(Pushing::OfRing(at.ring.clone(), index.clone()));
+            self.turn = Some(Pushing::OfRing(Box::new([at.ring.clone(), index.clone()])));
         }
         self.take_ring(scope, stmt, (at, index, first), &mut steps)?;
         out.push(Step::Take { name, next, body: steps });

@@ -46,7 +46,7 @@ pub(in crate::schedule) enum Pushing {
     /// One of the stripe's.
     OfStripe,
     /// The message at this index of a ring, which leads to a ring of the same number.
-    OfRing(Term, Term),
+    OfRing(Box<[Term; 2]>),
 }
 
 /// Whether the warps of a block share each stripe of a role, or the statement that keeps them from it with the reason;
@@ -387,7 +387,8 @@ impl<'a> RoleLowering<'a> {
         for channel in channels {
             let object = self.object_of(&channel.name, End::Out);
             let call = |method, args| Step::Do(Term::method(&object, method, args, Elem::I32));
-            if let Pushing::OfRing(ring, index) = &turn {
+            if let Pushing::OfRing(of) = &turn {
+                let [ring, index] = &**of;
                 let Action::Receive { binder, body, .. } = &stmt.action else { continue };
                 let count = cut.leads_on(channel, binder, body).unwrap_or(0);
                 let count = match passes {
