@@ -142,12 +142,15 @@ fn alone(parts: &[Part], name: &str) -> Outcome {
 
 /// Runs all parts; every snapshot that a test reads is noted in the file `noted`.
 fn all(parts: &[Part], options: &Options, noted: &Path, run: &mut Run) -> Outcome {
+    // The build makes this program anew, and its file is another one then.
+    let own = std::env::current_exe()
+        .map_err(|error| Failure::Task(format!("this program is not found: {error}")))?;
     for part in parts.iter().filter(|part| !part.beside) {
         timed(part, run)?;
     }
     let names = parts.iter().filter(|part| part.beside).map(|part| part.name.clone());
     let full: &[&str] = if options.full { &["--full"] } else { &[] };
-    side_by_side::run(names.collect(), full, noted, run)?;
+    side_by_side::run(&own, names.collect(), full, noted, run)?;
     let text = fs::read_to_string(noted).unwrap_or_default();
     // Insta notes paths as the tests spell them, with `..` inside.
     let read: BTreeSet<PathBuf> = text.lines().map(|line| canonical(Path::new(line))).collect();

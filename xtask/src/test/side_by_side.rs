@@ -1,7 +1,6 @@
 //! Parts that run beside others, each as a process whose output is shown when it ends.
 
 use std::collections::VecDeque;
-use std::env;
 use std::io::{self, Read};
 use std::path::Path;
 use std::process::Command;
@@ -23,12 +22,18 @@ struct Parts<'a> {
     failed: Vec<String>,
 }
 
-/// Runs the parts, and adds up what they say. Once one has failed, no other one starts.
-pub(super) fn run(parts: VecDeque<String>, words: &[&str], noted: &Path, run: &mut Run) -> Outcome {
+/// Runs the parts by the program `own`, and adds up what they say. Once one has failed, no other one starts.
+pub(super) fn run(
+    own: &Path,
+    parts: VecDeque<String>,
+    words: &[&str],
+    noted: &Path,
+    run: &mut Run,
+) -> Outcome {
     let shared = Mutex::new(Parts { waiting: parts, run, failed: Vec::new() });
     let work = || {
         while let Some(name) = next(&shared) {
-            let Said { text, tally, took } = output(&name, words, noted);
+            let Said { text, tally, took } = output(own, &name, words, noted);
             let mut parts = lock(&shared);
             say(&format!("\n== {name}\n{}\n== {name}: {took}", text.trim_end()));
             parts.run.tally.add(tally);
@@ -66,9 +71,9 @@ struct Said {
     took: Took,
 }
 
-fn output(name: &str, words: &[&str], noted: &Path) -> Said {
+fn output(own: &Path, name: &str, words: &[&str], noted: &Path) -> Said {
     let mut text = String::new();
-    let status = printed(name, words, noted, &mut text);
+    let status = printed(own, name, words, noted, &mut text);
     let mut tally = text.lines().rev().find_map(Tally::read).unwrap_or_default();
     let took = text.lines().rev().find_map(Took::read).unwrap_or_default();
     match status {
@@ -83,9 +88,15 @@ fn output(name: &str, words: &[&str], noted: &Path) -> Said {
 }
 
 /// Runs a part to its end: whether it ends well. Both streams go into one pipe, in their order.
-fn printed(name: &str, words: &[&str], noted: &Path, text: &mut String) -> io::Result<bool> {
+fn printed(
+    own: &Path,
+    name: &str,
+    words: &[&str],
+    noted: &Path,
+    text: &mut String,
+) -> io::Result<bool> {
     let (mut end, start) = io::pipe()?;
-    let mut command = Command::new(env::current_exe()?);
+    let mut command = Command::new(own);
     command.args(["test", "--part", name]).args(words);
     command.env("INSTA_SNAPSHOT_REFERENCES_FILE", noted);
     command.stdout(start.try_clone()?).stderr(start);
