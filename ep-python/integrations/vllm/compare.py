@@ -42,7 +42,7 @@ KV_BYTES = 1 << 28
 #: Log-probabilities of one token may be apart by so much: ranks and experts are added up in another order.
 MOST_APART = 0.05
 
-#: Where two tokens are about as likely, a rounding decides, and what follows is another text: so many tokens are the same.
+#: So many tokens are the same: where two are about as likely, a rounding decides, and what follows is another text.
 LEAST_SAME = 0.9
 
 
