@@ -331,6 +331,12 @@ __device__ __forceinline__ char* at_lane_of(int peer, char* to) {
     return lane_index() == peer % kLanes ? to : nullptr;
 }
 
+/// Whether there are any classes.
+template <class... All>
+constexpr bool kAny = false;
+template <class First, class... More>
+constexpr bool kAny<First, More...> = true;
+
 /// Tells peers what they may know by now of rows that `mover` carries, in chunks.
 template <class Role, class... Ends>
 __device__ __forceinline__ void tell(Mover<Role>& mover, Ends&... ends) {

@@ -230,7 +230,7 @@ public:
             for (int turn = 1; turn <= kKept; ++turn) {
                 const int ring = (last_ + turn) % kKept;
                 if (!serves(ring) || team_.stopped) continue;
-                if constexpr (sizeof...(pending) > 0) {
+                if constexpr (kAny<Pending...>) {
                     if (End::is_full(ring) || !has_header(ring, count)) ep::settle(pending...);
                 }
                 const int number = header(ring, count);
@@ -247,7 +247,7 @@ public:
             }
             if (!open || team_.stopped) return -1;
             if (missed) continue;
-            if constexpr (sizeof...(pending) > 0) ep::settle(pending...);
+            if constexpr (kAny<Pending...>) ep::settle(pending...);
             if (!wait_for_any(count)) return -1;
         }
     }

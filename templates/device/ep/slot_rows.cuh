@@ -341,6 +341,10 @@ public:
         End::tell_closed([&](int peer) { return End::joins(peer); });
     }
 
+    /// Sends all slots, whose rows are stored.
+    template <class Role>
+    __device__ __forceinline__ void settle(Mover<Role>& mover) { tell(mover); }
+
 private:
     /// Whether the slots of a peer have been found free: they are so until the end of the call.
     __device__ __forceinline__ bool is_known_free(int peer) const { return peer < 64 && (free_ >> peer & 1) != 0; }

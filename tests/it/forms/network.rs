@@ -329,15 +329,14 @@ and
 -         if (__ballot_sync(kAllLanes, far_count != before) != 0) put(ring, 0, far_count - before);
 
 == the last slots of a stripe are not sent
-in ep/rings.cuh
--         send();
--         End::keep(Ring::kSent);
-+         End::keep(Ring::kSent);
+in ep/ends.cuh
+-             tell_of<Word>(g, is_last, true);
++             tell_of<Word>(g, is_last, false);
 
 == a run begins at its last slot
-in ep/rings.cuh
--             Rings::send(End::ring(g), (start_[g] + moved_[g] - unsent_[g]) % Ring::kDepth, count);
-+             Rings::send(End::ring(g), (start_[g] + moved_[g] - 1) % Ring::kDepth, count);
+in ep/ends.cuh
+-                 Rings::send(ring(g), (start_[g] + upto - count) % Ring::kDepth, count);
++                 Rings::send(ring(g), (start_[g] + upto - 1) % Ring::kDepth, count);
 
 == a chunk is given back by the first of its readers
 in ep/net_rings.cuh
