@@ -10,7 +10,6 @@ import logging
 import re
 import subprocess
 import sys
-import tempfile
 import unittest
 from collections.abc import Callable
 from pathlib import Path
@@ -231,14 +230,6 @@ def script(name: str) -> Any:
 class Scripts(unittest.TestCase):
     """The scripts that run vLLM, without vLLM."""
 
-    def test_a_failing_rank_is_named_with_its_first_traceback(self) -> None:
-        program = "import sys, time\nif '[0,' in sys.argv[2]:\n    {}['first']\ntime.sleep(60)\n"
-        with tempfile.TemporaryDirectory() as folder:
-            Path(folder, "rank.py").write_text(program)
-            with self.assertRaises(SystemExit) as raised:
-                script("compare").start_ranks(str(Path(folder, "rank.py")), 2, folder, ["backend"], {})
-        self.assertRegex(str(raised.exception), r"(?s)^\['backend'\]: rank 0 fails\nTraceback.*KeyError: 'first'")
-
     def test_times_are_those_of_steps_with_a_token_for_each_sequence(self) -> None:
         finished = [[False], [False, False], [False, False], [True, True]]
         steps = iter([[SimpleNamespace(finished=it) for it in step] for step in finished])
@@ -246,21 +237,6 @@ class Scripts(unittest.TestCase):
         with mock.patch.dict(sys.modules, vllm=SimpleNamespace(SamplingParams=dict)):
             times = script("serve").stamps(engine, 2, 16, 3)
         self.assertEqual((len(times), engine.llm_engine.add_request.call_count), (4, 2))
-
-    def test_a_row_has_the_times_of_the_slowest_rank_and_names_who_served(self) -> None:
-        serve, log = script("serve"), "EPForge 0.1.0 serves `deepep_v2` of vllm 0.26.0"
-
-        def start(_: str, ranks: int, folder: str, *__: Any) -> str:
-            for rank in range(ranks):
-                Path(folder, f"made-{rank}.json").write_text(json.dumps({"8": 0.002 * (rank + 1), "prompt": 0.1}))
-            return log
-
-        options = ["deepep_v2", 4096, [8], ""]
-        with mock.patch.object(serve, "start_ranks", start):
-            row = serve.measured(2, {}, options, "")
-            self.assertEqual(row, "| deepep_v2 | EPForge | 4.00 / 4000 | 100.0 / 81920 |")
-            with self.assertRaisesRegex(SystemExit, "deepep_v2: the log says who serves"):
-                serve.measured(2, {}, options, "/original")
 
 
 if __name__ == "__main__":
