@@ -220,7 +220,7 @@ struct RoleLowering<'a> {
     share: Option<(Term, Term)>,
     /// The object by which the warps of a block share rings, and what it needs.
     shares: Option<(String, rules::Rings)>,
-    /// Which turn the steps are for, where warps share the turns of a stripe.
+    /// Where warps share the turns of a stripe: the kind of turn whose steps are being emitted.
     turn: Option<cut::Pushing>,
     /// Statements that one warp does alone although the role has more.
     why_not: Vec<WhyNot>,

@@ -51,7 +51,7 @@ pub struct Expander {
 struct Inner {
     layout: expert_layout::Kernel,
     expand: expand::Kernel,
-    /// What `layout` leaves for `expand`, of each local rank.
+    /// For each local rank, the tables that `layout` writes and `expand` reads.
     tables: Vec<expert_layout::Handle>,
     options: ExpandOptions,
     shared: Arc<Shared>,

@@ -303,7 +303,7 @@ protected:
         return __shfl_sync(kAllLanes, found, ring % kLanes);
     }
 
-    /// Which slot of a ring has the message that this warp moves.
+    /// The slot of a ring for the message that this warp moves.
     __device__ __forceinline__ u32 next_at(int ring) const {
         return (of(start_, ring) + of(moved_, ring)) % Ring::kDepth;
     }

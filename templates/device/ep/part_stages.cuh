@@ -1,8 +1,8 @@
 // Rows of parts that bulk copies bring into shared memory, several pieces of them on their way at once.
 //
 // A warp reads the rows of a token's parts in pieces of `kPieceBytes`, each in a stage of its own: one piece of every
-// part, then the next one of every part, then those of the next token (`PartsAhead`), as far ahead as there are stages. The lane that knows where a part is loads its
-// pieces. `Role` is the role's Cfg struct.
+// part, then the next one of every part, then those of the next token (`PartsAhead`), as far ahead as there are stages.
+// The lane that knows where a part is loads its pieces. `Role` is the role's Cfg struct.
 //
 // Without TMA (`kTma` false) the lanes load from where the rows are.
 #pragma once
@@ -97,12 +97,12 @@ public:
     /// Waits for the oldest piece of every part that has not been taken.
     __device__ __forceinline__ void wait() { wait(now_.count); }
 
-    /// Ends with the pieces that were waited for, which all lanes have read. Their stages become free once `most` wait
-    /// for that, or no other piece is under way: the fence waits for what the lanes have stored meanwhile.
-    __device__ __forceinline__ void taken(int most) {
+    /// Ends with the pieces that were waited for, which all lanes have read. Their stages become free when half of all
+    /// have been taken, or when no other piece is under way: the fence waits for what the lanes have stored meanwhile.
+    __device__ __forceinline__ void taken() {
         first_ = wrapped(first_ + now_.count);
         taken_ += now_.count;
-        if (taken_ != busy_ && taken_ < most) return;
+        if (taken_ != busy_ && taken_ < Role::kStages / 2) return;
         busy_ -= taken_;
         taken_ = 0;
         // M3: the lanes that load into the stages again come after the barrier.
@@ -395,7 +395,7 @@ __device__ __forceinline__ void for_staged_parts(Ahead& ahead, const Parts& part
                 for (int turn = 0; turn < kTurns; ++turn) {
                     Read{stages, pieces, 0, kPiece, turn * kTurn + lane, true, nullptr}.load_all(values[turn]);
                 }
-                stages.taken(Role::kStages / 2);
+                stages.taken();
                 ahead.refill();
 #pragma unroll
                 for (int turn = 0; turn < kTurns; ++turn) {
@@ -411,7 +411,7 @@ __device__ __forceinline__ void for_staged_parts(Ahead& ahead, const Parts& part
             body(base + at, Read{stages, pieces, base + at, count, at, staged, nullptr});
         }
         if constexpr (Role::kTma) {
-            if (staged) stages.taken(Role::kStages / 2);
+            if (staged) stages.taken();
         }
     }
 }

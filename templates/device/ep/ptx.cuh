@@ -448,8 +448,8 @@ __device__ __forceinline__ void store_quad(void* global, Quad value) {
                  : "memory");
 }
 
-/// The same to any memory, to be read again soon. The compiler makes four stores of one where the words come from
-/// conversions.
+/// Stores 16 bytes to any memory, and keeps them in the cache. The compiler would split the store into four if the words
+/// come from conversions.
 __device__ __forceinline__ void store_units(void* at, Quad value) {
     asm volatile("st.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w)
                  : "memory");

@@ -231,8 +231,7 @@ impl Planner<'_> {
     /// A composed role that reads rows of parts takes as many stages as fit: of large pieces, if a piece of every part
     /// can come while another one is read.
     fn part_cut(&self, role: &Role, parts: &Constant) -> Cut {
-        let number = self.numbers.iter().find(|(name, _)| Constant::number(name) == *parts);
-        let parts = number.map_or(1, |(_, parts)| *parts);
+        let parts = self.number_of(parts);
         let have = self.bytes_a_staged_warp(role).min(PART_BYTES + PART_BYTES / 8);
         let cut = |piece_bytes: i64| {
             let of = |stages: i64| Cut {

@@ -1,6 +1,6 @@
 //! Roles whose work is dealt by stripes and that hold ends of rings: the warps of a block share each stripe.
 //!
-//! What it gains: a ring keeps the order of its messages, so one warp for each stripe would move them one by one. The
+//! A ring keeps the order of its messages, so a single warp for each stripe would move them one by one. Here the
 //! warps take the turns of a loop, or the messages of a ring, as they come free. Each knows how many messages its turn
 //! pushes to each ring, takes their positions behind those of the turns before, and moves the rows while others move
 //! theirs. The end of the ring tells the peer in order (`ep::Shares`, `RingsEnd`).
@@ -40,7 +40,7 @@ enum Shared {
     Any,
 }
 
-/// Which turn pushes messages.
+/// The kind of turn that pushes messages.
 #[derive(Debug, Clone)]
 pub(in crate::schedule) enum Pushing {
     /// One of the stripe's.

@@ -1,8 +1,8 @@
 //! Rule `staged`, of parts that a warp reads unit by unit: the rows of the next unit are loaded while those of this one are
 //! read.
 //!
-//! What it gains: the stages never run empty between two tokens. With this rule and pieces held in registers, the
-//! combine of 4096 tokens on 24 SMs of 2 H200 takes 193 us; before, it took 198 us.
+//! This keeps the stages full between two tokens. With this rule and pieces held in registers, the combine of 4096 tokens
+//! on 24 SMs of 2 H200 takes 193 us; before, it took 198 us.
 
 use crate::ir::parts::elem_bytes;
 use crate::ir::{Action, Elem, walk};
@@ -64,7 +64,7 @@ fn ahead(
     for step in &mut places {
         call_instead(step, &unit.parts, later);
     }
-    // What only says where the parts are, the unit itself does not do again.
+    // The unit does not repeat the steps that only locate its parts.
     body.retain(|step| matches!(step, Step::Let { .. } | Step::Pointer { .. }));
     body.extend(reads);
     for step in &mut body {
@@ -125,12 +125,11 @@ fn reads_of(steps: &[Step], stages: &str, found: &mut Vec<(Elem, Term, Term)>) {
                 (function.of.first(), args.as_slice())
             && own.mentions(stages)
         {
-            let read = (elem.clone(), from.clone(), to.clone());
-            // A loop may read the rows many times.
-            found.push(read);
+            found.push((elem.clone(), from.clone(), to.clone()));
         }
         let inner = found.len();
         reads_of(step.inner(), stages, found);
+        // A loop may read the rows many times: it counts as two reads.
         if matches!(step, Step::Loop(_) | Step::While { .. } | Step::Take { .. })
             && found.len() > inner
         {

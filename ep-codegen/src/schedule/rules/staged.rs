@@ -386,7 +386,8 @@ impl<'a> Staging<'a> {
             }
             _ => return call.clone(),
         };
-        // What is told for a message that has arrived is told when its slot is given back; an end of slots holds a few.
+        // A forwarder tells the next peer when it gives the arrived slot back. An end of slots holds only a few messages,
+        // so it tells its peer at once.
         let (object, is_indexed) = (object.name.clone(), object.kind.traits().is_indexed);
         self.tells = !arrived || is_indexed || what == "release_after";
         self.owes = true;
