@@ -61,6 +61,8 @@ class DeepEPV2PrepareAndFinalize:
     def __init__(self, buffer, num_dispatchers, dp_size, rank_expert_offset, num_experts, num_topk,
                  use_fp8_dispatch=False, use_cudagraph=False):
         self.buffer, self.use_fp8_dispatch, self.use_cudagraph = buffer, use_fp8_dispatch, use_cudagraph
+def _globalize_recv_topk_idx(recv_topk_idx, psum_recv_per_rank, rank_expert_offset, num_experts):
+    return recv_topk_idx
 """,
     f"{LAYERS}.all2all_utils": f"""
 from vllm.utils.import_utils import has_deep_ep_v2

@@ -64,6 +64,17 @@ class Notes:
         return call
 
 
+class Entries(list[int]):
+    """What the plug-in needs of a tensor of experts."""
+
+    def __lt__(self, bound: Any) -> Any:
+        return [it < bound for it in self]
+
+    def masked_fill_(self, mask: list[bool], value: int) -> Entries:
+        self[:] = [value if there else it for it, there in zip(self, mask, strict=True)]
+        return self
+
+
 def lines(test: unittest.TestCase, name: str) -> list[str]:
     """What a log says in the rest of a test."""
     said: list[str] = []
@@ -112,6 +123,12 @@ class Vllm(unittest.TestCase):
         ):
             rounded = getattr(self.changed(f"{LAYERS}.prepare_finalize.{name}"), layer).maybe_roundup_layer_hidden_size
             self.assertEqual([rounded(hidden, *more) for hidden in (2880, 2881, 7168)], [2880, 2896, 7168], name)
+
+    def test_entries_without_a_local_expert_get_one_of_another_rank(self) -> None:
+        globalize = self.changed(f"{LAYERS}.prepare_finalize.deepep_v2")._globalize_recv_topk_idx
+        for rank, ranks, wanted in ((0, 2, [3, 7, 0, 7]), (1, 2, [3, 0, 0, 0]), (0, 1, [3, -1, 0, -1])):
+            made = globalize(Entries([3, -1, 0, -1]), [0] * ranks, 4 * rank, 8)
+            self.assertEqual(made, wanted, f"rank {rank} of {ranks}")
 
     def test_neither_nccl_nor_gin_is_asked_for(self) -> None:
         self.assertTrue(self.changed("vllm.utils.import_utils").has_deep_ep_v2())

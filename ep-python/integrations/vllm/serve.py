@@ -41,6 +41,9 @@ BATCHES, START, MADE = (1, 8, 32, 128), 16, 48
 #: Tokens of a long prompt, and how often a step reads one.
 PROMPT, READ = 4096, 6
 
+#: DeepEP's calls for prefill wait for the host, so vLLM's layers for them cannot be captured in CUDA graphs.
+EAGER = "deepep_high_throughput"
+
 #: Backends that run on EPForge, and the most tokens of a step. Rows packed by expert have room for each rank's most
 #: tokens on every expert, so `deepep_low_latency` decodes and reads no long prompts.
 BASE = "allgather_reducescatter"
@@ -73,11 +76,12 @@ def stamps(engine: Any, batch: int, length: int, made: int) -> list[float]:
 
 def serve(rank: int, ranks: int, folder: str, backend: str, most: int, batches: list[int], attention: str) -> None:
     """One rank: its times in seconds go into a file."""
+    graphs = {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": batches}
     engine = engine_of(
         folder,
         backend,
         attention,
-        compilation_config={"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": batches},
+        **({"enforce_eager": True} if backend == EAGER else {"compilation_config": graphs}),
         max_model_len=PROMPT + 64,
         max_num_batched_tokens=most,
         max_num_seqs=max(batches),

@@ -2,8 +2,9 @@
 
 vLLM has no registry of all-to-all backends, so its own deepep backends run on EPForge's module `deep_ep`. vLLM calls
 `register` in each of its processes. The plug-in changes what vLLM does for DeepEP alone: it rounds hidden sizes up,
-and it refuses `deepep_v2` by the version of NCCL and without GIN. The plug-in also makes kernels and memory when a
-layer is made, before vLLM measures free memory and captures graphs.
+and it refuses `deepep_v2` by the version of NCCL and without GIN. Entries without a local expert, which `deepep_v2`
+marks with -1, get an expert of another rank. The plug-in also makes kernels and memory when a layer is made, before
+vLLM measures free memory and captures graphs.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def register() -> None:
         "vllm.utils.import_utils": lift_nccl,
         "vllm.distributed.device_communicators.all2all": lift_gin,
         f"{LAYERS}.prepare_finalize.deepep_ht": functools.partial(lift_rounding, "DeepEPHTPrepareAndFinalize"),
-        f"{LAYERS}.prepare_finalize.deepep_v2": functools.partial(lift_rounding, "DeepEPV2PrepareAndFinalize"),
+        f"{LAYERS}.prepare_finalize.deepep_v2": change_second,
         f"{LAYERS}.prepare_finalize.deepep_ll": lift_hidden_sizes,
         f"{LAYERS}.all2all_utils": prepare_layers,
     }
@@ -97,6 +98,27 @@ def lift_rounding(name: str, module: ModuleType) -> None:
     layer = getattr(module, name)
     _ = layer.maybe_roundup_layer_hidden_size
     layer.maybe_roundup_layer_hidden_size = staticmethod(lambda hidden_size, dtype: rounded(hidden_size))
+
+
+def change_second(module: ModuleType) -> None:
+    """Lifts the rounding, and gives entries without a local expert an expert of another rank.
+
+    vLLM marks these entries with -1. Its Triton experts compute no row for -1, and then add up the rows of all entries,
+    so that the sums contain what the memory held before. They write zeros for an expert of another rank, which is what
+    vLLM's own classes for `deepep_high_throughput` pass.
+    """
+    lift_rounding("DeepEPV2PrepareAndFinalize", module)
+    globalize = module._globalize_recv_topk_idx
+
+    @functools.wraps(globalize)
+    def made(recv_topk_idx: Any, psum_recv_per_rank: Any, rank_expert_offset: int, num_experts: int) -> Any:
+        ids = globalize(recv_topk_idx, psum_recv_per_rank, rank_expert_offset, num_experts)
+        # A group of one rank has no such expert.
+        if len(psum_recv_per_rank) == 1:
+            return ids
+        return ids.masked_fill_(ids < 0, 0 if rank_expert_offset else num_experts - 1)
+
+    module._globalize_recv_topk_idx = made  # type: ignore[attr-defined]
 
 
 def lift_hidden_sizes(module: ModuleType) -> None:
