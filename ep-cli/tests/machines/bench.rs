@@ -161,7 +161,14 @@ fn without_a_gpu_it_says_so_and_fails_only_if_one_is_required() {
 #[test]
 fn the_charts_of_the_kept_results_are_kept() {
     let results = repository().join("benches").join("results");
-    for name in ["h200-x4", "h200-x2-decode", "h200-x2-low-latency", "h100-x2-low-latency"] {
+    for name in [
+        "h200-x4",
+        "h200-x4-decode",
+        "h200-x4-low-latency",
+        "h200-x2-decode",
+        "h200-x2-low-latency",
+        "h100-x2-low-latency",
+    ] {
         let chart = format!("{name}.svg");
         let drawn = Path::new(env!("CARGO_TARGET_TMPDIR")).join(&chart);
         let kept = results.join(format!("{name}.jsonl"));
