@@ -14,7 +14,13 @@ from epforge import deep_ep
 from epforge.deep_ep.utils import refs
 from epforge.deep_ep.utils.envs import get_global_seed, init_seed
 from epforge.deep_ep.utils.gate import get_unbalanced_scores
-from epforge.deep_ep.utils.math import per_token_cast_to_fp8
+from epforge.deep_ep.utils.math import (
+    create_grouped_scores,
+    hash_tensor,
+    hash_tensors,
+    inplace_unique,
+    per_token_cast_to_fp8,
+)
 from torch_calls import EXPERTS, HIDDEN, PLACE, TOPK, WIDE, gathered, ranks_in_processes, routed
 
 #: Tokens that a rank may have.
@@ -241,6 +247,16 @@ class References(unittest.TestCase):
                     counts = [int((owners == rank).any(1).sum()) for rank in range(ranks)]
                     found = counts[0] * (ranks - 1) / sum(counts[1:])
                     self.assertAlmostEqual(found, ratio, delta=0.005 if precise and ratio > 1 else 0.1)
+
+    def test_what_scripts_draw_and_compare_with(self) -> None:
+        ranks = torch.tensor([[2, 0, 2, -1], [1, 1, 1, 1], [-1, -1, -1, -1]])
+        inplace_unique(ranks, 3)
+        self.assertEqual(ranks.tolist(), [[2, 0, -1, -1], [1, -1, -1, -1], [-1, -1, -1, -1]])
+        scores = create_grouped_scores(torch.full((2, 6), 3.0), torch.tensor([[0, 2], [1, 1]]), 3)
+        self.assertEqual(scores.tolist(), [[3, 3, 0, 0, 3, 3], [0, 0, 3, 3, 0, 0]])
+        words = torch.tensor([3, -4, 9], dtype=torch.int32)
+        self.assertEqual(hash_tensor(words.view(torch.bfloat16)), 8)
+        self.assertEqual(hash_tensors(words, None, (words, words[:1])), 8 ^ 8 ^ 3)
 
 
 if __name__ == "__main__":

@@ -39,6 +39,36 @@ def count_bytes(*tensors: Any) -> int:
     return total
 
 
+def hash_tensor(t: torch.Tensor) -> int:
+    """The sum of a tensor's words of 32 bits: equal bytes have equal sums."""
+    return int(t.view(require().int32).sum())
+
+
+def hash_tensors(*tensors: Any) -> int:
+    """The exclusive or of the sums of all tensors, of those in tuples too."""
+    value = 0
+    for tensor in tensors:
+        if isinstance(tensor, (tuple, list)):
+            value ^= hash_tensors(*tensor)
+        elif tensor is not None:
+            value ^= hash_tensor(tensor)
+    return value
+
+
+def inplace_unique(x: torch.Tensor, num_slots: int) -> None:
+    """Leaves the different values of each row from 0 to below `num_slots`, largest first, and -1 behind them."""
+    ordered = x.sort(dim=1, descending=True).values
+    again = ordered[:, 1:] == ordered[:, :-1]
+    ordered[:, 1:].masked_fill_(again, -1)
+    x.copy_(ordered.sort(dim=1, descending=True).values)
+
+
+def create_grouped_scores(scores: torch.Tensor, group_idx: torch.Tensor, num_groups: int) -> torch.Tensor:
+    """Scores of experts in the groups that each token has chosen, and 0 for the others."""
+    chosen = scores.new_zeros((scores.shape[0], num_groups)).scatter_(1, group_idx, 1)
+    return scores * chosen.repeat_interleave(scores.shape[1] // num_groups, dim=1)
+
+
 def calc_diff(x: torch.Tensor, y: torch.Tensor) -> float:
     """How far two tensors are from pointing the same way, 1 added to both: 0 for equal ones."""
     if not x.numel() and not y.numel():
