@@ -1,10 +1,10 @@
 // nvl-combine  via=ring
 // chunk=8 depth=64 hidden=7168 piece=3584 ranks=4 stages=3 stripes=12 topk=8
-// sm_90a: 512 threads and 186624 bytes of shared memory a block, at least 2 blocks
+// sm_90a: 512 threads and 231808 bytes of shared memory a block, at least 2 blocks
 //
 // Roles:
-//   Send: 16 warps on even blocks; by the library: ep::Mover, ep::RingProducer
-//   Recv: 16 warps on odd blocks; by the library: ep::Gather, ep::RingGather, ep::GatherRun
+//   Send: 16 warps on even blocks; composed: ep::Mover, ep::RingsOut
+//   Recv: 16 warps on odd blocks; composed: ep::PartStages, ep::RingsIn, ep::Parts
 //
 // Window, the same on every rank:
 //   ring.slots       0x00000000   44433408 bytes  12 stripes x 4 peers x 64 slots x 14464; Send writes, Recv reads
@@ -13,10 +13,13 @@
 //   ring.head        0x02a60280        192 bytes  12 stripes x 4 peers x 4; Recv writes, Send reads
 //   ring.sent        0x02a60380        384 bytes  2 calls x 12 stripes x 4 peers x 4; Send writes, Send reads
 // Message Part: row of 14336 bytes, meta record of 32 bytes: weights[8] at 0
+#include <ep/cast.cuh>
 #include <ep/compute.cuh>
 #include <ep/mover.cuh>
-#include <ep/reduce.cuh>
-#include <ep/ring.cuh>
+#include <ep/part_stages.cuh>
+#include <ep/parts.cuh>
+#include <ep/rings.cuh>
+#include <ep/wide.cuh>
 #include <ep/rows.cuh>
 #include <ep/sync.cuh>
 
@@ -28,8 +31,8 @@ struct Cfg {
     static constexpr int kTopk = 8;
     static constexpr int kStripes = 12;
     static constexpr int kThreads = 512;
-    static constexpr int kSequences = 4;
-    static constexpr int kSharedBytes = 186624;
+    static constexpr int kSequences = 8;
+    static constexpr int kSharedBytes = 231808;
 
     struct Part {
         static constexpr int kRowBytes = 14336;
@@ -59,6 +62,7 @@ struct Cfg {
         static constexpr int kFirstWarp = 0;
         static constexpr int kWarps = 16;
         static constexpr int kFirstSequence = 0;
+        static constexpr int kSequences = 2;
         static constexpr bool kTma = true;
         static constexpr int kStages = 3;
         static constexpr int kPieceBytes = 3584;
@@ -71,12 +75,10 @@ struct Cfg {
         static constexpr int kFirstWarp = 0;
         static constexpr int kWarps = 16;
         static constexpr int kFirstSequence = 0;
+        static constexpr int kSequences = 5;
         static constexpr bool kTma = true;
-        static constexpr int kStages = 8;
+        static constexpr int kStages = 14;
         static constexpr int kPieceBytes = 1024;
-        static constexpr int kRowBytes = 14336;
-        static constexpr int kMetaBytes = 32;
-        static constexpr int kSources = 4;
     };
 };
 
@@ -114,75 +116,120 @@ struct Smem {
     ep::Sequence sequences[Cfg::kSequences];
     union {
         ep::MoverSmem<Cfg::Send> send[Cfg::Send::kWarps];
-        ep::GatherSmem<Cfg::Recv> recv[Cfg::Recv::kWarps];
+        ep::PartSmem<Cfg::Recv> recv[Cfg::Recv::kWarps];
     };
 };
 static_assert(sizeof(Smem) == Cfg::kSharedBytes, "the plan counts the same bytes");
 
-/// role Send[peer] on even blocks
+/// role Send[peer] on even blocks, 16 warps
 __device__ __forceinline__ void send(const Args& args, Smem& smem, ep::Team& team) {
     ep::Mover<Cfg::Send> mover(smem.send[team.warp], team);
-    team.split_peers(Cfg::kRanks);
+    ep::Shares<Cfg::Send> shares(team, smem.sequences, Cfg::kRanks);
+    ep::RingsOut<Cfg::Ring> ring(team, shares.take(1));
     for (int peer = team.peer; peer < Cfg::kRanks && !team.stopped; peer += team.peers) {
-        ep::RingProducer<Cfg::Ring, Cfg::Send> ring(team, mover,
-            smem.sequences + Cfg::Send::kFirstSequence, peer);
         for (int stripe = team.block; stripe < Cfg::kStripes && !team.stopped;
             stripe += team.blocks) {
-            ring.open(stripe);
+            ring.open(stripe, ep::one_peer(peer));
             // +26  for row in recv_first[peer, stripe]..recv_first[peer, stripe] + recv_count[peer,
             //     stripe]
-            const int sent = ep::for_range(team,
-                ep::span_of(args.recv_first[peer * Cfg::kStripes + stripe],
-                    static_cast<ep::i32>(ep::i64{args.recv_first[peer * Cfg::kStripes + stripe]}
-                        + args.recv_count[peer * Cfg::kStripes + stripe])),
+            const int row_begin = args.recv_first[peer * Cfg::kStripes + stripe];
+            const int row_count = static_cast<ep::i32>(
+                ep::i64{args.recv_first[peer * Cfg::kStripes + stripe]}
+                    + args.recv_count[peer * Cfg::kStripes
+                        + stripe] - args.recv_first[peer * Cfg::kStripes + stripe]);
+            for (int turn; (turn = shares.next(row_count)) >= 0;) {
+                const ep::i64 row = ep::i64{row_begin} + turn;
+                ring.expect(peer, 1);
+                ring.claim(shares.turn());
                 // +27  push ring[peer] { x: x[row], weights: weights[row] }
                 // W1: publishes messages of ring, for Recv +31
                 // W2: takes credit of ring, from Recv +31
-                [&](int row, int position) {
-                    ring.wait_credit(position);
-                    const auto weights_field = ep::ask<float, Cfg::Part::kWeightsCount>([&](int i) {
-                        return args.weights[row * args.weights_stride + i];
-                    });
-                    mover.row(ring.row(position), &args.x[row * args.x_stride]);
-                    char* meta = mover.meta();
-                    weights_field.put(meta + Cfg::Part::kWeights);
-                    mover.send_meta(ring.meta(position));
-                    ring.post();
-            });
-            // +27  push ring[peer]: what is left
-            ring.finish(sent);
+                if (!ring.has_room(peer)) {
+                    ep::settle(mover, ring);
+                }
+                if (ring.reserve(peer)) {
+                    char* slot = ring.slot(peer);
+                    mover.fence_global();
+                    mover.row(ep::at_lane_of(peer, slot), &args.x[row * args.x_stride]);
+                    char* record = mover.meta();
+                    for (int i_2 = team.lane; i_2 < Cfg::Part::kWeightsCount; i_2 += ep::kLanes) {
+                        ep::set<float>(record + Cfg::Part::kWeights, i_2,
+                            args.weights[row * args.weights_stride + i_2]);
+                    }
+                    mover.send_meta(ep::at_lane_of(peer, slot + Cfg::Ring::kMeta));
+                    ring.publish_after(peer, mover.rows_begun());
+                    ep::tell(mover, ring);
+                }
+            }
+            ep::settle(mover, ring);
+            ring.close();
+            shares.end();
         }
     }
     mover.finish();
 }
 
-/// role Recv on odd blocks, warps shared by token
+/// role Recv on odd blocks, 16 warps, warps shared by token
 __device__ __forceinline__ void recv(const Args& args, Smem& smem, ep::Team& team) {
-    ep::Gather<Cfg::Recv> stages(smem.recv[team.warp], team);
-    ep::RingGather<Cfg::Ring, Cfg::Recv> ring(team, smem.sequences + Cfg::Recv::kFirstSequence);
-    const auto position = [&](int token, int peer) {
-        return args.send_head[ep::i64{token} * Cfg::kRanks + peer];
-    };
+    ep::PartStages<Cfg::Recv, Cfg::kRanks> stages(smem.recv[team.warp], team);
+    ep::Shares<Cfg::Recv> shares(team, smem.sequences, 1);
+    ep::RingsIn<Cfg::Ring> ring(team, shares.take(Cfg::kRanks));
     for (int stripe = team.block; stripe < Cfg::kStripes && !team.stopped; stripe += team.blocks) {
-        ring.open(stripe);
+        ring.open(stripe, ep::all_peers(Cfg::Ring::kPeers));
         // +31  for token in stripe gather part from ring[peer] at send_head[token, peer] across
         //     peer in ranks
         // W1: takes messages of ring, from Send +27
         // W2: publishes credit of ring, for Send +27
-        const ep::Span tokens(
+        ep::Parts<ep::RingsIn<Cfg::Ring>> parts(team, ring);
+        const ep::Span rows(
             ep::stripe_span(ep::rows_of(args.tokens, args.tokens_from), Cfg::kStripes, stripe));
-        ep::Turns turns(ep::turns_of(team, tokens));
-        ep::GatherRun part(stages, ring, turns, position);
-        part.run([&](int token) {
-            // +32  store combined[token] = sum(part.x) + bias[token]
-            part.store_row<2>(&args.combined[ep::i64{token} * Cfg::kHidden], args.bias_count,
-                [&](int i) { return &args.bias[i][token * args.bias_stride]; });
-            // +33  store combined_weights[token] = sum(part.weights)
-            part.store_sum(&args.combined_weights[ep::i64{token} * Cfg::kTopk], Cfg::Part::kWeights,
-                Cfg::Part::kWeightsCount);
-        });
-        // +31  for token in stripe gather part from ring[peer]: what is left
-        ring.finish(tokens, position);
+        const int token_begin = rows.begin;
+        const int token_count = rows.end - rows.begin;
+        for (int turn; (turn = shares.next(token_count)) >= 0;) {
+            const int token = static_cast<ep::i32>(ep::i64{token_begin} + turn);
+            parts.clear();
+            for (int peer = team.lane; peer < Cfg::kRanks; peer += ep::kLanes) {
+                parts.expect(peer, args.send_head[ep::i64{token} * Cfg::kRanks + peer]);
+            }
+            if (parts.open()) {
+                // +32  store combined[token] = sum(part.x) + bias[token]
+                ep::for_staged_parts<ep::bf16, Cfg::kRanks, Cfg::Recv>(stages, parts, 0,
+                    Cfg::kHidden, Cfg::kHidden,
+                    [&](int i, const ep::StagedParts<ep::bf16, Cfg::Recv, Cfg::kRanks>& of_parts) {
+                        ep::Wide<float> sum(0.0f);
+                        of_parts.each([&](int, const ep::Wide<ep::bf16>& row) {
+                            sum += ep::to_float(row);
+                        });
+                        ep::Wide<float> sum_2(sum);
+                        for (int copy = 0; copy < args.bias_count; ++copy) {
+                            sum_2 += ep::to_float(
+                                ep::get_wide<ep::bf16>(&args.bias[copy][token * args.bias_stride],
+                                    i, Cfg::kHidden));
+                        }
+                        ep::set_wide<ep::bf16>(&args.combined[ep::i64{token} * Cfg::kHidden], i,
+                            Cfg::kHidden, ep::to_bf16(sum_2));
+                });
+                // +33  store combined_weights[token] = sum(part.weights)
+                if (args.weights != nullptr && args.combined_weights != nullptr) {
+                    for (int base_2 = 0; base_2 < Cfg::kTopk; base_2 += ep::kLanes * ep::kWide) {
+                        const int i_2 = base_2 + team.lane * ep::kWide;
+                        ep::Wide<float> sum_3(0.0f);
+                        for (int peer_3 = 0; peer_3 < Cfg::kRanks; ++peer_3) {
+                            const char* meta_2 = parts.meta(peer_3);
+                            if (parts.has(peer_3)) {
+                                sum_3 += ep::get_wide<float>(meta_2 + Cfg::Part::kWeights, i_2,
+                                    Cfg::kTopk);
+                            }
+                        }
+                        ep::set_wide<float>(&args.combined_weights[ep::i64{token} * Cfg::kTopk],
+                            i_2, Cfg::kTopk, sum_3);
+                    }
+                }
+                parts.close();
+            }
+        }
+        ring.close();
+        shares.end();
     }
     stages.finish();
 }

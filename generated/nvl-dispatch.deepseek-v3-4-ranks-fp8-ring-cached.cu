@@ -1,10 +1,10 @@
 // nvl-dispatch  payload=fp8  via=ring  mode=cached
 // chunk=8 depth=64 experts=256 hidden=7168 piece=3584 ranks=4 stages=3 stripes=12 topk=8
-// sm_90a: 512 threads and 192768 bytes of shared memory a block, at least 2 blocks
+// sm_90a: 512 threads and 192896 bytes of shared memory a block, at least 2 blocks
 //
 // Roles:
-//   Send: 16 warps on even blocks; by the library: ep::Mover, ep::RingProducer
-//   Recv: 16 warps on odd blocks; by the library: ep::Mover, ep::RingConsumer, ep::RingMessage
+//   Send: 16 warps on even blocks; composed: ep::Mover, ep::RingsOut
+//   Recv: 16 warps on odd blocks; composed: ep::Mover, ep::RingsIn
 //
 // Window, the same on every rank:
 //   ring.slots       0x00000000   22806528 bytes  12 stripes x 4 peers x 64 slots x 7424; Send writes, Recv reads
@@ -19,7 +19,7 @@
 #include <ep/messages.cuh>
 #include <ep/mover.cuh>
 #include <ep/places.cuh>
-#include <ep/ring.cuh>
+#include <ep/rings.cuh>
 #include <ep/rows.cuh>
 #include <ep/sync.cuh>
 
@@ -27,11 +27,12 @@ namespace nvl_dispatch {
 
 struct Cfg {
     static constexpr int kRanks = 4;
+    static constexpr int kHidden = 7168;
     static constexpr int kTopk = 8;
     static constexpr int kStripes = 12;
     static constexpr int kThreads = 512;
-    static constexpr int kSequences = 4;
-    static constexpr int kSharedBytes = 192768;
+    static constexpr int kSequences = 8;
+    static constexpr int kSharedBytes = 192896;
 
     struct Token {
         static constexpr int kRowBytes = 7168;
@@ -69,6 +70,7 @@ struct Cfg {
         static constexpr int kFirstWarp = 0;
         static constexpr int kWarps = 16;
         static constexpr int kFirstSequence = 0;
+        static constexpr int kSequences = 2;
         static constexpr bool kTma = true;
         static constexpr int kStages = 3;
         static constexpr int kPieceBytes = 3584;
@@ -81,6 +83,7 @@ struct Cfg {
         static constexpr int kFirstWarp = 0;
         static constexpr int kWarps = 16;
         static constexpr int kFirstSequence = 0;
+        static constexpr int kSequences = 2;
         static constexpr bool kTma = true;
         static constexpr int kStages = 3;
         static constexpr int kPieceBytes = 3584;
@@ -146,119 +149,158 @@ struct Smem {
 };
 static_assert(sizeof(Smem) == Cfg::kSharedBytes, "the plan counts the same bytes");
 
-/// role Send[peer] on even blocks
+/// role Send[peer] on even blocks, 16 warps
 __device__ __forceinline__ void send(const Args& args, Smem& smem, ep::Team& team) {
     ep::Mover<Cfg::Send> mover(smem.send[team.warp], team);
-    team.split_peers(Cfg::kRanks);
+    ep::Shares<Cfg::Send> shares(team, smem.sequences, Cfg::kRanks);
+    ep::RingsOut<Cfg::Ring> ring(team, shares.take(1));
     for (int peer = team.peer; peer < Cfg::kRanks && !team.stopped; peer += team.peers) {
-        ep::RingProducer<Cfg::Ring, Cfg::Send> ring(team, mover,
-            smem.sequences + Cfg::Send::kFirstSequence, peer);
         for (int stripe = team.block; stripe < Cfg::kStripes && !team.stopped;
             stripe += team.blocks) {
-            ring.open(stripe);
-            // +40  announce ring[peer] { first: stripe_prefix[peer, stripe], count:
-            //     stripe_tokens[stripe, peer] }
-            // W1: publishes header of ring, for Recv +53
-            ring.announce(args.stripe_prefix[peer * Cfg::kStripes + stripe],
-                args.stripe_tokens[stripe * Cfg::kRanks + peer]);
+            ring.open(stripe, ep::one_peer(peer));
+            if (team.part == 0) {
+                // +40  announce ring[peer] { first: stripe_prefix[peer, stripe], count:
+                //     stripe_tokens[stripe, peer] }
+                // W1: publishes header of ring, for Recv +53
+                ep::settle(mover, ring);
+                ring.announce(peer, 0, args.stripe_prefix[peer * Cfg::kStripes + stripe]);
+                ring.announce(peer, 1, args.stripe_tokens[stripe * Cfg::kRanks + peer]);
+            }
             // +41  for token in stripe where in_rank[token, peer]
-            const ep::Span tokens(
+            const ep::Span rows(
                 ep::stripe_span(ep::rows_of(args.tokens, args.tokens_from), Cfg::kStripes, stripe));
-            const int sent = ep::for_rows(team, tokens,
-                [&](int token) {
-                    return args.in_rank[ep::i64{token} * Cfg::kRanks + peer];
-                },
+            const int token_begin = rows.begin;
+            const int token_count = rows.end - rows.begin;
+            for (int turn; (turn = shares.next(token_count)) >= 0;) {
+                const int token = static_cast<ep::i32>(ep::i64{token_begin} + turn);
+                ring.expect(peer,
+                    static_cast<ep::i32>(args.in_rank[ep::i64{token} * Cfg::kRanks + peer]));
+                ring.claim(shares.turn());
+                if (!args.in_rank[ep::i64{token} * Cfg::kRanks + peer]) continue;
                 // +42  push ring[peer] { x: x[token], src: token, experts: topk_idx[token],
                 //     weights: topk_weights[token] }
                 // W2: publishes messages of ring, for Recv +53
                 // W3: takes credit of ring, from Recv +53
-                [&](int token, int position) {
-                    ring.wait_credit(position);
-                    const auto x_scale_field = ep::ask<float, Cfg::Token::kXScaleCount>([&](int i) {
-                        return args.x_scale[token * args.x_scale_stride
-                            + i * args.x_scale_block_stride];
-                    });
-                    const auto src_field =
-                        ep::ask<ep::i32, Cfg::Token::kSrcCount>([&](int) { return token; });
-                    const auto experts_field =
-                        ep::ask<ep::i32, Cfg::Token::kExpertsCount>([&](int i) {
-                            return args.topk_idx[token * args.topk_idx_stride + i];
-                        });
-                    const auto weights_field =
-                        ep::ask<float, Cfg::Token::kWeightsCount>([&](int i) {
-                            return args.topk_weights[token * args.topk_weights_stride + i];
-                        });
-                    mover.row(ring.row(position), &args.x[token * args.x_stride]);
-                    char* meta = mover.meta();
-                    x_scale_field.put(meta + Cfg::Token::kXScale);
-                    src_field.put(meta + Cfg::Token::kSrc);
-                    experts_field.put(meta + Cfg::Token::kExperts);
-                    weights_field.put(meta + Cfg::Token::kWeights);
-                    mover.send_meta(ring.meta(position));
-                    ring.post();
-                },
-                [&](int, bool, int) {});
-            // +42  push ring[peer]: what is left
-            ring.finish(sent);
+                if (!ring.has_room(peer)) {
+                    ep::settle(mover, ring);
+                }
+                if (ring.reserve(peer)) {
+                    char* slot = ring.slot(peer);
+                    mover.fence_global();
+                    mover.row(ep::at_lane_of(peer, slot), &args.x[token * args.x_stride]);
+                    char* record = mover.meta();
+                    for (int i_2 = team.lane; i_2 < Cfg::Token::kXScaleCount; i_2 += ep::kLanes) {
+                        ep::set<float>(record + Cfg::Token::kXScale, i_2,
+                            args.x_scale[token * args.x_scale_stride
+                                + i_2 * args.x_scale_block_stride]);
+                    }
+                    for (int i_3 = team.lane; i_3 < Cfg::Token::kSrcCount; i_3 += ep::kLanes) {
+                        ep::set<ep::i32>(record + Cfg::Token::kSrc, i_3, token);
+                    }
+                    for (int i_4 = team.lane; i_4 < Cfg::Token::kExpertsCount; i_4 += ep::kLanes) {
+                        ep::set<ep::i32>(record + Cfg::Token::kExperts, i_4,
+                            static_cast<ep::i32>(
+                                args.topk_idx[token * args.topk_idx_stride + i_4]));
+                    }
+                    for (int i_5 = team.lane; i_5 < Cfg::Token::kWeightsCount; i_5 += ep::kLanes) {
+                        ep::set<float>(record + Cfg::Token::kWeights, i_5,
+                            args.topk_weights[token * args.topk_weights_stride + i_5]);
+                    }
+                    mover.send_meta(ep::at_lane_of(peer, slot + Cfg::Ring::kMeta));
+                    ring.publish_after(peer, mover.rows_begun());
+                    ep::tell(mover, ring);
+                }
+            }
+            ep::settle(mover, ring);
+            ring.close();
+            shares.end();
         }
     }
     mover.finish();
 }
 
-/// role Recv[peer] on odd blocks
+/// role Recv[peer] on odd blocks, 16 warps
 __device__ __forceinline__ void recv(const Args& args, Smem& smem, ep::Team& team) {
     const int me = args.group.rank;
-    const auto mine = ep::experts_of(args.expert_begin, me);
-    ep::Mover<Cfg::Recv> mover(smem.recv[team.warp], team);
     ep::require_room(team, args.rank_prefix[Cfg::kRanks * Cfg::kRanks + me],
         args.received_capacity);
     // recv_topk_idx: fill -1 beyond received
     ep::fill<ep::i64>(team, args.recv_topk_idx, args.recv_topk_idx != nullptr ? Cfg::kTopk : 0,
         args.rank_prefix[Cfg::kRanks * Cfg::kRanks + me], args.received_capacity, -1LL);
-    team.split_peers(Cfg::kRanks);
+    ep::Mover<Cfg::Recv> mover(smem.recv[team.warp], team);
+    ep::Shares<Cfg::Recv> shares(team, smem.sequences, Cfg::kRanks);
+    ep::RingsIn<Cfg::Ring> ring(team, shares.take(1));
     for (int peer = team.peer; peer < Cfg::kRanks && !team.stopped; peer += team.peers) {
-        ep::RingConsumer<Cfg::Ring, Cfg::Recv> ring(team, mover,
-            smem.sequences + Cfg::Recv::kFirstSequence, peer);
         for (int stripe = team.block; stripe < Cfg::kStripes && !team.stopped;
             stripe += team.blocks) {
-            ring.open(stripe);
+            ring.open(stripe, ep::one_peer(peer));
             // +53  for message in ring[peer] at rank_prefix[peer, me] + ring[peer].first
             // W1: takes header of ring, from Send +40
             // W2: takes messages of ring, from Send +42
             // W3: publishes credit of ring, for Send +42
-            const int first = static_cast<ep::i32>(
-                ep::i64{args.rank_prefix[peer * Cfg::kRanks + me]} + ring.first());
-            ep::for_messages(team, ring, [&](int position) {
-                const int row = first + position;
-                // +54  store recv_x[message.row] = message.x
-                mover.row(ep::at_leader(&args.recv_x[row * args.recv_x_stride]),
-                    ring.row(position));
-                const ep::RingMessage message(ring.message(position, row));
-                const auto x_scale_field =
-                    message.ask<float, Cfg::Token::kXScaleCount>(Cfg::Token::kXScale);
-                const auto src_field =
-                    message.ask<ep::i32, Cfg::Token::kSrcCount>(Cfg::Token::kSrc);
-                const auto experts_field =
-                    message.ask<ep::i32, Cfg::Token::kExpertsCount>(Cfg::Token::kExperts);
-                const auto weights_field =
-                    message.ask<float, Cfg::Token::kWeightsCount>(Cfg::Token::kWeights);
-                x_scale_field.store(args.recv_x_scale, args.recv_x_scale_stride,
-                    args.recv_x_scale_block_stride);
-                // +54  record recv_src[message.row] = message.src
-                src_field.store(args.recv_src, 1, 1);
-                // +54  store recv_topk_idx[message.row] = local(message.experts, me)
-                experts_field.store(args.recv_topk_idx, Cfg::kTopk, 1,
-                    [&](ep::i32 experts) { return mine.local(experts); });
-                // +54  store recv_topk_weights[message.row] = message.weights *
-                //     (local(message.experts, me) >= 0) as f32
-                weights_field.store(args.recv_topk_weights, Cfg::kTopk, 1,
-                    [&](float weights, ep::i32 experts) {
-                        return ep::product(weights, static_cast<float>(mine.local(experts) >= 0));
-                    },
-                    experts_field);
-            });
-            // +53  for message in ring[peer]: what is left
-            ring.finish();
+            if (!ring.has_header(peer, 1)) {
+                ep::settle(mover, ring);
+            }
+            const int count = ring.header(peer, 1);
+            if (!ring.has_header(peer, 0)) {
+                ep::settle(mover, ring);
+            }
+            const int first = ring.header(peer, 0);
+            const int first_2 =
+                static_cast<ep::i32>(ep::i64{args.rank_prefix[peer * Cfg::kRanks + me]} + first);
+            const int index_count = count;
+            for (int turn; (turn = shares.next(index_count)) >= 0;) {
+                const int index = turn;
+                ring.take(peer, index);
+                if (!ring.has_message(peer)) {
+                    ep::settle(mover, ring);
+                }
+                if (ring.arrived(peer)) {
+                    const char* slot = ring.slot(peer);
+                    const int row = static_cast<ep::i32>(ep::i64{first_2} + index);
+                    // +54  store recv_x[message.row] = message.x
+                    mover.fence_global();
+                    mover.row(ep::at_leader(&args.recv_x[row * args.recv_x_stride]), slot);
+                    for (int i_2 = team.lane; i_2 < ep::ceil(Cfg::kHidden, 128);
+                        i_2 += ep::kLanes) {
+                        args.recv_x_scale[row * args.recv_x_scale_stride
+                            + i_2 * args.recv_x_scale_block_stride] =
+                            ep::get<float>(slot + Cfg::Ring::kMeta + Cfg::Token::kXScale, i_2);
+                    }
+                    // +54  record recv_src[message.row] = message.src
+                    if (team.leader()) {
+                        args.recv_src[row] =
+                            ep::get<ep::i32>(slot + Cfg::Ring::kMeta + Cfg::Token::kSrc, 0);
+                    }
+                    // +54  store recv_topk_idx[message.row] = local(message.experts, me)
+                    if (args.topk_idx != nullptr && args.recv_topk_idx != nullptr) {
+                        for (int i_3 = team.lane; i_3 < Cfg::kTopk; i_3 += ep::kLanes) {
+                            args.recv_topk_idx[ep::i64{row} * Cfg::kTopk + i_3] =
+                                ep::i64{ep::local_expert(args.expert_begin, me,
+                                    ep::get<ep::i32>(slot + Cfg::Ring::kMeta + Cfg::Token::kExperts,
+                                        i_3))};
+                        }
+                    }
+                    // +54  store recv_topk_weights[message.row] = message.weights *
+                    //     (local(message.experts, me) >= 0) as f32
+                    if (args.topk_idx != nullptr && args.topk_weights != nullptr
+                        && args.recv_topk_weights != nullptr) {
+                        for (int i_4 = team.lane; i_4 < Cfg::kTopk; i_4 += ep::kLanes) {
+                            args.recv_topk_weights[ep::i64{row} * Cfg::kTopk + i_4] = ep::product(
+                                ep::get<float>(slot + Cfg::Ring::kMeta + Cfg::Token::kWeights, i_4),
+                                static_cast<float>(
+                                    ep::local_expert(args.expert_begin, me,
+                                        ep::get<ep::i32>(slot + Cfg::Ring::kMeta
+                                            + Cfg::Token::kExperts, i_4)) >= 0));
+                        }
+                    }
+                    ring.release_after(peer, mover.rows_begun());
+                    ep::tell(mover, ring);
+                }
+            }
+            ep::settle(mover, ring);
+            ring.close();
+            shares.end();
         }
     }
     mover.finish();

@@ -65,7 +65,7 @@ pub(crate) struct Options {
     /// shapes, and functions of the device library
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MOST_SCHEDULES), conflicts_with_all = ["pipeline", "mutants", "mutate", "random", "schedules", "mode", "fault", "every_fault", "fuzz_shapes", "ranks", "nodes", "tokens", "set", "kind", "kernels", "coverage"])]
     courses: Option<u64>,
-    /// Mutate headers of the device library or texts of kernels (`ring.cuh,rows.cuh`), one line (`ring.cuh:88`),
+    /// Mutate headers of the device library or texts of kernels (`rings.cuh,rows.cuh`), one line (`rings.cuh:88`),
     /// or all of them, and report which mutations are found
     #[arg(long, value_name = "FILE", conflicts_with_all = ["pipeline", "mutants", "schedules", "mode", "fault", "every_fault", "fuzz_shapes", "ranks", "nodes", "tokens", "set", "kind"])]
     mutate: Option<String>,

@@ -5,9 +5,9 @@
 //!
 //! ```text
 //! == the tail is told without a release
-//! in ep/ring.cuh
-//! - add_release_sys(counter_, fresh)
-//! + fetch_add_relaxed_gpu(counter_, fresh)
+//! in ep/ends.cuh
+//! - add_release_sys(words + there(ring), number)
+//! + fetch_add_relaxed_gpu(words + there(ring), number)
 //!
 //! == the sender does not wait for an acknowledgement
 //! in ep/slots.cuh

@@ -27,7 +27,7 @@ pub struct Source {
     pub name: String,
     /// The emitted text, the very bytes that NVRTC gets.
     pub text: String,
-    /// Headers by include name (`ep/ring.cuh`); `ep/ptx.cuh` is replaced by the host's.
+    /// Headers by include name (`ep/rings.cuh`); `ep/ptx.cuh` is replaced by the host's.
     pub headers: Vec<(String, String)>,
     /// The `__global__` functions to export.
     pub kernels: Vec<String>,

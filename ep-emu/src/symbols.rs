@@ -178,7 +178,7 @@ fn function_name(demangled: &str) -> String {
     name.strip_prefix("ep::").unwrap_or(name).to_owned()
 }
 
-/// `ring.cuh:88 (post) from dispatch.cu:112 (role_send), +41 push ring[peer]`.
+/// `rings.cuh:88 (slot) from dispatch.cu:112 (role_send), +41 push ring[peer]`.
 fn describe(program: &Program, frames: &[Frame]) -> String {
     let twin = |frame: &&Frame| TWINS.contains(&frame.name().as_str());
     let known: Vec<&Frame> = frames.iter().filter(|frame| !twin(frame)).collect();

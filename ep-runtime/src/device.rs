@@ -43,7 +43,6 @@ pub const HEADERS: &[(&str, &str)] = headers![
     "ptx",
     "pull",
     "reduce",
-    "ring",
     "rings",
     "rows",
     "slot_rows",

@@ -21,7 +21,6 @@ mod played_rings;
 mod presences;
 mod puts;
 mod rings;
-mod shared_rings;
 mod slot_ends;
 mod slots;
 mod sources;
@@ -97,11 +96,6 @@ const PRESENCES_TEXT: &str = include_str!("functions/presences.cu");
 const PUTS_TEXT: &str = include_str!("functions/puts.cu");
 const RINGS_TEXT: &str =
     concat!(include_str!("functions/ring_ends.cu"), include_str!("functions/rings.cu"));
-const SHARED_RINGS_TEXT: &str = concat!(
-    include_str!("functions/given_up.cu"),
-    include_str!("functions/played_rings.cu"),
-    include_str!("functions/shared_rings.cu")
-);
 const SLOT_ENDS_TEXT: &str =
     concat!(include_str!("functions/given_up.cu"), include_str!("functions/slot_ends.cu"));
 const SLOTS_TEXT: &str = include_str!("functions/slots.cu");
@@ -196,8 +190,6 @@ pub enum FunctionSet {
     Rings,
     /// The same of many ranks.
     LoneRings,
-    /// Ends of rings that warps share.
-    SharedRings,
     /// Slots of keys.
     Slots,
     /// Their ends among many ranks.
@@ -250,7 +242,7 @@ pub enum FunctionSet {
 
 impl FunctionSet {
     /// All kernels.
-    pub const ALL: [FunctionSet; 32] = [
+    pub const ALL: [FunctionSet; 31] = [
         FunctionSet::Values,
         FunctionSet::Warps,
         FunctionSet::Waits,
@@ -258,7 +250,6 @@ impl FunctionSet {
         FunctionSet::Counts,
         FunctionSet::Rings,
         FunctionSet::LoneRings,
-        FunctionSet::SharedRings,
         FunctionSet::Slots,
         FunctionSet::SlotEnds,
         FunctionSet::DirectEnds,
@@ -295,7 +286,6 @@ impl FunctionSet {
             FunctionSet::Counts => "counts",
             FunctionSet::Rings => "rings",
             FunctionSet::LoneRings => "rings of many ranks",
-            FunctionSet::SharedRings => "rings that warps share",
             FunctionSet::Slots => "slots",
             FunctionSet::SlotEnds => "ends of slots",
             FunctionSet::DirectEnds => "ends of direct channels",
@@ -333,7 +323,6 @@ impl FunctionSet {
             FunctionSet::Counts => (COUNTS_TEXT, "counts_of"),
             FunctionSet::Rings => (RINGS_TEXT, "rings_of"),
             FunctionSet::LoneRings => (LONE_RINGS_TEXT, "lone_rings_of"),
-            FunctionSet::SharedRings => (SHARED_RINGS_TEXT, "shared_rings_of"),
             FunctionSet::Slots => (SLOTS_TEXT, "slots_of"),
             FunctionSet::SlotEnds => (SLOT_ENDS_TEXT, "slot_ends_of"),
             FunctionSet::DirectEnds => (DIRECT_ENDS_TEXT, "direct_ends_of"),
@@ -370,7 +359,6 @@ impl FunctionSet {
             FunctionSet::Counts => &counts::CHECKS,
             FunctionSet::Rings => &rings::CHECKS,
             FunctionSet::LoneRings => &lone_rings::CHECKS,
-            FunctionSet::SharedRings => &shared_rings::CHECKS,
             FunctionSet::Slots => &slots::CHECKS,
             FunctionSet::SlotEnds => &slot_ends::CHECKS,
             FunctionSet::DirectEnds => &direct_ends::CHECKS,
@@ -400,7 +388,6 @@ impl FunctionSet {
         match self {
             FunctionSet::Waits | FunctionSet::Presences => 2,
             FunctionSet::Rings => rings::RANKS,
-            FunctionSet::SharedRings => shared_rings::RANKS,
             FunctionSet::Slots => slots::RANKS,
             FunctionSet::Words => words::RANKS,
             FunctionSet::WaysBack => ways_back::RANKS,
@@ -431,7 +418,6 @@ impl FunctionSet {
                 | WordsBack
                 | SpreadsBack
                 | LoneRings
-                | SharedRings
                 | NetQueues
                 | NetEnds
         )
@@ -477,9 +463,6 @@ impl FunctionSet {
             FunctionSet::Counts => (2, 64, counts::SHARED_BYTES, counts::WINDOW_BYTES),
             FunctionSet::Rings => (2, 160, rings::SHARED_BYTES, rings::WINDOW_BYTES),
             FunctionSet::LoneRings => (1, 64, lone_rings::SHARED_BYTES, lone_rings::WINDOW_BYTES),
-            FunctionSet::SharedRings => {
-                (2, 128, shared_rings::SHARED_BYTES, shared_rings::WINDOW_BYTES)
-            }
             FunctionSet::Slots => (2, 64, 0, slots::WINDOW_BYTES),
             FunctionSet::DirectEnds => (1, 96, 0, direct_ends::WINDOW_BYTES),
             FunctionSet::DirectWarps => {
@@ -621,7 +604,7 @@ mod tests {
     }
 
     /// Bugs, and a set that shows each.
-    const BUGS: [(FunctionSet, &str); 20] = [
+    const BUGS: [(FunctionSet, &str); 19] = [
         (FunctionSet::Values, "== counts to 65\nin ep/compute.cuh\n- index < 64\n+ index <= 64\n"),
         (
             FunctionSet::Warps,
@@ -682,10 +665,6 @@ mod tests {
         (
             FunctionSet::LoneRings,
             "== rings of both groups of lanes are counted\nin ep/ends.cuh\n- if (g != ring / kLanes) continue;\n-             const bool own\n+ const bool own\n",
-        ),
-        (
-            FunctionSet::SharedRings,
-            "== rows are given back before all lanes have read them\nin ep/ring.cuh\n-     __device__ __forceinline__ void done(const i32 (&positions)[kGroups]) {\n-         __syncwarp();\n+     __device__ __forceinline__ void done(const i32 (&positions)[kGroups]) {\n",
         ),
         (
             FunctionSet::Words,

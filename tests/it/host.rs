@@ -383,10 +383,15 @@ impl Emit for Waiving {
 #[test]
 fn a_waived_policy_is_not_checked() {
     let Some(programs) = programs() else { return };
-    let mutants = Mutant::parse(DEVICE_LIBRARY).unwrap_or_else(|error| panic!("{error}"));
-    let name = "ring: no proxy fence between a credit and the bulk store";
-    let bug = mutants.iter().find(|mutant| mutant.name == name).expect("the bug is listed");
-    let planted = programs.planted(bug);
+    let unfenced = "\
+== ring: no proxy fence between a credit and the bulk store
+in nvl_dispatch.cu
+- char* slot = ring.slot(peer);
+-                     mover.fence_global();
++ char* slot = ring.slot(peer);
+";
+    let mutants = Mutant::parse(unfenced).unwrap_or_else(|error| panic!("{error}"));
+    let planted = programs.planted(&mutants[0]);
     let mut shape = Shape::new(2, Via::Ring, 64, 1, 2).rings(4, 16, 4);
     shape.options.tokens = 160;
     let mut case = shape.case(1);
@@ -414,7 +419,7 @@ fn a_report_names_both_statements() {
         (
             "ring: rows and credits are told without a release",
             Via::Ring,
-            ["mover.cuh", "[+54  store recv_x", "[+42  push ring[peer]", "[bulk_wait]"],
+            ["mover.cuh", "[+54  store recv_x", "(nvl_dispatch::send)", "[bulk_wait]"],
         ),
         (
             "mover: a flush waits for reads only",
@@ -443,8 +448,8 @@ fn a_planted_circle_is_reported_by_statements() {
     let Some(programs) = programs() else { return };
     let silent = "\
 == ring: nobody is told anything
-in ep/ring.cuh
-- if (fresh != 0) add_release_sys(counter, fresh);
+in ep/ends.cuh
+- add_release_sys(words + there(ring), number);
 ";
     let mutants = Mutant::parse(silent).unwrap_or_else(|error| panic!("{error}"));
     let shape = Shape::new(2, Via::Ring, 64, 1, 2).rings(4, 16, 4);

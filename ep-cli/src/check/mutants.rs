@@ -185,7 +185,7 @@ impl Way {
 /// The ways that use a file.
 fn ways(file: &str) -> &'static [Way] {
     match file {
-        "ep/ring.cuh" => &[Way::Ring],
+        "ep/ends.cuh" | "ep/rings.cuh" => &[Way::Ring],
         "ep/direct.cuh" | "ep/pull.cuh" => &[Way::Direct],
         "ep/one_launch.cuh" => &[Way::OneLaunch],
         _ => &[Way::Ring, Way::Direct],

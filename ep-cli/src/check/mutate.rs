@@ -225,7 +225,7 @@ mod tests {
     fn several_files_may_be_named() {
         let named = |name: &str| files(name, ["nvl_dispatch"].into_iter());
         let good = |name: &str| named(name).unwrap_or_else(|_| panic!("{name} is known"));
-        assert_eq!(good("rows.cuh,ep/ring.cuh"), ["ep/ring.cuh", "ep/rows.cuh"]);
+        assert_eq!(good("rows.cuh,ep/rings.cuh"), ["ep/rings.cuh", "ep/rows.cuh"]);
         assert_eq!(good("nvl_dispatch.cu"), ["nvl_dispatch.cu"]);
         assert_eq!(good("all").len(), HEADERS.len());
         assert!(

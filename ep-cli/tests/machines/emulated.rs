@@ -59,10 +59,10 @@ fn check_tells_what_its_schedules_come_to() {
     let (reached, lines) = share("ep/slots.cuh");
     assert!(reached > Some(20) && reached <= lines, "{reached:?} of {lines:?}");
     // Nothing of a layout goes through rings.
-    let (reached, lines) = share("ep/ring.cuh");
+    let (reached, lines) = share("ep/rings.cuh");
     assert!(reached == Some(0) && lines > Some(100), "{reached:?} of {lines:?}");
     let is_told =
-        |it: &&serde_json::Value| it["file"] == "ep/ring.cuh" && it["finding"] == "not run";
+        |it: &&serde_json::Value| it["file"] == "ep/rings.cuh" && it["finding"] == "not run";
     assert_eq!(all.iter().filter(is_told).count() as u64, lines.unwrap_or(0));
 }
 
@@ -277,7 +277,7 @@ fn demo_ends_with_one_line_for_all_of_it() {
     let Some(out) = good(&format!("demo --host --out {}", folder.display())) else { return };
     let last = out.lines().last().unwrap_or_default();
     assert!(last.starts_with("demo ok: 4 ranks, 747 rows, 0 wrong, hb clean, cuda at "), "{last}");
-    for file in ["layout.cu", "nvl_dispatch.cu", "nvl_combine.cu", "ep/ring.cuh"] {
+    for file in ["layout.cu", "nvl_dispatch.cu", "nvl_combine.cu", "ep/rings.cuh"] {
         assert!(folder.join(file).exists(), "{file} was not written");
     }
 }

@@ -66,21 +66,12 @@ pub fn role_use(ir: &Pipeline, ways: &Ways, role: &Role) -> RoleUse {
     let kind = |name: &String| {
         ir.channels.iter().find(|it| it.name == *name).map(|channel| channel.kind.traits())
     };
-    let in_order = |name: &String| kind(name).is_some_and(|kind| kind.in_order);
     stmts(&role.body, &mut |stmt| match &stmt.action {
         Action::Store { .. } => found.mover |= moved_row(ir, stmt).is_some(),
         Action::Push { channel, .. } => {
             found.mover |= kind(channel).is_some_and(|kind| kind.is_staged);
-            found.sequence |= in_order(channel);
         }
-        Action::Receive { channel, .. } if in_order(channel) => {
-            found.mover = true;
-            found.sequence = true;
-        }
-        Action::Gather { channel, .. } => {
-            found.gather = true;
-            found.sequence |= in_order(channel);
-        }
+        Action::Gather { .. } => found.gather = true,
         _ => {}
     });
     found

@@ -36,8 +36,7 @@ pub mod ep {
         }
         compute {
             align, ask, ceil, experts_of, get, greater, greatest, has, ids_of, in_last_warp, least, lesser,
-            local_expert, max, min, once,
-            owner, prefix_sum, prefix_sum_and_total, ranks_of, row_of, rows_with, set, store_flags, store_host,
+            local_expert, max, min, owner, prefix_sum, prefix_sum_and_total, ranks_of, row_of, rows_with, set, store_flags, store_host,
             sum_of_lanes, with_bit,
         }
         count {
@@ -47,7 +46,7 @@ pub mod ep {
             direct_ready, DirectProducer, DirectUnits, for_direct_messages as "ep::for_messages",
         }
         directs { DirectIn, DirectOut }
-        messages { DirectMessages, fill, RingMessage }
+        messages { DirectMessages, fill }
         made { cast_from, PieceMover }
         mover { at_lane_of, at_leader, Mover, MoverSmem, settle, tell }
         net_rings { NetRings }
@@ -63,17 +62,13 @@ pub mod ep {
             copy_beside, for_fanout, PlaceCounters, places_of, require_room, row_at,
         }
         pull { ClaimedTurns, pull_offer, pull_wait_released, PullConsumer }
-        reduce { Gather, GatherRun, GatherSmem, Turns, turns_of }
-        ring {
-            for_ring_messages as "ep::for_messages", RingConsumer, RingGather, RingProducer,
-        }
+        reduce { Gather, GatherRun, GatherSmem }
         rings {
             kPartsOfPeer as "ep::Kept::kPartsOfPeer", kPeersOfPart as "ep::Kept::kPeersOfPart",
             RingsIn, RingsOut, WindowRings,
         }
         rows {
-            all_peers, copy_row, for_range, for_rows, for_stripe_tokens, one_peer, other_peers, Peers,
-            recorded, rows_of, Span, span_of, span_part, stripe_span,
+            all_peers, copy_row, for_stripe_tokens, one_peer, other_peers, Peers, recorded, rows_of, Span, span_of, span_part, stripe_span,
         }
         slot_rows { SlotParts, SlotRowsIn, SlotRowsOut, WindowSlots }
         slot_times { SlotTimes }

@@ -226,18 +226,6 @@ impl<'a> Forms<'a> {
         let found = counted(self.ir).into_iter().find(|(known, _)| known.name == tensor.name);
         found.map(|(_, kind)| kind)
     }
-
-    /// The one ring that a role with a peer fills or empties.
-    fn ring_of(&self, role: &Role) -> Result<&'a Channel, Unfit> {
-        let mut rings = self.ir.channels.iter().filter(|channel| {
-            channel.kind.traits().in_order
-                && (channel.to == role.name || channel.from.contains(&role.name))
-        });
-        match (rings.next(), rings.next()) {
-            (Some(ring), None) => Ok(ring),
-            _ => self.refuse(&role.at, "the role uses more than one ring, or both ends of one"),
-        }
-    }
 }
 
 /// Whether a statement pushes into a direct channel.

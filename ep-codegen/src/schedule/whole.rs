@@ -12,7 +12,6 @@ mod looked_at;
 mod one_launch;
 mod packed;
 mod placed;
-mod ring;
 mod spread;
 mod team;
 mod way_back;
@@ -24,8 +23,8 @@ use super::term::{Node, Term};
 use super::{Lowered, RoleLowering};
 use crate::ir::naming::function_of;
 use crate::ir::{
-    Action, BinaryOp, Channel, Domain, Elem, Expr, NameKind, Place, Role, Share, Source, Stmt,
-    Tensor, walk,
+    Action, BinaryOp, Channel, Domain, Elem, Expr, NameKind, Place, Role, Source, Stmt, Tensor,
+    walk,
 };
 use crate::schedule::library::ep;
 use crate::schedule::limit::broken;
@@ -104,10 +103,7 @@ impl<'r, 'a> Whole<'r, 'a> {
         self.role.rooms(&mut out);
         self.role.fills(&mut out);
         self.slots(&mut out)?;
-        match &self.role.role.share {
-            Share::Peer { binder, .. } => self.rings(&scope, &binder.clone(), &mut out)?,
-            _ => self.flows(&scope, twin, &mut out)?,
-        }
+        self.flows(&scope, twin, &mut out)?;
         if self.moves {
             let class = ep::Mover.of(self.cfg());
             front.push(object(class, &self.mover, vec![name(&own), team()]));
@@ -181,12 +177,6 @@ impl<'r, 'a> Whole<'r, 'a> {
     fn mover(&mut self) -> String {
         self.moves = true;
         self.mover.clone()
-    }
-
-    /// The sequences of the role's rings.
-    fn sequences(&self) -> Term {
-        let first = Term::constant(self.cfg().at("kFirstSequence"));
-        binary(BinaryOp::Add, name("smem.sequences"), first)
     }
 
     /// A function with these parameters, which carries out `says`. Its names are its own.
@@ -269,21 +259,6 @@ impl<'r, 'a> Whole<'r, 'a> {
         let head = text.split([';', '{']).next().unwrap_or(text);
         let head = head.split(" at ").next().unwrap_or(head).trim_end();
         Step::Remark(format!("+{}  {head}: what is left", stmt.at.line))
-    }
-
-    /// The one ring of the role, and the name of the object at its end.
-    fn ring_of(&mut self) -> Lowered<&'a Channel> {
-        let rings: Vec<&'a Channel> = self
-            .role
-            .ends()
-            .into_iter()
-            .filter(|(channel, _)| channel.kind.traits().in_order)
-            .map(|(channel, _)| channel)
-            .collect();
-        match rings.as_slice() {
-            [ring] => Ok(ring),
-            _ => Err(broken("the role joins more than one ring")),
-        }
     }
 }
 

@@ -75,7 +75,7 @@ pub(super) fn first_error(log: &str) -> FirstError {
     )
 }
 
-/// `k.cu(12): error: text`, `ep/ring.cuh(3): catastrophic error: text`.
+/// `k.cu(12): error: text`, `ep/rings.cuh(3): catastrophic error: text`.
 fn source_error(line: &str) -> Option<FirstError> {
     let (place, message) =
         line.split_once(": error: ").or_else(|| line.split_once(": catastrophic error: "))?;

@@ -33,12 +33,12 @@ pipeline! {
                 chunk: 8 in [1, 2, 4, 8, 16, 32],
             }
             channel ring: ring<Part> over nvlink from Send to Recv per all { depth: depth, chunk: chunk };
-            role Send[peer] on even blocks {
+            role Send[peer] on even blocks, 16 warps {
                 for row in recv_first[peer, stripe]..recv_first[peer, stripe] + recv_count[peer, stripe] {
                     push ring[peer] { x: x[row], weights: weights[row] };
                 }
             }
-            role Recv on odd blocks, warps shared by token {
+            role Recv on odd blocks, 16 warps, warps shared by token {
                 for token in stripe gather part from ring[peer] at send_head[token, peer] across peer in ranks {
                     store combined[token] = sum(part.x) + bias[token];
                     store combined_weights[token] = sum(part.weights);

@@ -47,7 +47,7 @@ pipeline! {
             channel ring: ring<Token> over nvlink from Send to Recv per all {
                 depth: depth, chunk: chunk, header: [first, count],
             };
-            role Send[peer] on even blocks {
+            role Send[peer] on even blocks, 16 warps {
                 announce ring[peer] { first: stripe_prefix[peer, stripe], count: stripe_tokens[stripe, peer] };
                 for token in stripe where in_rank[token, peer] {
                     push ring[peer] { x: x[token], src: token, experts: topk_idx[token], weights: topk_weights[token] };
@@ -56,7 +56,7 @@ pipeline! {
                     }
                 }
             }
-            role Recv[peer] on odd blocks {
+            role Recv[peer] on odd blocks, 16 warps {
                 when mode is Fresh {
                     record recv_first[peer, stripe] = rank_prefix[peer, me] + ring[peer].first;
                     record recv_count[peer, stripe] = ring[peer].count;

@@ -19,7 +19,6 @@ pub(super) const CREDIT: i64 = 0;
 pub(super) const ARRIVAL: i64 = 1;
 pub(super) const HEADER: i64 = 2;
 pub(super) const RETIRED: i64 = 3;
-pub(super) const SEQUENCE: i64 = 8;
 
 /// A wait of the second stripe that has run out: its kind, for which peer, and what was wanted and seen.
 pub(super) type Vain = (i64, i64, i64, i64);

@@ -55,13 +55,15 @@ __device__ __forceinline__ ep::i32 entry_of(int token, int peer) {
 
 /// Tokens, and how often somebody has asked for one.
 struct Order {
-    ep::Turns turns;
-    int end;
+    int next, end, step;
     ep::i64* asked;
 
-    __device__ __forceinline__ int take() { return turns.take(); }
+    __device__ __forceinline__ int take() {
+        const int turn = next;
+        next += step;
+        return turn;
+    }
     __device__ __forceinline__ void ask() {
-        turns.ask();
         if (ep::lane_index() == 0) ++*asked;
     }
 };
@@ -146,7 +148,7 @@ __device__ __forceinline__ void add(ep::Team& team, ep::GatherSmem<R>& smem, int
         if (token >= kTokens || peer >= kPeers) out[9995] = 1;
         return entry_of(token, peer);
     };
-    const Order order{ep::Turns{begin, kTokens, 3}, kTokens, out + 9990};
+    const Order order{begin, kTokens, 3, out + 9990};
     ep::GatherRun<R, Source, Order, decltype(at)> run(stages, source, order, at);
     run.run([&](int token) {
         ep::bf16* to = reinterpret_cast<ep::bf16*>(out + token * 142);
@@ -180,18 +182,6 @@ __device__ __forceinline__ void prepare(Memory* memory) {
     }
 }
 
-/// Tokens of a warp among others.
-__device__ __forceinline__ void turns(const ep::Team& team, ep::i64* out) {
-    ep::Team other = team;
-    other.warp = team.lane % 5;
-    other.warps = 5 + team.lane % 2;
-    ep::Turns turns = ep::turns_of(other, ep::Span{100 + team.lane, 300});
-    for (int i = 0; i < 3; ++i) {
-        turns.ask();
-        out[i * 32 + team.lane] = turns.take() * 1000 + turns.end;
-    }
-}
-
 /// All shared memory that there is.
 struct alignas(128) Bytes {
     char bytes[5504];
@@ -220,23 +210,22 @@ extern "C" __global__ void __launch_bounds__(32) sums_of(const __grid_constant__
     ep::i64* out = args.out;
     switch (args.check) {
         case 0: prepare(reinterpret_cast<Memory*>(args.group.window)); break;
-        case 1: turns(team, out); break;
-        case 2: add<Two>(team, memory<Two>(shared), 0, Stop{}, out); break;
-        case 3: add<Two>(team, memory<Two>(shared), 1, Stop{}, out); break;
-        case 4: add<Tight>(team, memory<Tight>(shared), 2, Stop{}, out); break;
-        case 5: add<Tight>(team, memory<Tight>(shared), 1, Stop{}, out); break;
-        case 6: add<Many>(team, memory<Many>(shared), 1, Stop{}, out); break;
-        case 7: add<Short>(team, memory<Short>(shared), 1, Stop{}, out); break;
-        case 8: add<Short>(team, memory<Short>(shared), 2, Stop{}, out); break;
-        case 9: add<Read>(team, memory<Read>(shared), 1, Stop{}, out); break;
-        case 10: add<Two>(team, memory<Two>(shared), 1, Stop{5}, out); break;
-        case 11: add<Short>(team, memory<Short>(shared), 1, Stop{5}, out); break;
-        case 12: add<Short>(team, memory<Short>(shared), 2, Stop{3, false}, out); break;
-        case 13: add<Read>(team, memory<Read>(shared), 2, Stop{0}, out); break;
-        case 14: add<Two>(team, memory<Two>(shared), 30, Stop{}, out); break;
-        case 15: add<Plain>(team, memory<Plain>(shared), 1, Stop{}, out); break;
-        case 16: add<Short>(team, memory<Short>(shared), 0, Stop{-1, true, 0}, out); break;
-        case 17:
+        case 1: add<Two>(team, memory<Two>(shared), 0, Stop{}, out); break;
+        case 2: add<Two>(team, memory<Two>(shared), 1, Stop{}, out); break;
+        case 3: add<Tight>(team, memory<Tight>(shared), 2, Stop{}, out); break;
+        case 4: add<Tight>(team, memory<Tight>(shared), 1, Stop{}, out); break;
+        case 5: add<Many>(team, memory<Many>(shared), 1, Stop{}, out); break;
+        case 6: add<Short>(team, memory<Short>(shared), 1, Stop{}, out); break;
+        case 7: add<Short>(team, memory<Short>(shared), 2, Stop{}, out); break;
+        case 8: add<Read>(team, memory<Read>(shared), 1, Stop{}, out); break;
+        case 9: add<Two>(team, memory<Two>(shared), 1, Stop{5}, out); break;
+        case 10: add<Short>(team, memory<Short>(shared), 1, Stop{5}, out); break;
+        case 11: add<Short>(team, memory<Short>(shared), 2, Stop{3, false}, out); break;
+        case 12: add<Read>(team, memory<Read>(shared), 2, Stop{0}, out); break;
+        case 13: add<Two>(team, memory<Two>(shared), 30, Stop{}, out); break;
+        case 14: add<Plain>(team, memory<Plain>(shared), 1, Stop{}, out); break;
+        case 15: add<Short>(team, memory<Short>(shared), 0, Stop{-1, true, 0}, out); break;
+        case 16:
             team.stopped = true;
             add<Two>(team, memory<Two>(shared), 1, Stop{}, out);
             break;

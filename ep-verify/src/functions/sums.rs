@@ -14,9 +14,8 @@ const TOKENS: i64 = 24;
 /// How many parts are added up: the first ones.
 const SOURCES: usize = 12;
 
-pub(super) const CHECKS: [Check; 18] = [
+pub(super) const CHECKS: [Check; 17] = [
     ("biases", Vec::new),
-    ("turns", turns),
     ("sums in two pieces", || sums(&TWO, 0, None)),
     ("sums in two pieces of other tokens", || sums(&TWO, 1, None)),
     ("sums in few stages", || sums(&TIGHT, 2, None)),
@@ -56,15 +55,6 @@ fn entry(token: i64, peer: i64) -> i64 {
     };
     let is_there = (peer + token) % each == 0 || (token % 8 == 1 && peer == 0);
     if token % 4 != 2 && is_there { (token * 3 + peer) % 7 } else { -1 }
-}
-
-fn turns() -> Vec<i64> {
-    let mut sheet = Sheet::new();
-    for i in 0..3 {
-        let turn = |lane: i64| 100 + lane + lane % 5 + i * (5 + lane % 2);
-        sheet.put(i as usize * 32, (0..32).map(|lane| turn(lane) * 1000 + 300));
-    }
-    sheet.0
 }
 
 /// Four numbers of 16 bits, or two of 32, as one.

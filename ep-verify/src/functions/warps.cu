@@ -42,13 +42,9 @@ __device__ __forceinline__ void loops(ep::Team& team, ep::i64* out) {
 /// What is done once: who does it, and that others see it.
 __device__ __forceinline__ void singles(ep::Team& team, ep::i64* out) {
     const int own = team.index();
-    team.part = team.warp % 2;
-    ep::once(team, [&] { out[own] = ep::lane_index(); });
-    if (team.lane == 9) out[20 + own] = out[own];
     ep::in_last_warp(team, [&] { out[40 + own] = ep::lane_index(); });
     if (team.lane == 9) out[60 + own] = out[40 + own];
     team.stopped = true;
-    ep::once(team, [&] { out[80] = 1; });
     ep::in_last_warp(team, [&] { out[81] = 1; });
 }
 
@@ -191,38 +187,6 @@ __device__ __forceinline__ void stripes(ep::Team& team, ep::i64* out) {
                                   if (!is_there || c == 7) own[210] = token;
                               });
     }
-}
-
-/// Rows of spans, for one of one warp or of two that share them, with and without a stop on the way.
-__device__ __forceinline__ void rows(ep::Team& team, ep::i64* out) {
-    const ep::Span spans[5] = {{0, 0}, {3, 8}, {0, 32}, {0, 33}, {10, 110}};
-    for (int c = 0; c < 15; ++c) {
-        ep::i64* own = out + c * 400;
-        const ep::Span span = spans[c % 5];
-        team.parts = c < 5 ? 1 : 2;
-        team.part = c < 5 ? 0 : 1 - c / 10;
-        team.stopped = false;
-        const auto take = [&](int at, int position) {
-            if (team.leader()) own[position] += at;
-            team.stopped = c >= 10 && position == 4;
-        };
-        const int matches = ep::for_rows(
-            team, span, [](int token) { return token % 3 != 1; }, take,
-            [&](int token, bool match, int position) {
-                own[120 + token] += position * 2 + (match ? 1 : 0);
-            });
-        if (team.leader() && !team.stopped) own[240] = matches;
-        team.stopped = false;
-        own += 250;
-        const int all = ep::for_range(team, span, take);
-        if (team.leader()) own[120] = all;
-    }
-    ep::i64* own = out + 6000;
-    team.stopped = true;
-    const auto never = [&](int, int) { own[0] = 1; };
-    ep::for_rows(team, spans[4], [](int) { return true; }, never,
-                 [&](int, bool, int) { own[1] = 1; });
-    ep::for_range(team, spans[4], never);
 }
 
 /// Rows by an index: seven values of it, a lane each, in two spans; a stop on the way in a third.
@@ -484,16 +448,15 @@ extern "C" __global__ void __launch_bounds__(warps::kWarps * 32)
             case 7: warps::fields(out); break;
             case 8: warps::copies(team, out); break;
             case 9: warps::beside(out); break;
-            case 10: warps::rows(team, out); break;
-            case 11: warps::fanout(team, out); break;
-            case 12: warps::counters(out); break;
-            case 13: warps::hits(out); break;
-            case 14: warps::runs(out); break;
-            case 15: warps::blocks(out); break;
-            case 16: warps::casts(team, out); break;
-            case 17: warps::token_parts(out); break;
-            case 18: warps::far_runs(out); break;
-            case 19: warps::slices(out); break;
+            case 10: warps::fanout(team, out); break;
+            case 11: warps::counters(out); break;
+            case 12: warps::hits(out); break;
+            case 13: warps::runs(out); break;
+            case 14: warps::blocks(out); break;
+            case 15: warps::casts(team, out); break;
+            case 16: warps::token_parts(out); break;
+            case 17: warps::far_runs(out); break;
+            case 18: warps::slices(out); break;
             default: break;
         }
     }

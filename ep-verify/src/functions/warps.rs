@@ -5,7 +5,7 @@ use ep_runtime::meaning::logfmt::Range;
 use super::values::nearest_e4m3;
 use super::{Check, Sheet, UNTOUCHED};
 
-pub(super) const CHECKS: [Check; 20] = [
+pub(super) const CHECKS: [Check; 19] = [
     ("loops of a role", loops),
     ("what is done once", singles),
     ("tokens of stripes", stripes),
@@ -16,7 +16,6 @@ pub(super) const CHECKS: [Check; 20] = [
     ("fields of a message", fields),
     ("copies of rows", copies),
     ("values beside a row", beside),
-    ("rows of a span", rows),
     ("rows by an index", fanout),
     ("places that are dealt out", counters),
     ("numbers that come up", hits),
@@ -40,10 +39,6 @@ fn loops() -> Vec<i64> {
 
 fn singles() -> Vec<i64> {
     let mut sheet = Sheet::new();
-    for warp in (0..8).step_by(2) {
-        sheet.set(warp, 0);
-        sheet.set(20 + warp, 0);
-    }
     sheet.set(47, 0);
     sheet.set(67, 0);
     sheet.0
@@ -168,47 +163,6 @@ fn beside() -> Vec<i64> {
         }
     }
     sheet.set(410, 1000 + 31 * 3);
-    sheet.0
-}
-
-fn rows() -> Vec<i64> {
-    let mut sheet = Sheet::new();
-    let spans = [(0, 0), (3, 8), (0, 32), (0, 33), (10, 110)];
-    for c in 0..15 {
-        let (begin, end) = spans[c % 5];
-        let (parts, part, stops) = [(1, 0, false), (2, 1, false), (2, 0, true)][c / 5];
-        let (place, mut position, mut is_stopped) = (c * 400, 0, false);
-        let tokens: Vec<usize> = (begin..end).collect();
-        for some in tokens.chunks(32) {
-            if is_stopped {
-                break;
-            }
-            let first = position;
-            for token in some.iter().filter(|token| *token % 3 != 1) {
-                if position % parts == part && !is_stopped {
-                    sheet.add(place + position, *token as i64);
-                    is_stopped = stops && position == 4;
-                }
-                position += 1;
-            }
-            let mut own = first;
-            for token in some.iter().filter(|_| part == 0) {
-                let matches = token % 3 != 1;
-                sheet.add(place + 120 + token, (own * 2 + usize::from(matches)) as i64);
-                own += usize::from(matches);
-            }
-        }
-        if !is_stopped {
-            sheet.set(place + 240, position as i64);
-        }
-        for position in (part..end - begin).step_by(parts) {
-            sheet.add(place + 250 + position, (begin + position) as i64);
-            if stops && position == 4 {
-                break;
-            }
-        }
-        sheet.set(place + 370, (end - begin) as i64);
-    }
     sheet.0
 }
 

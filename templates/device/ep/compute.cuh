@@ -261,13 +261,6 @@ __device__ __forceinline__ Ids<kCount> ids_of(const Row<i64, kCount>& row) {
 
 // ---- Loops and folds of a warp ----
 
-/// `body()` once in the warps that share a peer or a stripe: in the leader of part 0.
-template <class Body>
-__device__ __forceinline__ void once(const Team& team, Body body) {
-    if (team.part == 0 && team.leader() && !team.stopped) body();
-    __syncwarp();
-}
-
 /// `body(i)` for every i below `count`, spread over the threads of the role.
 template <class Body>
 __device__ __forceinline__ void for_each(const Team& team, int count, Body body) {

@@ -118,9 +118,6 @@ private:
 /// Messages of a direct channel: 16 at a time.
 using DirectMessages = Messages<8, 4>;
 
-/// The message of a ring's slot: one at a time.
-using RingMessage = Messages<kLanes, 1>;
-
 /// Gathers runs of rows (a lane each: `rows` of them from `row` on, records at `meta` + row *
 /// `kMetaBytes`) into full batches, and calls `body(messages)` for each; warp.
 template <int kMetaBytes, class Body>

@@ -4,8 +4,8 @@
 // of the sum through all stages: over the peers of a piece, over the pieces of a row, and into the
 // next token. Which token that is, and which rows make it up, is found out while this one is added.
 //
-// A source says where parts are: PullConsumer (pull.cuh) or RingGather (ring.cuh). Without TMA
-// (`kTma` false) the warp loads from the peers itself, a token at a time.
+// A source says where parts are: PullConsumer (pull.cuh). Without TMA (`kTma` false) the warp loads from the peers
+// itself, a token at a time.
 #pragma once
 
 #include <ep/cast.cuh>
@@ -14,27 +14,6 @@
 #include <ep/sync.cuh>
 
 namespace ep {
-
-/// The tokens of one warp: every `step`-th of those before `end`. `ClaimedTurns` (pull.cuh) gives
-/// out tokens as warps come free.
-struct Turns {
-    int next, end, step;
-
-    /// The next token; past the end there is none.
-    __device__ __forceinline__ int take() {
-        const int turn = next;
-        next += step;
-        return turn;
-    }
-
-    /// Says that `take` comes soon.
-    __device__ __forceinline__ void ask() {}
-};
-
-/// The tokens of a stripe that a warp takes, in turn with the others of its block.
-__device__ __forceinline__ Turns turns_of(const Team& team, Span tokens) {
-    return Turns{tokens.begin + team.warp, tokens.end, team.warps};
-}
 
 /// How a role's rows are cut for a gather; `Role` is its Cfg struct.
 template <class Role>

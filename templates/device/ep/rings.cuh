@@ -1,6 +1,18 @@
-// The ends of all rings of one stripe, as one of the warps sees them that share the stripe. A lane for each ring keeps
-// where the warp stands, in groups of 32. Between ranks that reach each other's memory the words and the slots are those
-// of ring.cuh, so that either kind of end may be at the other side.
+// The ends of all rings of one stripe, as one of the warps sees them that share the stripe. Rows wait in slots of the
+// receiver's window until it takes them. A lane for each ring keeps where the warp stands, in groups of 32.
+//
+// Between ranks that reach each other's memory there is a ring for each (stripe, sender, receiver), with
+//   in the receiver's window, by (stripe, sender):
+//     kSlots   kDepth slots of kSlotBytes, the row first, its meta record at kMeta
+//     kTail    u32, rows that have arrived; senders add to it
+//     kHeader  [epoch % 2] the numbers of the stripe's header, each with its epoch (M7)
+//     kTaken   [epoch % 2] u32, where the receiver stood at the end of a call
+//   in the sender's window, by (stripe, receiver):
+//     kHead    u32, rows whose slots are free again; receivers add to it
+//     kRetired u32, the last epoch whose header the receiver is done with
+//     kSent    [epoch % 2] u32, where the sender stood at the end of a call
+// Tails and heads are never cleared: they count for the life of the ring and wrap at 2^32 (M7). A position is counted
+// from the start of the stripe in this call.
 //
 //   RingsOut  open -> [announce] -> [expect, claim] -> position, reserve -> slot -> publish -> .. -> close
 //   RingsIn   open -> [header]   -> take or next -> arrived -> slot -> release -> ..             -> close

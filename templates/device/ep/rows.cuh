@@ -1,6 +1,4 @@
-// Loops over the tokens of a stripe, and the positions that follow from who goes where.
-//
-// The flags that decide are loaded ahead of their use: no token waits for its own round trip.
+// Rows and tokens of a call, stripes of them, sets of peers, and what a table records of a position.
 #pragma once
 
 #include <ep/ptx.cuh>
@@ -134,45 +132,6 @@ __device__ __forceinline__ void for_stripe_tokens(const Team& team, int tokens, 
         const int token = span.begin + slice * kLanes + team.lane;
         body(stripe, token < tokens ? token : tokens - 1, token < span.end);
     }
-}
-
-/// Walks a span for one peer, a lane per token. `where(token)`: does it go there. Calls
-/// `row(token, position)` in the whole warp for the rows of this part, and `each(token, match,
-/// position)` in the lane of every token, once per team (part 0). Returns how many match.
-template <class Where, class Row, class Each>
-__device__ __forceinline__ int for_rows(Team& team, Span span, Where where, Row row, Each each) {
-    int position = 0;
-    bool ahead = false;
-    // The first turn only asks for flags; from then on those of the next 32 tokens travel while
-    // these are moved.
-#pragma unroll 1
-    for (int base = span.begin - kLanes; base < span.end && !team.stopped; base += kLanes) {
-        const int token = base + team.lane;
-        const bool match = ahead;
-        ahead = token + kLanes < span.end && where(token + kLanes);
-        if (base < span.begin) continue;
-        const u32 matches = __ballot_sync(kAllLanes, match);
-        const int own = position + __popc(matches & ((1u << team.lane) - 1));
-        if (team.part == 0 && token < span.end) each(token, match, own);
-#pragma unroll 1
-        for (u32 left = matches; left != 0 && !team.stopped; left &= left - 1, ++position) {
-            if (position % team.parts != team.part) continue;
-            row(base + __ffs(static_cast<int>(left)) - 1, position);
-        }
-    }
-    return position;
-}
-
-/// Walks a range of rows for one peer: `row(row, position)` in the whole warp for those of this
-/// part. Returns how many there are.
-template <class Row>
-__device__ __forceinline__ int for_range(Team& team, Span span, Row row) {
-#pragma unroll 1
-    for (int position = team.part; position < span.end - span.begin && !team.stopped;
-         position += team.parts) {
-        row(span.begin + position, position);
-    }
-    return span.end - span.begin;
 }
 
 }  // namespace ep

@@ -198,7 +198,7 @@ mod tests {
     use super::*;
 
     fn target(place: usize) -> Target {
-        let (file, code) = ("ep/ring.cuh".to_owned(), "if (a) b();".to_owned());
+        let (file, code) = ("ep/rings.cuh".to_owned(), "if (a) b();".to_owned());
         let (from, to, operator) = ("a".to_owned(), "!(a)".to_owned(), Operator::Negated);
         let mutation = Mutation { number: 1, file, line: 7, operator, from, to, code };
         Target { place, nth: 1, mutation, numbers: vec![1], equivalent: None, form: None }
@@ -220,8 +220,11 @@ mod tests {
         let shown = |is_reached| {
             printed(false, |report, out| report.note(&target(0), Some(&hunt(9, is_reached)), out))
         };
-        assert_eq!(shown(true), "  SURVIVES  ep/ring.cuh:7 negated: `a` becomes `!(a)` (9 runs)\n");
-        assert_eq!(shown(false), "  NOT RUN   ep/ring.cuh:7 negated: `a` becomes `!(a)`\n");
+        assert_eq!(
+            shown(true),
+            "  SURVIVES  ep/rings.cuh:7 negated: `a` becomes `!(a)` (9 runs)\n"
+        );
+        assert_eq!(shown(false), "  NOT RUN   ep/rings.cuh:7 negated: `a` becomes `!(a)`\n");
         let object = printed(true, |report, out| report.note(&target(3), None, out));
         assert!(object.starts_with("{\"number\":3,"), "{object}");
         assert!(object.ends_with("\"fate\":\"equivalent\",\"reason\":null}\n"), "{object}");
@@ -230,7 +233,7 @@ mod tests {
     #[test]
     fn what_others_are_still_put_to_is_named_and_not_counted() {
         let hunt = Hunt { runs: 4, is_reached: true, ..Hunt::default() };
-        let left = "  LEFT      ep/ring.cuh:7 negated: `a` becomes `!(a)` (4 runs so far)\n";
+        let left = "  LEFT      ep/rings.cuh:7 negated: `a` becomes `!(a)` (4 runs so far)\n";
         let tell = |report: &mut Report, out: &mut dyn Write| {
             report.left(&target(0), &hunt, out)?;
             assert_eq!(report.all.survivors(), 0);

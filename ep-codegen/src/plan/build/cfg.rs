@@ -217,11 +217,9 @@ impl Planner<'_> {
             int("kWarps", warps.count),
         ];
         let used = role_use(self.ir, &self.ways, role);
-        if self.own_sequences(role) > 0 {
+        if let Some(rings) = self.ways.rings(&role.name) {
             members.push(int("kFirstSequence", self.first_sequence(role)));
-            if let Some(rings) = self.ways.rings(&role.name) {
-                members.push(int("kSequences", self.sequences_of_unit(rings)));
-            }
+            members.push(int("kSequences", self.sequences_of_unit(rings)));
         }
         if used.routes {
             members.push(int("kRanks", self.ranks()));

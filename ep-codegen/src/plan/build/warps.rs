@@ -153,14 +153,12 @@ impl Planner<'_> {
     }
 
     pub(super) fn own_sequences(&self, role: &Role) -> i64 {
-        if let Some(rings) = self.ways.rings(&role.name) {
-            let given = role.warps.as_ref().and_then(|warps| eval(warps, self.numbers));
-            let warps = given.unwrap_or(WARPS_TRIED[0]);
-            let units = rings.units.as_ref();
-            let units = units.map(|all| all.iter().map(|it| self.number_of(it)).product());
-            return warps.min(units.unwrap_or(warps)) * self.sequences_of_unit(rings);
-        }
-        if role_use(self.ir, &self.ways, role).sequence { self.ranks() } else { 0 }
+        let Some(rings) = self.ways.rings(&role.name) else { return 0 };
+        let given = role.warps.as_ref().and_then(|warps| eval(warps, self.numbers));
+        let warps = given.unwrap_or(WARPS_TRIED[0]);
+        let units = rings.units.as_ref();
+        let units = units.map(|all| all.iter().map(|it| self.number_of(it)).product());
+        warps.min(units.unwrap_or(warps)) * self.sequences_of_unit(rings)
     }
 
     /// Sequences of the roles declared before `role` that may share a block with it.

@@ -2,7 +2,7 @@
 //! composed. docs/compiler.md has what that gains, measured.
 
 use super::{Checked, Fanout, Forms, Reached, Unfit};
-use crate::ir::parts::{parts, row_field};
+use crate::ir::parts::parts;
 use crate::ir::rows::{moved_row, row_in_place};
 use crate::ir::slots::travels_in_words;
 use crate::ir::{
@@ -28,7 +28,7 @@ impl Forms<'_> {
         }
         let kind = channel.kind.traits();
         if kind.in_order {
-            return self.check_ring(channel);
+            return self.refuse(&channel.at, "no class has both ends of a ring");
         }
         if kind.lands {
             return match self.has_known_rows(channel) {
@@ -45,28 +45,6 @@ impl Forms<'_> {
             }
             false => Ok(()),
         }
-    }
-
-    fn check_ring(&self, ring: &Channel) -> Checked {
-        if !ring.header.is_empty() && ring.header.len() != 2 {
-            return self.refuse(&ring.at, "the header of a ring is [first, count]");
-        }
-        // They go through a mover, whose pieces are cut from a row.
-        if !self.has_row(ring)? {
-            let why = "its messages have no row, and a ring's warps move rows";
-            return self.refuse(&ring.at, why);
-        }
-        // They stand beside the channel's own object.
-        if ["first", "row", "rows", "sent"].contains(&&*ring.name) {
-            let why = format!("`{}` already has a meaning in the functions of rings", ring.name);
-            return self.refuse(&ring.at, &why);
-        }
-        Ok(())
-    }
-
-    /// Whether the messages of a channel have a row.
-    fn has_row(&self, channel: &Channel) -> Result<bool, Unfit> {
-        Ok(row_field(self.ir, self.message(channel)?).is_some())
     }
 
     /// Whether a table says, for every rank, how many rows of a channel it gets.
@@ -170,8 +148,7 @@ impl Forms<'_> {
         self.check_moved(role)?;
         self.check_widths(role)?;
         match &role.share {
-            Share::Peer { binder, set } => self.check_ring_role(role, binder, set),
-            Share::Indices { .. } => {
+            Share::Peer { .. } | Share::Indices { .. } => {
                 self.refuse(&role.at, "no class shares these indices among warps")
             }
             _ => role.body.iter().try_for_each(|stmt| self.check_flow(role, stmt)),

@@ -4,79 +4,10 @@ use super::packed::row_cast;
 use super::values::{NOT_PLAIN, is_name, mentions_name};
 use super::{Checked, Forms};
 use crate::ir::parts::parts;
-use crate::ir::{
-    Action, Channel, Domain, Expr, Field, FieldValue, Memory, NameKind, PeerSet, Place, Role, Stmt,
-    walk,
-};
+use crate::ir::{Action, Channel, Expr, Field, FieldValue, Memory, NameKind, Place, Stmt, walk};
 use crate::schedule::typed::{elem_of, field_of, is_plain, rank_of};
 
 impl Forms<'_> {
-    /// The statements of a role `Name[peer]`.
-    pub(super) fn check_ring_role(&self, role: &Role, peer: &str, set: &PeerSet) -> Checked {
-        if *set != PeerSet::All {
-            return self.refuse(&role.at, "a role with a peer has to serve all ranks");
-        }
-        let channel = self.ring_of(role)?;
-        let mut loops = 0;
-        for stmt in &role.body {
-            let here = |index: &Expr| is_name(index, peer);
-            loops += usize::from(!walk::nested(stmt).is_empty());
-            if loops > 1 {
-                return self.refuse(&stmt.at, "a role with a peer can have only one loop");
-            }
-            match &stmt.action {
-                Action::Announce { peer, values, .. } if here(peer) => {
-                    for value in values {
-                        self.check_here(stmt, &value.value)?;
-                    }
-                }
-                Action::For { binder, domain: Domain::Stripe, position: None, filter, body } => {
-                    if let Some(condition) = filter {
-                        self.check_here(stmt, condition)?;
-                    }
-                    self.check_sends(
-                        channel,
-                        body,
-                        (&|index| is_name(index, peer), false),
-                        binder,
-                    )?;
-                }
-                Action::For {
-                    domain: Domain::Range { low, high },
-                    position: None,
-                    filter: None,
-                    body,
-                    binder,
-                } => {
-                    self.check_here(stmt, low)?;
-                    self.check_here(stmt, high)?;
-                    self.check_sends(
-                        channel,
-                        body,
-                        (&|index| is_name(index, peer), false),
-                        binder,
-                    )?;
-                }
-                Action::For { domain: Domain::Range { .. }, filter: Some(_), .. } => {
-                    return self.refuse(
-                        &stmt.at,
-                        "a loop that sends a range of rows cannot have a `where`",
-                    );
-                }
-                Action::Receive { peer: Some(from), .. } if here(from) => {
-                    self.check_receive(stmt)?
-                }
-                Action::Record { target, value } | Action::Store { target, value } => {
-                    self.check_here(stmt, value)?;
-                    self.check_element(stmt, target)?;
-                    self.check_value(stmt, target, value)?;
-                }
-                _ => return Err(self.no_form(stmt)),
-            }
-        }
-        Ok(())
-    }
-
     /// An expression where nothing is loaded ahead and nothing is skipped.
     pub(super) fn check_here(&self, stmt: &Stmt, whole: &Expr) -> Checked {
         self.refuse_rows(stmt, whole)?;

@@ -23,19 +23,15 @@ impl Forms<'_> {
             return Err(self.no_form(stmt));
         };
         let channel = self.channel(channel)?;
-        let ring = channel.kind.traits().in_order;
         if filter.is_some() {
             return self.refuse(&stmt.at, "a loop that takes messages cannot have a `where`");
         }
-        if !ring && position.is_some() {
+        if position.is_some() {
             return self.refuse(
                 &stmt.at,
                 "the sender chooses the position of each row, so the loop cannot have \
                 an `at`",
             );
-        }
-        if let Some(position) = position {
-            self.check_here(stmt, position)?;
         }
         let mut rows = 0;
         for inner in body {
@@ -108,7 +104,7 @@ impl Forms<'_> {
         walk::expr(value, &mut |part| match part {
             Expr::Field { of, indices, .. } if of == binder => is_whole &= indices.is_empty(),
             Expr::Name { kind: NameKind::Binder | NameKind::Stripe, .. } => {
-                is_whole &= !channel.kind.traits().lands;
+                is_whole = false;
             }
             Expr::OfChannel { .. } => is_whole = false,
             _ => {}
@@ -130,23 +126,20 @@ impl Forms<'_> {
 
     // ---- Gathering ----
 
-    /// A gather of a role by itself has a turn for each token of a stripe, or counts from 0.
+    /// The tokens of a gather of a role by itself count from 0.
     pub(super) fn check_gather_turns(&self, stmt: &Stmt) -> Checked {
         let Action::Gather { domain, channel, .. } = &stmt.action else {
             return Err(self.no_form(stmt));
         };
         let kind = self.channel(channel)?.kind.traits();
         let turns = match domain {
-            Domain::Stripe => kind.gathered_at.is_some(),
             Domain::Range { low, .. } => kind.offers && *low == Expr::Int { value: 0 },
             Domain::Tokens | Domain::Dim { .. } => kind.offers,
             _ => false,
         };
         match turns {
             true => self.check_gather(stmt),
-            false => {
-                self.refuse(&stmt.at, "the loop over tokens has to run over a stripe, or from 0")
-            }
+            false => self.refuse(&stmt.at, "the loop over tokens has to run from 0"),
         }
     }
 

@@ -5,7 +5,7 @@ use crate::ir::rows::row_in_place;
 use crate::ir::{Action, BinaryOp, Channel, Elem, Expr, NameKind, Pipeline, Role, Stmt};
 use crate::schedule::library::{Entity, ep};
 use crate::schedule::limit::broken;
-use crate::schedule::rules::{self, Fanout, Reached, pushes_direct};
+use crate::schedule::rules::{self, Fanout, Reached, is_position, pushes_direct};
 use crate::schedule::scope::{Meaning, Scope};
 use crate::schedule::step::ParamType::{Index, Object, Value};
 use crate::schedule::step::{Loop, Step, Takers};
@@ -174,6 +174,35 @@ impl<'a> Whole<'_, 'a> {
             }
             Ok(None)
         })
+    }
+
+    /// What a lane records of a token and a peer: a position whether the token goes there or not, any other
+    /// value where it does.
+    pub(super) fn records(
+        &mut self,
+        scope: &Scope,
+        channel: &Channel,
+        body: &[Stmt],
+        (goes, position): (&Term, &Term),
+        out: &mut Vec<Step>,
+    ) -> Lowered<()> {
+        let mut own = scope.of_lane();
+        for stmt in body {
+            let Action::Record { target, value } = &stmt.action else { continue };
+            if !is_position(value, channel) {
+                let mut steps = Vec::new();
+                self.role.one(&mut own, stmt, &mut steps);
+                out.push(Step::If { condition: goes.clone(), body: steps });
+                continue;
+            }
+            out.push(Step::Says(stmt.at.clone()));
+            let tensor = self.role.tensor(&target.tensor)?;
+            let at = self.role.indices(&own, &target.indices, out)?;
+            let place = self.role.place(tensor, 0, None, at, None)?;
+            let value = call(ep::recorded, vec![goes.clone(), position.clone()]);
+            out.push(Step::Set { value: value.converted(&place.elem), place });
+        }
+        Ok(())
     }
 
     /// The peers of a fan-out.

@@ -2,7 +2,7 @@
 
 use super::{Whole, call, cfg_of, method, name, object, team};
 use crate::ir::naming::function_of;
-use crate::ir::{Action, Channel, Domain, Elem, Expr, Stmt};
+use crate::ir::{Action, Elem, Expr, Stmt};
 use crate::schedule::Lowered;
 use crate::schedule::library::ep;
 use crate::schedule::limit::broken;
@@ -10,7 +10,7 @@ use crate::schedule::rules::sum_and_bias;
 use crate::schedule::scope::{Meaning, Scope};
 use crate::schedule::statements::there;
 use crate::schedule::step::ParamType::Index;
-use crate::schedule::step::{Step, Takers};
+use crate::schedule::step::Step;
 use crate::schedule::symbol::{Constant, Symbol};
 use crate::schedule::term::Term;
 
@@ -43,72 +43,20 @@ impl Whole<'_, '_> {
         let own = format!("smem.{}[team.warp]", function_of(&self.role.role.name));
         let class = ep::Gather.of(self.cfg());
         out.push(object(class, &names.stages, vec![name(&own), team()]));
-        out.push(match channel.kind.traits().in_order {
-            true => {
-                let class = ep::RingGather.of(cfg_of(channel)).of(self.cfg());
-                object(class, &names.source, vec![team(), self.sequences()])
-            }
-            false => object(ep::PullConsumer.of(cfg_of(channel)), &names.source, vec![team()]),
-        });
-        match domain {
-            Domain::Stripe => self.gather_stripes(scope, (stmt, channel), &names, out)?,
-            _ => {
-                out.push(Step::Says(stmt.at.clone()));
-                self.gather_positions(scope, stmt, &names, out)?;
-                let numbers = self.role.numbers(scope, domain, out)?;
-                let class = ep::ClaimedTurns.of(cfg_of(channel));
-                let most = numbers.to.converted(&Elem::I32);
-                out.push(object(class, &names.turns, vec![team(), most]));
-                self.gather_run(scope, stmt, &names, out)?;
-            }
-        }
+        let source = ep::PullConsumer.of(cfg_of(channel));
+        out.push(object(source, &names.source, vec![team()]));
+        out.push(Step::Says(stmt.at.clone()));
+        let at = self.part_position(scope, stmt)?;
+        out.push(Step::Made { name: names.position.clone(), value: at });
+        let numbers = self.role.numbers(scope, domain, out)?;
+        let class = ep::ClaimedTurns.of(cfg_of(channel));
+        let most = numbers.to.converted(&Elem::I32);
+        out.push(object(class, &names.turns, vec![team(), most]));
+        self.gather_run(scope, stmt, &names, out)?;
         if channel.kind.traits().is_released {
             out.push(Step::Do(method(&names.source, "release", Vec::new())));
         }
         out.push(Step::Do(method(&names.stages, "finish", Vec::new())));
-        Ok(())
-    }
-
-    /// The same by the stripes of a block, whose warps take tokens in turn.
-    fn gather_stripes(
-        &mut self,
-        scope: &Scope,
-        (stmt, channel): (&Stmt, &Channel),
-        names: &Names,
-        out: &mut Vec<Step>,
-    ) -> Lowered<()> {
-        self.gather_positions(scope, stmt, names, out)?;
-        let is_ring = channel.kind.traits().in_order;
-        let (mut stripes, inner) = self.role.stripes_loop(scope, Takers::Blocks)?;
-        let steps = &mut stripes.body;
-        if is_ring {
-            let stripe = name(&stripes.binder);
-            steps.push(Step::Do(method(&names.source, "open", vec![stripe])));
-        }
-        steps.push(Step::Says(stmt.at.clone()));
-        let tokens = self.role.span(&inner, "tokens", steps)?;
-        let turns = call(ep::turns_of, vec![team(), name(&tokens)]);
-        steps.push(object(ep::Turns.into(), &names.turns, vec![turns]));
-        self.gather_run(&inner, stmt, names, steps)?;
-        if is_ring {
-            steps.push(self.ending(stmt));
-            let args = vec![name(&tokens), name(&names.position)];
-            steps.push(Step::Do(method(&names.source, "finish", args)));
-        }
-        out.push(Step::Loop(stripes));
-        Ok(())
-    }
-
-    /// Where the part of a token is that a peer has.
-    fn gather_positions(
-        &mut self,
-        scope: &Scope,
-        stmt: &Stmt,
-        names: &Names,
-        out: &mut Vec<Step>,
-    ) -> Lowered<()> {
-        let at = self.part_position(scope, stmt)?;
-        out.push(Step::Made { name: names.position.clone(), value: at });
         Ok(())
     }
 

@@ -57,7 +57,7 @@ pipeline! {
             depth: depth, chunk: chunk, header: [first, count],
         };
 
-        role Send[peer] on even blocks {
+        role Send[peer] on even blocks, 16 warps {
             announce ring[peer] { first: stripe_prefix[peer, stripe], count: stripe_tokens[stripe, peer] };
             for token in stripe where in_rank[token, peer] {
                 push ring[peer] {
@@ -67,7 +67,7 @@ pipeline! {
                 record send_head[token, peer] = ring[peer].position;
             }
         }
-        role Recv[peer] on odd blocks {
+        role Recv[peer] on odd blocks, 16 warps {
             record recv_first[peer, stripe] = rank_prefix[peer, me] + ring[peer].first;
             record recv_count[peer, stripe] = ring[peer].count;
             for message in ring[peer] at rank_prefix[peer, me] + ring[peer].first {
