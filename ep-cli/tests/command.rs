@@ -8,7 +8,7 @@ use std::process::{Command, Output, Stdio};
 use ep_runtime::pipelines;
 
 /// The names that scripts rely on.
-const PIPELINES: [&str; 14] = [
+const PIPELINES: [&str; 13] = [
     "layout",
     "nvl-dispatch",
     "nvl-combine",
@@ -20,7 +20,6 @@ const PIPELINES: [&str; 14] = [
     "low-latency-dispatch",
     "low-latency-combine",
     "node-layout",
-    "node-notify",
     "node-dispatch",
     "node-combine",
 ];

@@ -106,9 +106,7 @@ impl Buffer {
     pub fn dispatch_pipelines(&self) -> &'static [StandardPipeline] {
         use StandardPipeline as Standard;
         match &self.shared.kernels {
-            Kernels::Far(_) => {
-                &[Standard::NodeLayout, Standard::NodeNotify, Standard::NodeDispatch]
-            }
+            Kernels::Far(_) => &[Standard::NodeLayout, Standard::NodeDispatch],
             Kernels::Near(_) if self.dispatches_in_one_launch() => &[Standard::DecodeDispatch],
             Kernels::Near(_) => &[Standard::Layout, Standard::NvlDispatch],
         }
@@ -180,7 +178,7 @@ impl Buffer {
         let leases = || Box::new((handle.lease().kept(), received.lease().kept())) as Kept;
         let turn = shared.group.begin(rank, call, leases)?;
         handle.begin(&turn)?;
-        counts.iter().flatten().try_for_each(|bound| bound.launch(&turn, call))?;
+        counts.launch(&turn, call)?;
         handle.counting(&mut shared.rank(rank)?.state());
         rows.launch(&turn, call)?;
         shared.group.end(turn, call)?;
@@ -282,7 +280,7 @@ impl Buffer {
         let counts = self.bind_counts(handle, input, call)?;
         let turn = shared.group.begin(rank, call, || handle.lease().kept())?;
         handle.begin(&turn)?;
-        counts.iter().flatten().try_for_each(|bound| bound.launch(&turn, call))?;
+        counts.launch(&turn, call)?;
         handle.counting(&mut shared.rank(rank)?.state());
         shared.group.end(turn, call)
     }

@@ -29,7 +29,7 @@ pub use low_latency_dispatch::LowLatencyDispatch;
 pub use merge_combine::MergeCombine;
 pub use node_combine::NodeCombine;
 pub use node_dispatch::NodeDispatch;
-pub use node_layout::{NodeLayout, NodeNotify, node_notify};
+pub use node_layout::NodeLayout;
 pub use nvl_combine::NvlCombine;
 pub use nvl_dispatch::NvlDispatch;
 pub use packed_dispatch::PackedDispatch;
@@ -38,7 +38,7 @@ pub use spread_combine::SpreadCombine;
 use crate::pipeline::AnyPipeline;
 
 /// Every standard pipeline.
-pub const ALL: [AnyPipeline; 17] = [
+pub const ALL: [AnyPipeline; 16] = [
     AnyPipeline::of::<Layout>(),
     AnyPipeline::of::<NvlDispatch>(),
     AnyPipeline::of::<NvlCombine>(),
@@ -48,7 +48,6 @@ pub const ALL: [AnyPipeline; 17] = [
     AnyPipeline::of::<ExpertLayout>(),
     AnyPipeline::of::<Expand>(),
     AnyPipeline::of::<NodeLayout>(),
-    AnyPipeline::of::<NodeNotify>(),
     AnyPipeline::of::<NodeDispatch>(),
     AnyPipeline::of::<NodeCombine>(),
     AnyPipeline::of::<LowLatencyDispatch>(),

@@ -45,13 +45,11 @@ impl Buffer {
         handle: &Handle,
         input: &DispatchInput,
         call: &CallOptions,
-    ) -> Result<[Option<BoundCall<'_>>; 2], CallError> {
+    ) -> Result<BoundCall<'_>, CallError> {
         use layout::{Args, Kernel, places as at};
         let near = match &self.shared.kernels {
             Kernels::Near(near) => near,
-            Kernels::Far(far) => {
-                return Ok(self.bind_far_counts(far, handle, input, call)?.map(Some));
-            }
+            Kernels::Far(far) => return self.bind_far_counts(far, handle, input, call),
         };
         let options = self.options();
         let topk_idx = input.topk_idx(options);
@@ -60,7 +58,7 @@ impl Buffer {
         let args = Args { alignment: options.alignment, tokens_from: handle.tokens_word() };
         let held = [&handle.memory()?.held.layout, &handle.counts_to()?.counts];
         let (kernel, numbers) = (&near.layout.core, Kernel::numbers(&args));
-        Ok([Some(kernel.bind_with(handle.rank(), call, &held, &given, &numbers)?), None])
+        kernel.bind_with(handle.rank(), call, &held, &given, &numbers)
     }
 
     /// The rows of a fresh dispatch.

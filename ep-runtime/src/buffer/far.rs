@@ -1,5 +1,5 @@
-//! Calls between nodes: rows go in two hops, there and back, by the pipelines `NodeLayout`, `NodeNotify`,
-//! `NodeDispatch` and `NodeCombine`.
+//! Calls between nodes: rows go in two hops, there and back, by the pipelines `NodeLayout`, `NodeDispatch`
+//! and `NodeCombine`.
 
 use super::handles::{Handle, Received};
 use super::held::{HeldOffer, HeldOutput, HeldTables};
@@ -9,15 +9,12 @@ use super::standard::StandardPipeline;
 use super::{Buffer, CallOptions};
 use crate::calls::{BoundCall, CallKernel, Held};
 use crate::error::CallError;
-use crate::pipelines::{
-    layout, node_combine, node_dispatch, node_layout, node_notify, nvl_dispatch,
-};
+use crate::pipelines::{layout, node_combine, node_dispatch, node_layout, nvl_dispatch};
 use crate::tensor::{Bf16, DeviceTensor};
 
 /// The kernels between nodes.
 pub(super) struct FarKernels {
     pub(super) layout: node_layout::Kernel,
-    pub(super) notify: node_notify::Kernel,
     pub(super) dispatch: node_dispatch::Kernel,
     pub(super) cached: Option<node_dispatch::Kernel>,
     pub(super) combine: node_combine::Kernel,
@@ -25,20 +22,17 @@ pub(super) struct FarKernels {
 
 /// What one of them leaves for another.
 pub(super) struct FarTables {
-    counts: node_layout::Outputs,
     layout: node_layout::Handle,
-    notify: node_notify::Handle,
     dispatch: node_dispatch::Handle,
 }
 
 impl FarKernels {
     pub(super) fn new(
-        [layout, notify, dispatch, combine]: [CallKernel; 4],
+        [layout, dispatch, combine]: [CallKernel; 3],
         cached: Option<CallKernel>,
     ) -> FarKernels {
         FarKernels {
             layout: node_layout::Kernel { core: layout },
-            notify: node_notify::Kernel { core: notify },
             dispatch: node_dispatch::Kernel { core: dispatch },
             cached: cached.map(|core| node_dispatch::Kernel { core }),
             combine: node_combine::Kernel { core: combine },
@@ -49,7 +43,6 @@ impl FarKernels {
     pub(super) fn of(&self, pipeline: StandardPipeline) -> Option<&CallKernel> {
         match pipeline {
             StandardPipeline::NodeLayout => Some(&self.layout.core),
-            StandardPipeline::NodeNotify => Some(&self.notify.core),
             StandardPipeline::NodeDispatch => Some(&self.dispatch.core),
             StandardPipeline::NodeDispatchCached => self.cached.as_ref().map(|it| &it.core),
             StandardPipeline::NodeCombine => Some(&self.combine.core),
@@ -59,13 +52,12 @@ impl FarKernels {
 
     /// The tables of a handle. Those that calls within a node leave as well have the same names.
     pub(super) fn tables(&self, rank: usize) -> Result<Tables, CallError> {
-        let (counts, layout) = (self.layout.outputs(rank)?, self.layout.tables(rank)?);
-        let (notify, dispatch) = (self.notify.tables(rank)?, self.dispatch.tables(rank)?);
+        let (layout, dispatch) = (self.layout.tables(rank)?, self.dispatch.tables(rank)?);
         Ok(Tables {
             layout: layout::Handle {
-                tokens_per_rank: counts.tokens_per_rank.clone(),
-                tokens_per_expert: counts.tokens_per_expert.clone(),
-                rank_prefix: notify.rank_prefix.clone(),
+                tokens_per_rank: layout.tokens_per_rank.clone(),
+                tokens_per_expert: layout.tokens_per_expert.clone(),
+                rank_prefix: layout.rank_prefix.clone(),
                 ..Default::default()
             },
             dispatch: nvl_dispatch::Handle {
@@ -76,7 +68,7 @@ impl FarKernels {
             },
             one_launch: Default::default(),
             stripes: Default::default(),
-            far: Some(FarTables { counts, layout, notify, dispatch }),
+            far: Some(FarTables { layout, dispatch }),
         })
     }
 
@@ -93,11 +85,11 @@ impl FarKernels {
         rank: usize,
         counts: &layout::Outputs,
     ) -> Result<Held, CallError> {
-        use node_notify::places as at;
-        let mut given = node_notify::Kernel::NO_TENSORS;
+        use node_layout::places as at;
+        let mut given = node_layout::Kernel::NO_TENSORS;
         at::received.put(&counts.received, &mut given);
         at::received_per_expert.put(&counts.received_per_expert, &mut given);
-        self.notify.core.hold(rank, &given)
+        self.layout.core.hold(rank, &given)
     }
 
     pub(super) fn hold_tables(
@@ -109,7 +101,6 @@ impl FarKernels {
         let dispatch = |kernel| dispatch_tables(rank, kernel, tables, expert_begin);
         Ok(HeldTables {
             layout: self.layout_tables(rank, tables, expert_begin)?,
-            notify: self.notify_tables(rank, tables, expert_begin)?,
             dispatch: dispatch(&self.dispatch)?,
             cached: self.cached.as_ref().map(dispatch).transpose()?.unwrap_or_default(),
             combine: self.combine_tables(rank, tables)?,
@@ -120,35 +111,18 @@ impl FarKernels {
     fn layout_tables(
         &self,
         rank: usize,
-        FarTables { counts, layout: into, .. }: &FarTables,
+        FarTables { layout: into, .. }: &FarTables,
         expert_begin: &DeviceTensor<i32, 1>,
     ) -> Result<Held, CallError> {
         use node_layout::places as at;
         let mut given = node_layout::Kernel::NO_TENSORS;
         at::expert_begin.put(expert_begin, &mut given);
-        at::tokens_per_rank.put(&counts.tokens_per_rank, &mut given);
-        at::tokens_per_expert.put(&counts.tokens_per_expert, &mut given);
+        at::tokens_per_rank.put(&into.tokens_per_rank, &mut given);
+        at::tokens_per_expert.put(&into.tokens_per_expert, &mut given);
         at::node_bits.put(&into.node_bits, &mut given);
         at::node_tokens.put(&into.node_tokens, &mut given);
         at::node_stripes.put(&into.node_stripes, &mut given);
         at::rank_stripes.put(&into.rank_stripes, &mut given);
-        self.layout.core.hold(rank, &given)
-    }
-
-    fn notify_tables(
-        &self,
-        rank: usize,
-        FarTables { counts, layout: from, notify: into, .. }: &FarTables,
-        expert_begin: &DeviceTensor<i32, 1>,
-    ) -> Result<Held, CallError> {
-        use node_notify::places as at;
-        let mut given = node_notify::Kernel::NO_TENSORS;
-        at::expert_begin.put(expert_begin, &mut given);
-        at::tokens_per_rank.put(&counts.tokens_per_rank, &mut given);
-        at::tokens_per_expert.put(&counts.tokens_per_expert, &mut given);
-        at::node_tokens.put(&from.node_tokens, &mut given);
-        at::node_stripes.put(&from.node_stripes, &mut given);
-        at::rank_stripes.put(&from.rank_stripes, &mut given);
         at::rank_prefix.put(&into.rank_prefix, &mut given);
         at::rail_prefix.put(&into.rail_prefix, &mut given);
         at::node_prefix.put(&into.node_prefix, &mut given);
@@ -156,17 +130,17 @@ impl FarKernels {
         at::rail_count.put(&into.rail_count, &mut given);
         at::forward_first.put(&into.forward_first, &mut given);
         at::forward_count.put(&into.forward_count, &mut given);
-        self.notify.core.hold(rank, &given)
+        self.layout.core.hold(rank, &given)
     }
 
     fn combine_tables(&self, rank: usize, tables: &FarTables) -> Result<Held, CallError> {
         use node_combine::places as at;
-        let FarTables { notify, dispatch, .. } = tables;
+        let FarTables { layout, dispatch } = tables;
         let mut given = node_combine::Kernel::NO_TENSORS;
-        at::rank_prefix.put(&notify.rank_prefix, &mut given);
-        at::rail_prefix.put(&notify.rail_prefix, &mut given);
-        at::rail_first.put(&notify.rail_first, &mut given);
-        at::rail_count.put(&notify.rail_count, &mut given);
+        at::rank_prefix.put(&layout.rank_prefix, &mut given);
+        at::rail_prefix.put(&layout.rail_prefix, &mut given);
+        at::rail_first.put(&layout.rail_first, &mut given);
+        at::rail_count.put(&layout.rail_count, &mut given);
         at::recv_first.put(&dispatch.recv_first, &mut given);
         at::recv_count.put(&dispatch.recv_count, &mut given);
         at::send_rail_head.put(&dispatch.send_rail_head, &mut given);
@@ -218,14 +192,14 @@ impl FarKernels {
 fn dispatch_tables(
     rank: usize,
     kernel: &node_dispatch::Kernel,
-    FarTables { layout, notify: from, dispatch: into, .. }: &FarTables,
+    FarTables { layout: from, dispatch: into }: &FarTables,
     expert_begin: &DeviceTensor<i32, 1>,
 ) -> Result<Held, CallError> {
     use node_dispatch::places as at;
     let mut given = node_dispatch::Kernel::NO_TENSORS;
     at::expert_begin.put(expert_begin, &mut given);
-    at::node_bits.put(&layout.node_bits, &mut given);
-    at::node_tokens.put(&layout.node_tokens, &mut given);
+    at::node_bits.put(&from.node_bits, &mut given);
+    at::node_tokens.put(&from.node_tokens, &mut given);
     at::rank_prefix.put(&from.rank_prefix, &mut given);
     at::rail_prefix.put(&from.rail_prefix, &mut given);
     at::node_prefix.put(&from.node_prefix, &mut given);
@@ -247,16 +221,14 @@ impl Buffer {
         handle: &Handle,
         input: &DispatchInput,
         call: &CallOptions,
-    ) -> Result<[BoundCall<'k>; 2], CallError> {
+    ) -> Result<BoundCall<'k>, CallError> {
         use node_layout::{Args, Kernel, places as at};
         let (topk_idx, rank) = (input.topk_idx(self.options()), handle.rank());
         let mut given = Kernel::NO_TENSORS;
         at::topk_idx.put(&topk_idx, &mut given);
         let numbers = Kernel::numbers(&Args { tokens_from: handle.tokens_word() });
-        let (tables, counts) = (&handle.memory()?.held, handle.counts_to()?);
-        let counted = far.layout.core.bind_with(rank, call, &[&tables.layout], &given, &numbers)?;
-        let held = [&tables.notify, &counts.counts];
-        Ok([counted, far.notify.core.bind_with(rank, call, &held, &[], &[])?])
+        let held = [&handle.memory()?.held.layout, &handle.counts_to()?.counts];
+        far.layout.core.bind_with(rank, call, &held, &given, &numbers)
     }
 
     /// The rows of a dispatch between nodes.

@@ -50,7 +50,6 @@ impl HeldCounts {
 #[derive(Default)]
 pub(super) struct HeldTables {
     pub(super) layout: Held,
-    pub(super) notify: Held,
     pub(super) dispatch: Held,
     pub(super) cached: Held,
     pub(super) one_launch: Held,

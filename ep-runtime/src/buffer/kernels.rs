@@ -58,9 +58,8 @@ impl Kernels {
         };
         let (cached, one_launch) = (load_if(programs.cached)?, load_if(programs.one_launch)?);
         let stripes = load_if(programs.stripes)?;
-        if let Some(notify) = load_if(programs.notify)? {
-            let far = FarKernels::new([layout, notify, dispatch, way_back], cached);
-            return Ok(Kernels::Far(far));
+        if combine == StandardPipeline::NodeCombine {
+            return Ok(Kernels::Far(FarKernels::new([layout, dispatch, way_back], cached)));
         }
         let near = NearKernels {
             layout: layout::Kernel { core: layout },

@@ -25,10 +25,8 @@ pub enum StandardPipeline {
     DecodeStripes,
     /// Pushes rows to the ranks of their tokens, and sums them there.
     DecodeCombine,
-    /// Counts where tokens go, per rank and per node.
+    /// Counts where tokens go, per rank and per node, and exchanges the counts.
     NodeLayout,
-    /// Exchanges those counts.
-    NodeNotify,
     /// Moves rows between nodes, in two hops.
     NodeDispatch,
     /// Moves rows between nodes by the tables of an earlier dispatch.
@@ -39,7 +37,7 @@ pub enum StandardPipeline {
 
 impl StandardPipeline {
     /// Every one.
-    pub const ALL: [StandardPipeline; 12] = [
+    pub const ALL: [StandardPipeline; 11] = [
         StandardPipeline::Layout,
         StandardPipeline::NvlDispatch,
         StandardPipeline::NvlDispatchCached,
@@ -48,7 +46,6 @@ impl StandardPipeline {
         StandardPipeline::DecodeStripes,
         StandardPipeline::DecodeCombine,
         StandardPipeline::NodeLayout,
-        StandardPipeline::NodeNotify,
         StandardPipeline::NodeDispatch,
         StandardPipeline::NodeDispatchCached,
         StandardPipeline::NodeCombine,
@@ -64,7 +61,6 @@ impl StandardPipeline {
             StandardPipeline::DecodeStripes => "decode-stripes",
             StandardPipeline::DecodeCombine => "decode-combine",
             StandardPipeline::NodeLayout => "node-layout",
-            StandardPipeline::NodeNotify => "node-notify",
             StandardPipeline::NodeDispatch | StandardPipeline::NodeDispatchCached => {
                 "node-dispatch"
             }
@@ -96,7 +92,6 @@ impl BuiltIn {
             StandardPipeline::DecodeStripes => AnyPipeline::of::<pipelines::DecodeStripes>(),
             StandardPipeline::DecodeCombine => AnyPipeline::of::<pipelines::DecodeCombine>(),
             StandardPipeline::NodeLayout => AnyPipeline::of::<pipelines::NodeLayout>(),
-            StandardPipeline::NodeNotify => AnyPipeline::of::<pipelines::NodeNotify>(),
             StandardPipeline::NodeDispatch | StandardPipeline::NodeDispatchCached => {
                 AnyPipeline::of::<pipelines::NodeDispatch>()
             }

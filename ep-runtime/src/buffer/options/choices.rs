@@ -8,7 +8,7 @@ use crate::calls::PrepareOptions;
 use crate::error::CallError;
 use crate::pipelines::{
     decode_combine, decode_dispatch, decode_stripes, layout, node_combine, node_dispatch,
-    node_layout, node_notify, nvl_combine, nvl_dispatch,
+    node_layout, nvl_combine, nvl_dispatch,
 };
 
 impl From<Via> for nvl_dispatch::Via {
@@ -144,10 +144,6 @@ impl BufferOptions {
                     tokens,
                 };
                 node_layout::Kernel::chosen(&shape, &node_layout::Options { live }, take)
-            }
-            Standard::NodeNotify => {
-                let shape = node_notify::Shape { nodes, local_ranks, experts, stripes: counted };
-                node_notify::Kernel::chosen(&shape, &node_notify::Options { live }, take)
             }
             Standard::NodeCombine => {
                 let shape = node_combine::Shape {
