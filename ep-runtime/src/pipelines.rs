@@ -5,7 +5,6 @@
 
 pub mod decode_combine;
 pub mod decode_dispatch;
-pub mod decode_stripes;
 pub mod expand;
 pub mod layout;
 pub mod low_latency_combine;
@@ -21,7 +20,6 @@ pub mod spread_combine;
 
 pub use decode_combine::DecodeCombine;
 pub use decode_dispatch::DecodeDispatch;
-pub use decode_stripes::DecodeStripes;
 pub use expand::{Expand, ExpertLayout, expert_layout};
 pub use layout::Layout;
 pub use low_latency_combine::LowLatencyCombine;
@@ -38,12 +36,11 @@ pub use spread_combine::SpreadCombine;
 use crate::pipeline::AnyPipeline;
 
 /// Every standard pipeline.
-pub const ALL: [AnyPipeline; 16] = [
+pub const ALL: [AnyPipeline; 15] = [
     AnyPipeline::of::<Layout>(),
     AnyPipeline::of::<NvlDispatch>(),
     AnyPipeline::of::<NvlCombine>(),
     AnyPipeline::of::<DecodeDispatch>(),
-    AnyPipeline::of::<DecodeStripes>(),
     AnyPipeline::of::<DecodeCombine>(),
     AnyPipeline::of::<ExpertLayout>(),
     AnyPipeline::of::<Expand>(),

@@ -67,7 +67,6 @@ impl FarKernels {
                 ..Default::default()
             },
             one_launch: Default::default(),
-            stripes: Default::default(),
             far: Some(FarTables { layout, dispatch }),
         })
     }

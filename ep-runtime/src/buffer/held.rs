@@ -5,9 +5,7 @@ use super::kernels::{Combine, Kernels, NearKernels};
 use super::places::Tables;
 use crate::calls::Held;
 use crate::error::CallError;
-use crate::pipelines::{
-    decode_combine, decode_dispatch, decode_stripes, layout, nvl_combine, nvl_dispatch,
-};
+use crate::pipelines::{decode_combine, decode_dispatch, layout, nvl_combine, nvl_dispatch};
 use crate::tensor::{Bf16, DeviceTensor};
 
 /// A block of counts of a handle, for the pipelines that count.
@@ -53,7 +51,6 @@ pub(super) struct HeldTables {
     pub(super) dispatch: Held,
     pub(super) cached: Held,
     pub(super) one_launch: Held,
-    pub(super) stripes: Held,
     pub(super) combine: Held,
 }
 
@@ -92,9 +89,6 @@ impl HeldTables {
         }
         if let Some(kernel) = &kernels.one_launch {
             held.one_launch = one_launch_tables(rank, kernel, tables, expert_begin)?;
-        }
-        if let Some(kernel) = &kernels.stripes {
-            held.stripes = stripes_tables(rank, kernel, tables)?;
         }
         Ok(held)
     }
@@ -155,20 +149,6 @@ fn one_launch_tables(
     at::rank_prefix.put(&into.rank_prefix, &mut given);
     at::recv_src.put(&into.recv_src, &mut given);
     at::send_row.put(&into.send_row, &mut given);
-    kernel.core.hold(rank, &given)
-}
-
-fn stripes_tables(
-    rank: usize,
-    kernel: &decode_stripes::Kernel,
-    tables: &Tables,
-) -> Result<Held, CallError> {
-    use decode_stripes::places as at;
-    let (mut given, into) = (decode_stripes::Kernel::NO_TENSORS, &tables.stripes);
-    at::send_row.put(&tables.one_launch.send_row, &mut given);
-    at::in_rank.put(&into.in_rank, &mut given);
-    at::stripe_tokens.put(&into.stripe_tokens, &mut given);
-    at::stripe_prefix.put(&into.stripe_prefix, &mut given);
     kernel.core.hold(rank, &given)
 }
 
@@ -367,6 +347,8 @@ mod tests {
                     };
                     let call = CallOptions::sms(12);
                     let handle = buffer.exchange_counts(0, &input, &call).expect(&said);
+                    let early = buffer.cached_dispatch(&handle, &input, &call).err().expect(&said);
+                    assert!(early.to_string().starts_with("the handle has only counts"), "{early}");
                     if capacity.is_some() {
                         continue; // It would wait for counts, and nothing runs here.
                     }

@@ -21,8 +21,6 @@ pub enum StandardPipeline {
     NvlCombine,
     /// Counts and moves rows in one launch, and fills the tables that combine reads.
     DecodeDispatch,
-    /// Derives the tables that cached dispatches read from those of a dispatch in one launch.
-    DecodeStripes,
     /// Pushes rows to the ranks of their tokens, and sums them there.
     DecodeCombine,
     /// Counts where tokens go, per rank and per node, and exchanges the counts.
@@ -37,13 +35,12 @@ pub enum StandardPipeline {
 
 impl StandardPipeline {
     /// Every one.
-    pub const ALL: [StandardPipeline; 11] = [
+    pub const ALL: [StandardPipeline; 10] = [
         StandardPipeline::Layout,
         StandardPipeline::NvlDispatch,
         StandardPipeline::NvlDispatchCached,
         StandardPipeline::NvlCombine,
         StandardPipeline::DecodeDispatch,
-        StandardPipeline::DecodeStripes,
         StandardPipeline::DecodeCombine,
         StandardPipeline::NodeLayout,
         StandardPipeline::NodeDispatch,
@@ -58,7 +55,6 @@ impl StandardPipeline {
             StandardPipeline::NvlDispatch | StandardPipeline::NvlDispatchCached => "nvl-dispatch",
             StandardPipeline::NvlCombine => "nvl-combine",
             StandardPipeline::DecodeDispatch => "decode-dispatch",
-            StandardPipeline::DecodeStripes => "decode-stripes",
             StandardPipeline::DecodeCombine => "decode-combine",
             StandardPipeline::NodeLayout => "node-layout",
             StandardPipeline::NodeDispatch | StandardPipeline::NodeDispatchCached => {
@@ -89,7 +85,6 @@ impl BuiltIn {
             }
             StandardPipeline::NvlCombine => AnyPipeline::of::<pipelines::NvlCombine>(),
             StandardPipeline::DecodeDispatch => AnyPipeline::of::<pipelines::DecodeDispatch>(),
-            StandardPipeline::DecodeStripes => AnyPipeline::of::<pipelines::DecodeStripes>(),
             StandardPipeline::DecodeCombine => AnyPipeline::of::<pipelines::DecodeCombine>(),
             StandardPipeline::NodeLayout => AnyPipeline::of::<pipelines::NodeLayout>(),
             StandardPipeline::NodeDispatch | StandardPipeline::NodeDispatchCached => {

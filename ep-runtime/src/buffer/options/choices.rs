@@ -7,8 +7,8 @@ use crate::buffer::standard::{BuiltIn, StandardPipeline};
 use crate::calls::PrepareOptions;
 use crate::error::CallError;
 use crate::pipelines::{
-    decode_combine, decode_dispatch, decode_stripes, layout, node_combine, node_dispatch,
-    node_layout, nvl_combine, nvl_dispatch,
+    decode_combine, decode_dispatch, layout, node_combine, node_dispatch, node_layout, nvl_combine,
+    nvl_dispatch,
 };
 
 impl From<Via> for nvl_dispatch::Via {
@@ -98,10 +98,6 @@ impl BufferOptions {
                     ..decode_dispatch::Options::default()
                 };
                 decode_dispatch::Kernel::chosen(&shape, &options, take)
-            }
-            Standard::DecodeStripes => {
-                let shape = decode_stripes::Shape { stripes: counted, tokens };
-                decode_stripes::Kernel::chosen(&shape, &decode_stripes::Options { live }, take)
             }
             Standard::DecodeCombine => {
                 let shape =
