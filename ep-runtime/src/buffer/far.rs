@@ -2,7 +2,7 @@
 //! and `NodeCombine`.
 
 use super::handles::{Handle, Received};
-use super::held::{HeldOffer, HeldOutput, HeldTables};
+use super::held::{HeldOffer, HeldOutput, HeldTables, hold};
 use super::inputs::DispatchInput;
 use super::places::Tables;
 use super::standard::StandardPipeline;
@@ -84,67 +84,32 @@ impl FarKernels {
         rank: usize,
         counts: &layout::Outputs,
     ) -> Result<Held, CallError> {
-        use node_layout::places as at;
-        let mut given = node_layout::Kernel::NO_TENSORS;
-        at::received.put(&counts.received, &mut given);
-        at::received_per_expert.put(&counts.received_per_expert, &mut given);
-        self.layout.core.hold(rank, &given)
+        hold!(node_layout, rank, self.layout, [], counts => [received, received_per_expert])
     }
 
     pub(super) fn hold_tables(
         &self,
         rank: usize,
-        tables: &FarTables,
+        FarTables { layout, dispatch }: &FarTables,
         expert_begin: &DeviceTensor<i32, 1>,
     ) -> Result<HeldTables, CallError> {
-        let dispatch = |kernel| dispatch_tables(rank, kernel, tables, expert_begin);
+        let dispatch_tables = |kernel: &node_dispatch::Kernel| {
+            hold!(node_dispatch, rank, kernel, [expert_begin: expert_begin],
+                layout => [node_bits, node_tokens, rank_prefix, rail_prefix, node_prefix, forward_first, forward_count],
+                dispatch => [recv_src, recv_first, recv_count, send_rail_head, send_inner_head])
+        };
+        let cached = self.cached.as_ref().map(dispatch_tables).transpose()?;
         Ok(HeldTables {
-            layout: self.layout_tables(rank, tables, expert_begin)?,
-            dispatch: dispatch(&self.dispatch)?,
-            cached: self.cached.as_ref().map(dispatch).transpose()?.unwrap_or_default(),
-            combine: self.combine_tables(rank, tables)?,
+            layout: hold!(node_layout, rank, self.layout, [expert_begin: expert_begin],
+                layout => [tokens_per_rank, tokens_per_expert, node_bits, node_tokens, node_stripes, rank_stripes,
+                    rank_prefix, rail_prefix, node_prefix, rail_first, rail_count, forward_first, forward_count])?,
+            dispatch: dispatch_tables(&self.dispatch)?,
+            cached: cached.unwrap_or_default(),
+            combine: hold!(node_combine, rank, self.combine, [],
+                layout => [rank_prefix, rail_prefix, rail_first, rail_count],
+                dispatch => [recv_first, recv_count, send_rail_head, send_inner_head])?,
             ..HeldTables::default()
         })
-    }
-
-    fn layout_tables(
-        &self,
-        rank: usize,
-        FarTables { layout: into, .. }: &FarTables,
-        expert_begin: &DeviceTensor<i32, 1>,
-    ) -> Result<Held, CallError> {
-        use node_layout::places as at;
-        let mut given = node_layout::Kernel::NO_TENSORS;
-        at::expert_begin.put(expert_begin, &mut given);
-        at::tokens_per_rank.put(&into.tokens_per_rank, &mut given);
-        at::tokens_per_expert.put(&into.tokens_per_expert, &mut given);
-        at::node_bits.put(&into.node_bits, &mut given);
-        at::node_tokens.put(&into.node_tokens, &mut given);
-        at::node_stripes.put(&into.node_stripes, &mut given);
-        at::rank_stripes.put(&into.rank_stripes, &mut given);
-        at::rank_prefix.put(&into.rank_prefix, &mut given);
-        at::rail_prefix.put(&into.rail_prefix, &mut given);
-        at::node_prefix.put(&into.node_prefix, &mut given);
-        at::rail_first.put(&into.rail_first, &mut given);
-        at::rail_count.put(&into.rail_count, &mut given);
-        at::forward_first.put(&into.forward_first, &mut given);
-        at::forward_count.put(&into.forward_count, &mut given);
-        self.layout.core.hold(rank, &given)
-    }
-
-    fn combine_tables(&self, rank: usize, tables: &FarTables) -> Result<Held, CallError> {
-        use node_combine::places as at;
-        let FarTables { layout, dispatch } = tables;
-        let mut given = node_combine::Kernel::NO_TENSORS;
-        at::rank_prefix.put(&layout.rank_prefix, &mut given);
-        at::rail_prefix.put(&layout.rail_prefix, &mut given);
-        at::rail_first.put(&layout.rail_first, &mut given);
-        at::rail_count.put(&layout.rail_count, &mut given);
-        at::recv_first.put(&dispatch.recv_first, &mut given);
-        at::recv_count.put(&dispatch.recv_count, &mut given);
-        at::send_rail_head.put(&dispatch.send_rail_head, &mut given);
-        at::send_inner_head.put(&dispatch.send_inner_head, &mut given);
-        self.combine.core.hold(rank, &given)
     }
 
     pub(super) fn hold_output(
@@ -152,17 +117,17 @@ impl FarKernels {
         rank: usize,
         outputs: &nvl_dispatch::Outputs,
     ) -> Result<HeldOutput, CallError> {
-        use node_dispatch::places as at;
         let x = node_dispatch::PayloadTensor::from(&outputs.recv_x);
-        let mut given = node_dispatch::Kernel::NO_TENSORS;
-        at::recv_x.put(&x, &mut given);
-        let hold_rows = |kernel: &node_dispatch::Kernel| kernel.core.hold(rank, &given);
+        let hold_rows =
+            |kernel: &node_dispatch::Kernel| hold!(node_dispatch, rank, kernel, [recv_x: &x]);
         let cached = self.cached.as_ref().map(hold_rows).transpose()?.unwrap_or_default();
-        at::recv_topk_idx.put(outputs.recv_topk_idx.as_ref(), &mut given);
-        at::recv_topk_weights.put(outputs.recv_topk_weights.as_ref(), &mut given);
-        let dispatch = self.dispatch.core.hold(rank, &given)?;
+        let dispatch = hold!(node_dispatch, rank, self.dispatch, [recv_x: &x,
+            recv_topk_idx: outputs.recv_topk_idx.as_ref(),
+            recv_topk_weights: outputs.recv_topk_weights.as_ref()])?;
         let combine = match &outputs.recv_x {
-            nvl_dispatch::PayloadTensor::Bf16 { x } => Some(self.hold_rows(rank, x)?),
+            nvl_dispatch::PayloadTensor::Bf16 { x } => {
+                Some(hold!(node_combine, rank, self.combine, [x: x])?)
+            }
             _ => None,
         };
         Ok(HeldOutput { dispatch, cached, combine, ..HeldOutput::default() })
@@ -174,42 +139,10 @@ impl FarKernels {
         x: &DeviceTensor<Bf16, 2>,
         weights: Option<&DeviceTensor<f32, 2>>,
     ) -> Result<HeldOffer, CallError> {
-        let mut given = node_combine::Kernel::NO_TENSORS;
-        node_combine::places::weights.put(weights, &mut given);
-        let weights = self.combine.core.hold(rank, &given)?;
-        Ok(HeldOffer { x: self.hold_rows(rank, x)?, weights })
+        let x = hold!(node_combine, rank, self.combine, [x: x])?;
+        let weights = hold!(node_combine, rank, self.combine, [weights: weights])?;
+        Ok(HeldOffer { x, weights })
     }
-
-    /// Rows that a combine reads.
-    fn hold_rows(&self, rank: usize, x: &DeviceTensor<Bf16, 2>) -> Result<Held, CallError> {
-        let mut given = node_combine::Kernel::NO_TENSORS;
-        node_combine::places::x.put(x, &mut given);
-        self.combine.core.hold(rank, &given)
-    }
-}
-
-fn dispatch_tables(
-    rank: usize,
-    kernel: &node_dispatch::Kernel,
-    FarTables { layout: from, dispatch: into }: &FarTables,
-    expert_begin: &DeviceTensor<i32, 1>,
-) -> Result<Held, CallError> {
-    use node_dispatch::places as at;
-    let mut given = node_dispatch::Kernel::NO_TENSORS;
-    at::expert_begin.put(expert_begin, &mut given);
-    at::node_bits.put(&from.node_bits, &mut given);
-    at::node_tokens.put(&from.node_tokens, &mut given);
-    at::rank_prefix.put(&from.rank_prefix, &mut given);
-    at::rail_prefix.put(&from.rail_prefix, &mut given);
-    at::node_prefix.put(&from.node_prefix, &mut given);
-    at::forward_first.put(&from.forward_first, &mut given);
-    at::forward_count.put(&from.forward_count, &mut given);
-    at::recv_src.put(&into.recv_src, &mut given);
-    at::recv_first.put(&into.recv_first, &mut given);
-    at::recv_count.put(&into.recv_count, &mut given);
-    at::send_rail_head.put(&into.send_rail_head, &mut given);
-    at::send_inner_head.put(&into.send_inner_head, &mut given);
-    kernel.core.hold(rank, &given)
 }
 
 impl Buffer {

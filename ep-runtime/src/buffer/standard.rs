@@ -50,18 +50,7 @@ impl StandardPipeline {
 
     /// The pipeline's name on the command line.
     pub fn name(self) -> &'static str {
-        match self {
-            StandardPipeline::Layout => "layout",
-            StandardPipeline::NvlDispatch | StandardPipeline::NvlDispatchCached => "nvl-dispatch",
-            StandardPipeline::NvlCombine => "nvl-combine",
-            StandardPipeline::DecodeDispatch => "decode-dispatch",
-            StandardPipeline::DecodeCombine => "decode-combine",
-            StandardPipeline::NodeLayout => "node-layout",
-            StandardPipeline::NodeDispatch | StandardPipeline::NodeDispatchCached => {
-                "node-dispatch"
-            }
-            StandardPipeline::NodeCombine => "node-combine",
-        }
+        BuiltIn::entry(self).name
     }
 }
 
