@@ -1,8 +1,6 @@
 //! Slots of every kind, against what they mean: several indices, rows, counts, and who takes them how.
 
-use ep_runtime::Pipeline;
-
-use super::meaning::{held, held_by};
+use super::meaning::held_by;
 use super::run::{Form, accepted};
 
 /// Calls of one pipeline on 1 to 3 ranks.
