@@ -133,7 +133,7 @@ struct Args {
     int tokens;
     // if not null, holds tokens, and the above is its bound
     const ep::i32* tokens_from;
-    // from the handle of NodeNotify
+    // from the handle of NodeLayout
     const ep::i32* rank_prefix;
     const ep::i32* rail_prefix;
     const ep::i32* rail_first;

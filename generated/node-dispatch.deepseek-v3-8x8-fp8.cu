@@ -156,7 +156,6 @@ struct Args {
     // from the handle of NodeLayout
     const ep::i64* node_bits;
     const ep::i32* node_tokens;
-    // from the handle of NodeNotify
     const ep::i32* rank_prefix;
     const ep::i32* rail_prefix;
     const ep::i32* node_prefix;

@@ -1,14 +1,36 @@
 // node-layout
-// experts=256 local_ranks=8 nodes=2 ranks=16 stripes=12 topk=8
-// sm_90a: 256 threads and 1956 bytes of shared memory a block, at least 1 blocks
+// experts=256 local_experts=16 local_ranks=8 nodes=2 ranks=16 stripes=12 topk=8
+// sm_90a: 512 threads and 1956 bytes of shared memory a block, at least 1 blocks
 //
 // Roles:
 //   Count: a warp for each of stripes = 12 (8 warps on all blocks); composed
+//   Exchange: 8 warps on last block; composed: ep::NetSlotsOut, ep::NetSlotsIn
+//   RailExchange: 4 warps on last block; composed: ep::NetSlotsOut, ep::NetSlotsIn
+//   Prefix: 4 warps on last block; by the library
 //
 // Window, the same on every rank:
-//   counted.sums     0x00000000       1952 bytes  (256 tokens_per_expert + 24 node_stripes + 16 tokens_per_rank + 192 rank_stripes) x 4; Count writes, Count reads
+//   counts.slots     0x00000000       2048 bytes  2 epochs x 8 slots x 128; Exchange writes, Exchange reads
+//   counts.come      0x00000800         32 bytes  8 peers x 4; Exchange writes, Exchange reads
+//   counts.released  0x00000880         32 bytes  8 peers x 4; Exchange writes, Exchange reads
+//   counts.readers   0x00000900          4 bytes  1 word x 4; Exchange writes, Exchange reads
+//   rails.slots      0x00000980       1024 bytes  2 epochs x 1 slots x 512; RailExchange writes, RailExchange reads
+//   rails.come       0x00000d80          4 bytes  1 peers x 4; RailExchange writes, RailExchange reads
+//   rails.released   0x00000e00          4 bytes  1 peers x 4; RailExchange writes, RailExchange reads
+//   rails.readers    0x00000e80          4 bytes  1 word x 4; RailExchange writes, RailExchange reads
+//   counted.sums     0x00000f00       1952 bytes  (256 tokens_per_expert + 24 node_stripes + 16 tokens_per_rank + 192 rank_stripes) x 4; Count writes, Count reads
+//   Exchange.claims  0x00001700          8 bytes  2 calls x 1 words x 4; Exchange writes, Exchange reads
+//   RailExchange.claims 0x00001780          8 bytes  2 calls x 1 words x 4; RailExchange writes, RailExchange reads
+//
+// Network, the same on every rank:
+//   counts.inbox     0x00000000       2048 bytes  2 epochs x 8 peers x 128; Exchange writes, Exchange reads
+//   counts.outbox    0x00000800       2048 bytes  2 epochs x 8 peers x 128; Exchange writes, Exchange reads
+//   rails.inbox      0x00001000       1024 bytes  2 epochs x 1 peers x 512; RailExchange writes, RailExchange reads
+//   rails.outbox     0x00001400       1024 bytes  2 epochs x 1 peers x 512; RailExchange writes, RailExchange reads
+// Message Totals: meta record of 128 bytes: per_rank[16] at 0, per_expert[16] at 64
+// Message Stripes: meta record of 432 bytes: to_node[12] at 0, to_rank[96] at 48
 #include <ep/compute.cuh>
 #include <ep/count.cuh>
+#include <ep/net_slots.cuh>
 #include <ep/rows.cuh>
 #include <ep/sync.cuh>
 
@@ -21,13 +43,70 @@ struct Cfg {
     static constexpr int kExperts = 256;
     static constexpr int kStripes = 12;
     static constexpr int kRanks = 16;
-    static constexpr int kThreads = 256;
+    static constexpr int kLocalExperts = 16;
+    static constexpr int kThreads = 512;
     static constexpr int kSharedBytes = 1956;
+
+    struct Totals {
+        static constexpr int kMetaBytes = 128;
+        static constexpr int kPerRank = 0;
+        static constexpr int kPerRankCount = 16;
+        static constexpr int kPerExpert = 64;
+        static constexpr int kPerExpertCount = 16;
+    };
+
+    struct Stripes {
+        static constexpr int kMetaBytes = 432;
+        static constexpr int kToNode = 0;
+        static constexpr int kToNodeCount = 12;
+        static constexpr int kToRank = 48;
+        static constexpr int kToRankCount = 96;
+    };
+
+    struct Counts {
+        static constexpr int kChannel = 0;
+        static constexpr int kPeers = 16;
+        static constexpr int kEpochs = 2;
+        static constexpr bool kSkipsOwn = false;
+        static constexpr int kSlotBytes = 128;
+        static constexpr int kMeta = 0;
+        static constexpr bool kRail = false;
+        static constexpr int kNodeRanks = 8;
+        static constexpr int kNear = 8;
+        static constexpr bool kIbgda = false;
+        static constexpr ep::u64 kSlots = 0x0;
+        static constexpr ep::u64 kCome = 0x800;
+        static constexpr ep::u64 kReleased = 0x880;
+        static constexpr ep::u64 kReaders = 0x900;
+        static constexpr ep::u64 kInbox = 0x0;
+        static constexpr ep::u64 kOutbox = 0x800;
+        static constexpr int kCounters = 0;
+    };
+
+    struct Rails {
+        static constexpr int kChannel = 1;
+        static constexpr int kPeers = 2;
+        static constexpr int kEpochs = 2;
+        static constexpr bool kSkipsOwn = false;
+        static constexpr int kSlotBytes = 512;
+        static constexpr int kMeta = 0;
+        static constexpr bool kRail = true;
+        static constexpr int kNodeRanks = 8;
+        static constexpr int kNear = 1;
+        static constexpr bool kIbgda = false;
+        static constexpr ep::u64 kSlots = 0x980;
+        static constexpr ep::u64 kCome = 0xd80;
+        static constexpr ep::u64 kReleased = 0xe00;
+        static constexpr ep::u64 kReaders = 0xe80;
+        static constexpr ep::u64 kInbox = 0x1000;
+        static constexpr ep::u64 kOutbox = 0x1400;
+        static constexpr int kCounters = 2;
+    };
 
     struct Counted {
         static constexpr int kCount = 488;
         static constexpr bool kInShared = true;
-        static constexpr ep::u64 kSums = 0x0;
+        static constexpr ep::u64 kSums = 0xf00;
         static constexpr int kTokensPerExpert = 0;
         static constexpr int kNodeStripes = 256;
         static constexpr int kTokensPerRank = 280;
@@ -38,6 +117,28 @@ struct Cfg {
         static constexpr int kRole = 0;
         static constexpr int kFirstWarp = 0;
         static constexpr int kWarps = 8;
+    };
+
+    struct Exchange {
+        static constexpr int kRole = 1;
+        static constexpr int kFirstWarp = 0;
+        static constexpr int kWarps = 8;
+        static constexpr int kLoops = 1;
+        static constexpr ep::u64 kClaims = 0x1700;
+    };
+
+    struct RailExchange {
+        static constexpr int kRole = 2;
+        static constexpr int kFirstWarp = 8;
+        static constexpr int kWarps = 4;
+        static constexpr int kLoops = 1;
+        static constexpr ep::u64 kClaims = 0x1780;
+    };
+
+    struct Prefix {
+        static constexpr int kRole = 3;
+        static constexpr int kFirstWarp = 12;
+        static constexpr int kWarps = 4;
     };
 };
 
@@ -50,11 +151,11 @@ struct Args {
     // input topk_idx: i64[tokens, topk] in -1..experts
     const ep::i64* topk_idx;
     ep::i64 topk_idx_stride;
-    // input expert_begin: i32[ranks + 1] in 0..=experts ascending by at most ceil(experts, ranks)
+    // input expert_begin: i32[ranks + 1] in 0..=experts ascending by at most local_experts
     const ep::i32* expert_begin;
-    // output tokens_per_rank: i32[ranks]
+    // table tokens_per_rank: i32[ranks]
     ep::i32* tokens_per_rank;
-    // output tokens_per_expert: i32[experts]
+    // table tokens_per_expert: i32[experts]
     ep::i32* tokens_per_expert;
     // table node_bits: bits[local_ranks][tokens, nodes]
     ep::i64* node_bits;
@@ -64,6 +165,26 @@ struct Args {
     ep::i32* node_stripes;
     // table rank_stripes: i32[nodes, local_ranks, stripes]
     ep::i32* rank_stripes;
+    // table rank_prefix: i32[ranks + 1, ranks]
+    ep::i32* rank_prefix;
+    // table rail_prefix: i32[nodes + 1]
+    ep::i32* rail_prefix;
+    // table node_prefix: i32[nodes, stripes]
+    ep::i32* node_prefix;
+    // table rail_first: i32[nodes, stripes]
+    ep::i32* rail_first;
+    // table rail_count: i32[nodes, stripes]
+    ep::i32* rail_count;
+    // table forward_first: i32[nodes, stripes, local_ranks]
+    ep::i32* forward_first;
+    // table forward_count: i32[nodes, stripes, local_ranks]
+    ep::i32* forward_count;
+    // output received: i32[1] to host
+    ep::i32* received;
+    // output received_per_expert: i32[local_experts] to host
+    ep::i32* received_per_expert;
+    // the network of this rank
+    const ep::Net* net;
 };
 
 struct Smem {
@@ -76,20 +197,20 @@ __device__ __forceinline__ void count(const Args& args, Smem& smem, ep::Team& te
     ep::Counters<Cfg::Counted> counters(args.group, smem.counters);
     for (int stripe = team.spread(); stripe < Cfg::kStripes && !team.stopped;
         stripe += team.count()) {
-        // +15  for token in stripe
+        // +34  for token in stripe
         const ep::Span rows(
             ep::stripe_span(ep::rows_of(args.tokens, args.tokens_from), Cfg::kStripes, stripe));
         for (int token = rows.begin + team.lane; token < rows.end; token += ep::kLanes) {
-            // +16  for expert in topk_idx[token]
+            // +35  for expert in topk_idx[token]
             for (int k = 0; k < Cfg::kTopk; ++k) {
                 const ep::i64 expert = args.topk_idx[token * args.topk_idx_stride + k];
                 if (!(expert >= 0 && expert < Cfg::kExperts)) continue;
-                // +17  count tokens_per_expert[expert]
+                // +36  count tokens_per_expert[expert]
                 counters.add(Cfg::Counted::kTokensPerExpert + static_cast<ep::i32>(expert), 1);
             }
-            // +19  for node in nodes
+            // +38  for node in nodes
             for (int node = 0; node < Cfg::kNodes; ++node) {
-                // +20  record node_bits[token, node] = routed_bits(topk_idx[token], node)
+                // +39  record node_bits[token, node] = routed_bits(topk_idx[token], node)
                 const int first_rank = node * Cfg::kLocalRanks;
                 ep::i64 bits = 0LL;
                 for (int k_2 = 0; k_2 < Cfg::kTopk; ++k_2) {
@@ -100,7 +221,7 @@ __device__ __forceinline__ void count(const Args& args, Smem& smem, ep::Team& te
                 }
                 args.node_bits[ep::i64{token} * Cfg::kNodes + node] = bits;
             }
-            // +22  for node in nodes where routed_node(topk_idx[token], node)
+            // +41  for node in nodes where routed_node(topk_idx[token], node)
             for (int node_2 = 0; node_2 < Cfg::kNodes; ++node_2) {
                 const int first_expert = args.expert_begin[node_2 * Cfg::kLocalRanks];
                 const int next_expert =
@@ -113,12 +234,12 @@ __device__ __forceinline__ void count(const Args& args, Smem& smem, ep::Team& te
                     found = found || here;
                 }
                 if (!found) continue;
-                // +23  count node_tokens[stripe, node]
+                // +42  count node_tokens[stripe, node]
                 ep::add_count(&args.node_tokens[stripe * Cfg::kNodes + node_2], 1);
-                // +24  count node_stripes[node, stripe]
+                // +43  count node_stripes[node, stripe]
                 counters.add(Cfg::Counted::kNodeStripes + (node_2 * Cfg::kStripes + stripe), 1);
             }
-            // +26  for peer in ranks where routed(topk_idx[token], peer)
+            // +45  for peer in ranks where routed(topk_idx[token], peer)
             for (int peer = 0; peer < Cfg::kRanks; ++peer) {
                 const int first_expert_2 = args.expert_begin[peer];
                 const int next_expert_2 = args.expert_begin[peer + 1];
@@ -130,15 +251,177 @@ __device__ __forceinline__ void count(const Args& args, Smem& smem, ep::Team& te
                     found_2 = found_2 || here_2;
                 }
                 if (!found_2) continue;
-                // +27  count tokens_per_rank[peer]
+                // +46  count tokens_per_rank[peer]
                 counters.add(Cfg::Counted::kTokensPerRank + peer, 1);
-                // +28  count rank_stripes[node(peer), local_rank(peer), stripe]
+                // +47  count rank_stripes[node(peer), local_rank(peer), stripe]
                 counters.add(Cfg::Counted::kRankStripes
                     + static_cast<ep::i32>(
                         (ep::i64{peer / Cfg::kLocalRanks} * Cfg::kLocalRanks
                             + peer % Cfg::kLocalRanks) * Cfg::kStripes + stripe), 1);
             }
         }
+    }
+}
+
+/// role Exchange on last block, 8 warps
+__device__ __forceinline__ void exchange(const Args& args, ep::Team& team) {
+    const int me = args.group.rank;
+    ep::NetSlotsOut<Cfg::Counts> counts(team, args.net);
+    ep::NetSlotsIn<Cfg::Counts> counts_in(team, args.net);
+    // +52  for peer in ranks
+    ep::Units<Cfg::Exchange, 0> units(team, Cfg::kRanks);
+    for (int peer; (peer = units.take()) >= 0;) {
+        // +52  push counts[peer] { per_rank: tokens_per_rank, per_expert: owned(tokens_per_expert,
+        //     peer) }
+        // W1: publishes messages of counts, for Exchange +52
+        // W2: takes credit of counts, from Exchange +52
+        if (counts.reserve(peer, me)) {
+            char* slot = counts.slot();
+            ep::copy_row<ep::i32>(team, slot + Cfg::Counts::kMeta + Cfg::Totals::kPerRank,
+                args.tokens_per_rank, Cfg::Totals::kPerRankCount);
+            for (int i_2 = team.lane; i_2 < Cfg::Totals::kPerExpertCount; i_2 += ep::kLanes) {
+                const int first_expert = args.expert_begin[peer];
+                const ep::i64 expert = ep::i64{first_expert} + i_2;
+                ep::set<ep::i32>(slot + Cfg::Counts::kMeta + Cfg::Totals::kPerExpert, i_2,
+                    expert < args.expert_begin[peer + 1] ? args.tokens_per_expert[expert] : 0);
+            }
+            counts.publish();
+        }
+    }
+    // +52  await counts
+    // W1: takes messages of counts, from Exchange +52
+    // W2: publishes credit of counts, for Exchange +52
+    counts_in.await();
+    // +52  for dest in ranks
+    for (int dest = team.index() * ep::kLanes + team.lane; dest < Cfg::kRanks && !team.stopped;
+        dest += team.count() * ep::kLanes) {
+        // +52  record rank_prefix[source, dest] = prefix_sum(source in ranks:
+        //     counts[source].per_rank[dest])
+        ep::i64 sum = 0LL;
+        for (int source = 0; source < Cfg::kRanks; ++source) {
+            args.rank_prefix[ep::i64{source} * Cfg::kRanks + dest] = static_cast<ep::i32>(sum);
+            sum += ep::i64{ep::get<ep::i32>(counts_in.slot(source, 0) + Cfg::Counts::kMeta
+                + Cfg::Totals::kPerRank, dest)};
+        }
+        args.rank_prefix[ep::i64{Cfg::kRanks} * Cfg::kRanks + dest] = static_cast<ep::i32>(sum);
+    }
+    // +53  for expert in local_experts
+    for (int expert_2 = team.index() * ep::kLanes + team.lane;
+        expert_2 < Cfg::kLocalExperts && !team.stopped; expert_2 += team.count() * ep::kLanes) {
+        // +54  store received_per_expert[expert] = sum(source in ranks:
+        //     counts[source].per_expert[expert])
+        ep::i64 sum_2 = 0LL;
+        for (int source_2 = 0; source_2 < Cfg::kRanks; ++source_2) {
+            sum_2 += ep::i64{ep::get<ep::i32>(counts_in.slot(source_2, 0) + Cfg::Counts::kMeta
+                + Cfg::Totals::kPerExpert, expert_2)};
+        }
+        ep::store_host(&args.received_per_expert[expert_2], static_cast<ep::i32>(sum_2));
+    }
+    if (team.index() == 0) {
+        // +56  store received[0] = sum(source in ranks: counts[source].per_rank[me])
+        ep::i64 sum_3 = 0LL;
+        for (int source_3 = 0; source_3 < Cfg::kRanks; ++source_3) {
+            sum_3 += ep::i64{ep::get<ep::i32>(counts_in.slot(source_3, 0) + Cfg::Counts::kMeta
+                + Cfg::Totals::kPerRank, me)};
+        }
+        if (team.leader()) {
+            ep::store_host(&args.received[0], static_cast<ep::i32>(sum_3));
+        }
+    }
+    counts_in.release();
+}
+
+/// role RailExchange on last block, 4 warps
+__device__ __forceinline__ void rail_exchange(const Args& args, ep::Team& team) {
+    ep::NetSlotsOut<Cfg::Rails> rails(team, args.net);
+    ep::NetSlotsIn<Cfg::Rails> rails_in(team, args.net);
+    // +59  for node in nodes
+    ep::Units<Cfg::RailExchange, 0> units(team, Cfg::kNodes);
+    for (int node; (node = units.take()) >= 0;) {
+        // +60  push rails[node] { to_node: node_stripes[node], to_rank: rank_stripes[node] }
+        // W3: publishes messages of rails, for RailExchange +62
+        // W4: takes credit of rails, from RailExchange +62
+        const int key = team.own(Cfg::Rails::kPeers);
+        if (rails.reserve(node, key)) {
+            char* slot = rails.slot();
+            ep::copy_row<ep::i32>(team, slot + Cfg::Rails::kMeta + Cfg::Stripes::kToNode,
+                &args.node_stripes[ep::i64{node * Cfg::kStripes}], Cfg::Stripes::kToNodeCount);
+            ep::copy_row<ep::i32>(team, slot + Cfg::Rails::kMeta + Cfg::Stripes::kToRank,
+                &args.rank_stripes[ep::i64{node * (Cfg::kLocalRanks * Cfg::kStripes)}],
+                Cfg::Stripes::kToRankCount);
+            rails.publish();
+        }
+    }
+    // +62  await rails
+    // W3: takes messages of rails, from RailExchange +60
+    // W4: publishes credit of rails, for RailExchange +60
+    rails_in.await();
+    if (team.index() == 0) {
+        // +63  record rail_prefix[node] = prefix_sum(node in nodes: sum(s in stripes:
+        //     rails[node].to_node[s]))
+        if (team.leader()) {
+            ep::i64 sum_2 = 0LL;
+            for (int node_2 = 0; node_2 < Cfg::kNodes; ++node_2) {
+                ep::i64 sum = 0LL;
+                for (int s = 0; s < Cfg::kStripes; ++s) {
+                    sum += ep::i64{ep::get<ep::i32>(rails_in.slot(node_2, 0) + Cfg::Rails::kMeta
+                        + Cfg::Stripes::kToNode, s)};
+                }
+                args.rail_prefix[node_2] = static_cast<ep::i32>(sum_2);
+                sum_2 += sum;
+            }
+            args.rail_prefix[Cfg::kNodes] = static_cast<ep::i32>(sum_2);
+        }
+    }
+    // +64  for node in nodes
+    for (int node_3 = team.index() * ep::kLanes + team.lane; node_3 < Cfg::kNodes && !team.stopped;
+        node_3 += team.count() * ep::kLanes) {
+        // +65  record rail_first[node, s] = prefix_sum(s in stripes: rails[node].to_node[s])
+        ep::i64 sum_3 = 0LL;
+        for (int s_2 = 0; s_2 < Cfg::kStripes; ++s_2) {
+            args.rail_first[node_3 * Cfg::kStripes + s_2] = static_cast<ep::i32>(sum_3);
+            sum_3 += ep::i64{ep::get<ep::i32>(rails_in.slot(node_3, 0) + Cfg::Rails::kMeta
+                + Cfg::Stripes::kToNode, s_2)};
+        }
+        // +66  for s in stripes
+        for (int s_3 = 0; s_3 < Cfg::kStripes; ++s_3) {
+            // +67  record rail_count[node, s] = rails[node].to_node[s]
+            args.rail_count[node_3 * Cfg::kStripes + s_3] = ep::get<ep::i32>(
+                rails_in.slot(node_3, 0) + Cfg::Rails::kMeta + Cfg::Stripes::kToNode, s_3);
+            // +68  for local in local_ranks
+            for (int local = 0; local < Cfg::kLocalRanks; ++local) {
+                // +69  record forward_count[node, s, local] = rails[node].to_rank[local, s]
+                args.forward_count[(node_3 * Cfg::kStripes + s_3) * Cfg::kLocalRanks + local] =
+                    ep::get<ep::i32>(rails_in.slot(node_3, 0) + Cfg::Rails::kMeta
+                        + Cfg::Stripes::kToRank, local * Cfg::kStripes + s_3);
+            }
+        }
+        // +72  for local in local_ranks
+        for (int local_2 = 0; local_2 < Cfg::kLocalRanks; ++local_2) {
+            // +73  record forward_first[node, s, local] = prefix_sum(s in stripes:
+            //     rails[node].to_rank[local, s])
+            ep::i64 sum_4 = 0LL;
+            for (int s_4 = 0; s_4 < Cfg::kStripes; ++s_4) {
+                args.forward_first[(node_3 * Cfg::kStripes + s_4) * Cfg::kLocalRanks + local_2] =
+                    static_cast<ep::i32>(sum_4);
+                sum_4 += ep::i64{ep::get<ep::i32>(rails_in.slot(node_3, 0) + Cfg::Rails::kMeta
+                    + Cfg::Stripes::kToRank, local_2 * Cfg::kStripes + s_4)};
+            }
+        }
+    }
+    rails_in.release();
+}
+
+/// role Prefix on last block, 4 warps
+__device__ __forceinline__ void prefix(const Args& args, ep::Team& team) {
+    // +78  for node in nodes
+    for (int node = team.index(); node < Cfg::kNodes && !team.stopped; node += team.count()) {
+        // +79  record node_prefix[node, s] = prefix_sum(s in stripes: node_tokens[s, node])
+        ep::prefix_sum(Cfg::kStripes,
+            [&](int s) { return args.node_tokens[s * Cfg::kNodes + node]; },
+            [&](int s, ep::i32 sum) {
+                args.node_prefix[node * Cfg::kStripes + s] = sum;
+        });
     }
 }
 
@@ -160,7 +443,7 @@ node_layout(const __grid_constant__ Args args) {
         count(args, smem, team);
     }
     // What all blocks have counted, stored by the last one out.
-    ep::leave_counted(args.group, call, smem.counters, [&](int i, ep::i32 sum) {
+    const auto store = [&](int i, ep::i32 sum) {
         if (ep::is_between(i, Cfg::Counted::kTokensPerExpert, Cfg::kExperts)) {
             args.tokens_per_expert[i - Cfg::Counted::kTokensPerExpert] = sum;
         }
@@ -174,6 +457,25 @@ node_layout(const __grid_constant__ Args args) {
             Cfg::kNodes * Cfg::kLocalRanks * Cfg::kStripes)) {
             args.rank_stripes[i - Cfg::Counted::kRankStripes] = sum;
         }
-    });
+    };
+    // Then the roles on the last block.
+    const auto last = [&] {
+        if (ep::is_between(warp, Cfg::Exchange::kFirstWarp, Cfg::Exchange::kWarps)) {
+            ep::Team team(args.group, call, Cfg::Exchange::kRole, 0, 1,
+                warp - Cfg::Exchange::kFirstWarp, Cfg::Exchange::kWarps);
+            exchange(args, team);
+        }
+        if (ep::is_between(warp, Cfg::RailExchange::kFirstWarp, Cfg::RailExchange::kWarps)) {
+            ep::Team team(args.group, call, Cfg::RailExchange::kRole, 0, 1,
+                warp - Cfg::RailExchange::kFirstWarp, Cfg::RailExchange::kWarps);
+            rail_exchange(args, team);
+        }
+        if (ep::is_between(warp, Cfg::Prefix::kFirstWarp, Cfg::Prefix::kWarps)) {
+            ep::Team team(args.group, call, Cfg::Prefix::kRole, 0, 1,
+                warp - Cfg::Prefix::kFirstWarp, Cfg::Prefix::kWarps);
+            prefix(args, team);
+        }
+    };
+    ep::leave_counted(args.group, call, smem.counters, store, last);
 }
 }  // namespace node_layout

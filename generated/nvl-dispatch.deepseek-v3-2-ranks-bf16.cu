@@ -143,12 +143,12 @@ __device__ __forceinline__ void send(const Args& args, ep::MoverSmem<Cfg::Send>&
             ep::rows_of(args.tokens, args.tokens_from));
         ep::DirectProducer<Cfg::Rows, Cfg::Send> rows(team, mover, units,
             peers.at(base + team.lane));
-        // +70  for peer in others where in_rank[token, peer]
+        // +72  for peer in others where in_rank[token, peer]
         const auto goes = [&](int token, int peer) {
             return args.in_rank[ep::i64{token} * Cfg::kRanks + peer];
         };
-        // +69  for token in stripe
-        // +81  for token in stripe where in_rank[token, me]
+        // +71  for token in stripe
+        // +92  for token in stripe where in_rank[token, me]
         while (units.take()) {
             const int stripe = units.stripe();
             rows.open(goes,
@@ -160,16 +160,16 @@ __device__ __forceinline__ void send(const Args& args, ep::MoverSmem<Cfg::Send>&
                     return args.rank_prefix[Cfg::kRanks * Cfg::kRanks + peer];
             });
             rows.for_tokens(
-                // +71  push rows[peer] at rank_prefix[me, peer] + stripe_prefix[peer, stripe] { x:
+                // +73  push rows[peer] at rank_prefix[me, peer] + stripe_prefix[peer, stripe] { x:
                 //     x[token], src: token, experts: topk_idx[token], weights: topk_weights[token]
                 //     }
-                // W1: takes credit of rows, from Unpack +91
-                // W3: publishes messages of rows, for Unpack +91
-                // +82  push rows[me] at rank_prefix[me, me] + stripe_prefix[me, stripe] { x:
+                // W1: takes credit of rows, from Unpack +108
+                // W3: publishes messages of rows, for Unpack +108
+                // +93  push rows[me] at rank_prefix[me, me] + stripe_prefix[me, stripe] { x:
                 //     x[token], src: token, experts: topk_idx[token], weights: topk_weights[token]
                 //     }
-                // W2: takes credit of rows, from Unpack +91
-                // W4: publishes messages of rows, for Unpack +91
+                // W2: takes credit of rows, from Unpack +108
+                // W4: publishes messages of rows, for Unpack +108
                 [&](int token, int position) {
                     const auto src_field =
                         ep::ask<ep::i32, Cfg::Token::kSrcCount>([&](int) { return token; });
@@ -189,14 +189,14 @@ __device__ __forceinline__ void send(const Args& args, ep::MoverSmem<Cfg::Send>&
                     mover.send_meta(rows.meta(position));
                 },
                 [&](int token, int peer, bool match, int position) {
-                    // +75  record send_row[token, peer] = rows[peer].position
+                    // +76  record send_row[token, peer] = rows[peer].position
                     args.send_row[ep::i64{token} * Cfg::kRanks + peer] =
                         ep::recorded(match, position);
             });
             rows.close();
         }
-        // +71  push rows[peer]: what is left
-        // +82  push rows[me]: what is left
+        // +73  push rows[peer]: what is left
+        // +93  push rows[me]: what is left
         rows.finish();
     }
     mover.finish();
@@ -210,11 +210,11 @@ __device__ __forceinline__ void unpack(const Args& args, ep::Team& team) {
     // recv_topk_idx: fill -1 beyond received
     ep::fill<ep::i64>(team, args.recv_topk_idx, args.recv_topk_idx != nullptr ? Cfg::kTopk : 0,
         args.rank_prefix[Cfg::kRanks * Cfg::kRanks + me], args.received_capacity, -1LL);
-    // +91  for message in rows[source]
-    // W1: publishes credit of rows, for Send +71
-    // W2: publishes credit of rows, for Local +82
-    // W3: takes messages of rows, from Send +71
-    // W4: takes messages of rows, from Local +82
+    // +108  for message in rows[source]
+    // W1: publishes credit of rows, for Send +73
+    // W2: publishes credit of rows, for Local +93
+    // W3: takes messages of rows, from Send +73
+    // W4: takes messages of rows, from Local +93
     const char* records = args.group.window + args.rows_meta_at;
     ep::for_messages<Cfg::Rows>(team, records, [&](const ep::DirectMessages& message) {
         const auto src_field = message.ask<ep::i32, Cfg::Token::kSrcCount>(Cfg::Token::kSrc);
@@ -222,15 +222,15 @@ __device__ __forceinline__ void unpack(const Args& args, ep::Team& team) {
             message.ask<ep::i32, Cfg::Token::kExpertsCount>(Cfg::Token::kExperts);
         const auto weights_field =
             message.ask<float, Cfg::Token::kWeightsCount>(Cfg::Token::kWeights);
-        // +92  store recv_x[message.row] = message.x
+        // +109  store recv_x[message.row] = message.x
         // The sender has stored it in place.
-        // +92  record recv_src[message.row] = message.src
+        // +109  record recv_src[message.row] = message.src
         src_field.store(args.recv_src, 1, 1);
-        // +92  store recv_topk_idx[message.row] = local(message.experts, me)
+        // +109  store recv_topk_idx[message.row] = local(message.experts, me)
         experts_field.store(args.recv_topk_idx, Cfg::kTopk, 1,
             [&](ep::i32 experts) { return mine.local(experts); });
-        // +92  store recv_topk_weights[message.row] = message.weights * (local(message.experts, me)
-        //     >= 0) as f32
+        // +109  store recv_topk_weights[message.row] = message.weights * (local(message.experts,
+        //     me) >= 0) as f32
         weights_field.store(args.recv_topk_weights, Cfg::kTopk, 1,
             [&](float weights, ep::i32 experts) {
                 return ep::product(weights, static_cast<float>(mine.local(experts) >= 0));

@@ -96,9 +96,7 @@ struct Args {
     // run-time args
     ep::i32 remote_blocks;
     // from the handle of Layout
-    const bool* in_rank;
     const ep::i32* rank_prefix;
-    const ep::i32* stripe_prefix;
     // input x: payload[tokens, hidden]
     const ep::e4m3* x;
     ep::i64 x_stride;
@@ -126,8 +124,8 @@ struct Args {
     float* recv_topk_weights;
     // table recv_src: i32[received]
     ep::i32* recv_src;
-    // table send_row: i32[tokens, ranks]
-    ep::i32* send_row;
+    // from the handle of NvlDispatch
+    const ep::i32* send_row;
     // where the meta records of channel `rows` are in the window
     ep::u64 rows_meta_at;
 };
@@ -151,33 +149,51 @@ __device__ __forceinline__ void send(const Args& args, ep::MoverSmem<Cfg::Send>&
             ep::rows_of(args.tokens, args.tokens_from));
         ep::DirectProducer<Cfg::Rows, Cfg::Send> rows(team, mover, units,
             peers.at(base + team.lane));
-        // +70  for peer in others where in_rank[token, peer]
+        // +82  for peer in others where send_row[token, peer] >= 0
         const auto goes = [&](int token, int peer) {
-            return args.in_rank[ep::i64{token} * Cfg::kRanks + peer];
+            return args.send_row[ep::i64{token} * Cfg::kRanks + peer] >= 0;
         };
-        // +69  for token in stripe
-        // +81  for token in stripe where in_rank[token, me]
+        // +81  for token in stripe
+        // +100  for token in stripe where send_row[token, me] >= 0
         while (units.take()) {
             const int stripe = units.stripe();
             rows.open(goes,
                 [&](int peer) {
-                    return static_cast<ep::i32>(ep::i64{args.rank_prefix[me * Cfg::kRanks + peer]}
-                        + args.stripe_prefix[peer * Cfg::kStripes + stripe]);
+                    return static_cast<ep::i32>(
+                        ep::i64{ep::rows_of(args.tokens, args.tokens_from) / Cfg::kStripes}
+                            + static_cast<ep::i32>(
+                                stripe < ep::rows_of(args.tokens,
+                                    args.tokens_from) % Cfg::kStripes) > 0
+                            ? ep::max(
+                                ep::i64{args.send_row[(
+                                    ep::i64{stripe} * (ep::rows_of(args.tokens,
+                                        args.tokens_from) / Cfg::kStripes)
+                                        + ep::min(ep::i64{stripe},
+                                            ep::i64{ep::rows_of(args.tokens,
+                                                args.tokens_from) % Cfg::kStripes})) * Cfg::kRanks
+                                    + peer]},
+                                -1LL - args.send_row[(
+                                    ep::i64{stripe} * (ep::rows_of(args.tokens,
+                                        args.tokens_from) / Cfg::kStripes)
+                                        + ep::min(ep::i64{stripe},
+                                            ep::i64{ep::rows_of(args.tokens,
+                                                args.tokens_from) % Cfg::kStripes})) * Cfg::kRanks
+                                    + peer]) : 0LL);
                 },
                 [&](int peer) {
                     return args.rank_prefix[Cfg::kRanks * Cfg::kRanks + peer];
             });
             rows.for_tokens(
-                // +71  push rows[peer] at rank_prefix[me, peer] + stripe_prefix[peer, stripe] { x:
-                //     x[token], src: token, experts: topk_idx[token], weights: topk_weights[token]
-                //     }
-                // W1: takes credit of rows, from Unpack +91
-                // W3: publishes messages of rows, for Unpack +91
-                // +82  push rows[me] at rank_prefix[me, me] + stripe_prefix[me, stripe] { x:
-                //     x[token], src: token, experts: topk_idx[token], weights: topk_weights[token]
-                //     }
-                // W2: takes credit of rows, from Unpack +91
-                // W4: publishes messages of rows, for Unpack +91
+                // +83  push rows[peer] at if stripe.count > 0 { max(send_row[stripe.first, peer],
+                //     -1 - send_row[stripe.first, peer]) } else { 0 } { x: x[token], src: token,
+                //     experts: topk_idx[token], weights: topk_weights[token] }
+                // W1: takes credit of rows, from Unpack +108
+                // W3: publishes messages of rows, for Unpack +108
+                // +101  push rows[me] at if stripe.count > 0 { max(send_row[stripe.first, me], -1 -
+                //     send_row[stripe.first, me]) } else { 0 } { x: x[token], src: token, experts:
+                //     topk_idx[token], weights: topk_weights[token] }
+                // W2: takes credit of rows, from Unpack +108
+                // W4: publishes messages of rows, for Unpack +108
                 [&](int token, int position) {
                     const auto x_scale_field = ep::ask<float, Cfg::Token::kXScaleCount>([&](int i) {
                         return args.x_scale[token * args.x_scale_stride
@@ -204,8 +220,8 @@ __device__ __forceinline__ void send(const Args& args, ep::MoverSmem<Cfg::Send>&
                 [&](int, int, bool, int) {});
             rows.close();
         }
-        // +71  push rows[peer]: what is left
-        // +82  push rows[me]: what is left
+        // +83  push rows[peer]: what is left
+        // +101  push rows[me]: what is left
         rows.finish();
     }
     mover.finish();
@@ -219,11 +235,11 @@ __device__ __forceinline__ void unpack(const Args& args, ep::Team& team) {
     // recv_topk_idx: fill -1 beyond received
     ep::fill<ep::i64>(team, args.recv_topk_idx, args.recv_topk_idx != nullptr ? Cfg::kTopk : 0,
         args.rank_prefix[Cfg::kRanks * Cfg::kRanks + me], args.received_capacity, -1LL);
-    // +91  for message in rows[source]
-    // W1: publishes credit of rows, for Send +71
-    // W2: publishes credit of rows, for Local +82
-    // W3: takes messages of rows, from Send +71
-    // W4: takes messages of rows, from Local +82
+    // +108  for message in rows[source]
+    // W1: publishes credit of rows, for Send +83
+    // W2: publishes credit of rows, for Local +101
+    // W3: takes messages of rows, from Send +83
+    // W4: takes messages of rows, from Local +101
     const char* records = args.group.window + args.rows_meta_at;
     ep::for_messages<Cfg::Rows>(team, records, [&](const ep::DirectMessages& message) {
         const auto x_scale_field =
@@ -233,16 +249,16 @@ __device__ __forceinline__ void unpack(const Args& args, ep::Team& team) {
             message.ask<ep::i32, Cfg::Token::kExpertsCount>(Cfg::Token::kExperts);
         const auto weights_field =
             message.ask<float, Cfg::Token::kWeightsCount>(Cfg::Token::kWeights);
-        // +92  store recv_x[message.row] = message.x
+        // +109  store recv_x[message.row] = message.x
         x_scale_field.store(args.recv_x_scale, args.recv_x_scale_stride,
             args.recv_x_scale_block_stride);
-        // +92  record recv_src[message.row] = message.src
+        // +109  record recv_src[message.row] = message.src
         src_field.store(args.recv_src, 1, 1);
-        // +92  store recv_topk_idx[message.row] = local(message.experts, me)
+        // +109  store recv_topk_idx[message.row] = local(message.experts, me)
         experts_field.store(args.recv_topk_idx, Cfg::kTopk, 1,
             [&](ep::i32 experts) { return mine.local(experts); });
-        // +92  store recv_topk_weights[message.row] = message.weights * (local(message.experts, me)
-        //     >= 0) as f32
+        // +109  store recv_topk_weights[message.row] = message.weights * (local(message.experts,
+        //     me) >= 0) as f32
         weights_field.store(args.recv_topk_weights, Cfg::kTopk, 1,
             [&](float weights, ep::i32 experts) {
                 return ep::product(weights, static_cast<float>(mine.local(experts) >= 0));

@@ -8,19 +8,17 @@ use std::process::{Command, Output, Stdio};
 use ep_runtime::pipelines;
 
 /// The names that scripts rely on.
-const PIPELINES: [&str; 14] = [
+const PIPELINES: [&str; 12] = [
     "layout",
     "nvl-dispatch",
     "nvl-combine",
     "decode-dispatch",
-    "decode-stripes",
     "decode-combine",
     "expert-layout",
     "expand",
     "low-latency-dispatch",
     "low-latency-combine",
     "node-layout",
-    "node-notify",
     "node-dispatch",
     "node-combine",
 ];
@@ -93,7 +91,7 @@ fn explain_tells_the_bytes_on_the_wire() {
     assert!(done.out.contains(tuning), "{}", done.out);
     // 14336 bytes of row and a line of meta, for 2.71 of 3 other ranks.
     assert!(done.out.contains("39207 bytes a token on average"), "{}", done.out);
-    let done = run("explain decode-stripes");
+    let done = run("explain expand");
     assert!(done.out.contains("buffer: nothing in the window"), "{}", done.out);
     let done = run("explain layout");
     assert!(done.out.contains("(256 tokens_per_expert + 8 tokens_per_rank) x 4"), "{}", done.out);

@@ -64,27 +64,30 @@ impl<'a> Calls<'a> {
             handles: Vec::new(),
             tables: Vec::new(),
         };
-        for tensor in first_of_each(ir) {
-            match (&tensor.kind, &tensor.from_handle) {
-                (TensorKind::Table, None) if is_single(tensor) => calls.tables.push(tensor),
-                (TensorKind::Input, _) => calls.inputs.push(calls.field(tensor)),
-                (TensorKind::Output | TensorKind::Inout, _) => {
-                    calls.outputs.push(calls.field(tensor));
-                }
-                (TensorKind::Table, _) => {}
+        for tensor in first_of_each(ir, |_| true) {
+            match tensor.kind {
+                TensorKind::Input => calls.inputs.push(calls.field(tensor)),
+                TensorKind::Output | TensorKind::Inout => calls.outputs.push(calls.field(tensor)),
+                TensorKind::Table => {}
             }
         }
         calls.outputs.extend(calls.records());
         calls.handles = calls.handle_uses();
+        calls.tables = tables_from(ir, None);
         calls
     }
 
     /// All tensors of a call in the order of their places.
     pub(crate) fn names(&self) -> Vec<PlaceName> {
         let fields = self.inputs.iter().chain(&self.outputs).flat_map(Field::places);
-        let handles = self.handles.iter().flat_map(|it| &it.tables);
-        let tables = handles.chain(&self.tables).map(|table| PlaceName::of(&table.name));
-        fields.chain(tables).collect()
+        fields.chain(self.all_tables().map(|table| PlaceName::of(&table.name))).collect()
+    }
+
+    /// Each table once: those that only handles bring, then the own ones. One arm may read what another one records.
+    fn all_tables(&self) -> impl Iterator<Item = &'a ir::Tensor> {
+        let of_handles = self.handles.iter().flat_map(|it| &it.tables).copied();
+        let is_own = |table: &ir::Tensor| self.tables.iter().any(|own| own.name == table.name);
+        of_handles.filter(move |table| !is_own(table)).chain(self.tables.iter().copied())
     }
 
     /// The types that stand inside the pipeline's module.
@@ -118,20 +121,19 @@ impl<'a> Calls<'a> {
                 continue;
             }
             let of = uses.name.to_string();
-            let tensors = first_of_each(self.ir).into_iter();
-            let tables = tensors.filter(|tensor| tensor.from_handle.as_ref() == Some(&of));
             let reads = |ir: &ir::Pipeline| {
                 ir.tensors.iter().any(|tensor| tensor.from_handle.as_ref() == Some(&of))
             };
             let own = ["rank", "call", "inputs", "outputs", "args", "into", "place", "given"];
             let name = match snake(&of) {
+                _ if of == self.ir.name => format_ident!("earlier"),
                 name if own.contains(&name.as_str()) => format_ident!("{name}_handle"),
                 name => format_ident!("{name}"),
             };
             all.push(HandleUse {
                 uses,
                 name,
-                tables: tables.filter(|table| is_single(table)).collect(),
+                tables: tables_from(self.ir, Some(&of)),
                 is_required: self.selected.iter().all(reads),
             });
         }
@@ -184,7 +186,7 @@ pub(crate) fn uses(file: &File, items: &[Item]) -> TokenStream {
     found.into_iter().map(|uses| use_of(file, uses)).collect()
 }
 
-fn uses_in<'a>(items: &'a [Item], found: &mut Vec<&'a Uses>) {
+pub(crate) fn uses_in<'a>(items: &'a [Item], found: &mut Vec<&'a Uses>) {
     for item in items {
         match item {
             Item::Uses(uses) => found.push(uses),
@@ -217,14 +219,22 @@ fn use_of(file: &File, uses: &Uses) -> TokenStream {
 }
 
 /// The tensors by name; of those that arms declare apart, the first.
-fn first_of_each(ir: &ir::Pipeline) -> Vec<&ir::Tensor> {
+fn first_of_each(ir: &ir::Pipeline, of: impl Fn(&ir::Tensor) -> bool) -> Vec<&ir::Tensor> {
     let mut all: Vec<&ir::Tensor> = Vec::new();
-    for tensor in &ir.tensors {
+    for tensor in ir.tensors.iter().filter(|tensor| of(tensor)) {
         if all.iter().all(|known| known.name != tensor.name) {
             all.push(tensor);
         }
     }
     all
+}
+
+/// The tables of a handle, or those that the pipeline leaves, whose elements have one Rust type.
+fn tables_from<'a>(ir: &'a ir::Pipeline, handle: Option<&str>) -> Vec<&'a ir::Tensor> {
+    first_of_each(ir, |tensor| {
+        let is_table = tensor.kind == TensorKind::Table && is_single(tensor);
+        is_table && tensor.from_handle.as_deref() == handle
+    })
 }
 
 /// Whether one Rust type stands for its elements.

@@ -9,7 +9,7 @@
 use proc_macro2::{Literal, TokenStream};
 use quote::{format_ident, quote};
 
-use crate::ast::{Excerpt, File, Ident, Item, Origin, Pipeline, Stmt, StmtKind, TokenRange, Uses};
+use crate::ast::{Excerpt, File, Ident, Item, Origin, Pipeline, Stmt, StmtKind, TokenRange};
 use crate::calls::{self, Calls};
 use crate::check::check;
 use crate::cuda_fn::{self, ReadFile};
@@ -51,7 +51,7 @@ pub struct CompiledPipeline {
     pub ir: ir::Pipeline,
     /// The text of each choice of arms; none for a pipeline that is only declared and checked.
     pub texts: Vec<CompiledText>,
-    /// The paths of the pipelines whose handles it reads.
+    /// The paths of the other pipelines whose handles it reads.
     pub handles: Vec<Vec<String>>,
     /// Roles that one warp of the grid carries out, each at its statement.
     pub slow: Vec<Label>,
@@ -64,9 +64,8 @@ pub fn compiled(tokens: TokenStream, load: ReadFile) -> Result<Vec<CompiledPipel
         return Err(errors);
     }
     let compiled = file.pipelines.iter().zip(made).map(|(pipeline, made)| {
-        let mut handles = Vec::new();
-        handle_paths(&pipeline.items, &mut handles);
-        let handles = handles.iter().map(|path| path.iter().map(Ident::to_string).collect());
+        let handles = handle_paths(pipeline).into_iter();
+        let handles = handles.map(|path| path.iter().map(Ident::to_string).collect());
         let label = |it: &Warning| {
             let (at, message) = warned(&file, pipeline, it);
             Label { at, message }
@@ -247,9 +246,7 @@ fn items(file: &File, pipeline: &Pipeline, made: &Made) -> TokenStream {
     let types = whole.as_ref().map_or_else(|| calls::handle(pipeline), Calls::types);
     let functions = whole.as_ref().map(Calls::functions);
     let uses = calls::uses(file, &pipeline.items);
-    let mut handles = Vec::new();
-    handle_paths(&pipeline.items, &mut handles);
-    let handles = handles.iter().map(|path| quote!(#(#path)::*));
+    let handles = handle_paths(pipeline).into_iter().map(|path| quote!(#(#path)::*));
     let texts = made.texts.iter().map(|CompiledText { arms, body }| {
         let body = embedded(body);
         quote!(::ep_runtime::__private::Text { arms: &[#(#arms),*], body: #body })
@@ -310,16 +307,17 @@ fn included<'a>(files: impl IntoIterator<Item = &'a str>) -> TokenStream {
     }
 }
 
-/// The pipelines whose handles `items` read, each once.
-fn handle_paths<'a>(items: &'a [Item], out: &mut Vec<&'a [Ident]>) {
-    for item in items {
-        match item {
-            Item::Uses(Uses { path, .. }) if !out.contains(&path.as_slice()) => out.push(path),
-            Item::Phase(phase) => handle_paths(&phase.items, out),
-            Item::When(when) => handle_paths(&when.body, out),
-            _ => {}
+/// The other pipelines whose handles `pipeline` reads, each once.
+fn handle_paths(pipeline: &Pipeline) -> Vec<&[Ident]> {
+    let mut found = Vec::new();
+    calls::uses_in(&pipeline.items, &mut found);
+    let mut paths: Vec<&[Ident]> = Vec::new();
+    for uses in found.into_iter().filter(|uses| uses.name != pipeline.name) {
+        if !paths.contains(&uses.path.as_slice()) {
+            paths.push(&uses.path);
         }
     }
+    paths
 }
 
 /// The Rust of a body as a constant.

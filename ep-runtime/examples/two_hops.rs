@@ -10,8 +10,8 @@ use ep_runtime::error::CallError;
 use ep_runtime::group::Group;
 use ep_runtime::host::{HostBackend, HostOptions, Programs};
 use ep_runtime::net::ModelOptions;
-use ep_runtime::pipelines::{NodeCombine, NodeDispatch, NodeLayout, NodeNotify};
-use ep_runtime::pipelines::{node_combine, node_dispatch, node_layout, node_notify};
+use ep_runtime::pipelines::{NodeCombine, NodeDispatch, NodeLayout};
+use ep_runtime::pipelines::{node_combine, node_dispatch, node_layout};
 use ep_runtime::tensor::{Bf16, DeviceTensor};
 
 const LOCAL_RANKS: usize = 2;
@@ -38,7 +38,6 @@ fn main() -> Result<(), CallError> {
 /// The kernels of a dispatch and its combine, in order.
 struct Kernels {
     layout: node_layout::Kernel,
-    notify: node_notify::Kernel,
     dispatch: node_dispatch::Kernel,
     combine: node_combine::Kernel,
 }
@@ -48,8 +47,6 @@ struct Rank {
     rank: usize,
     to: node_layout::Inputs,
     counts: node_layout::Outputs,
-    totals: node_notify::Inputs,
-    received_counts: node_notify::Outputs,
     rows: node_dispatch::Inputs,
     received: node_dispatch::Outputs,
     sums: node_combine::Outputs,
@@ -80,8 +77,6 @@ impl Kernels {
         let stripes = dispatch.tunes().stripes as usize;
         let shape = node_layout::Shape { nodes, local_ranks, topk, experts, stripes, tokens };
         let layout = NodeLayout::prepare(group, shape, Default::default())?;
-        let shape = node_notify::Shape { nodes, local_ranks, experts, stripes };
-        let notify = NodeNotify::prepare(group, shape, Default::default())?;
         let shape =
             node_combine::Shape { nodes, local_ranks, hidden, topk, tokens, received, relayed };
         let options = node_combine::Options {
@@ -91,7 +86,7 @@ impl Kernels {
             ..Default::default()
         };
         let combine = NodeCombine::prepare(group, shape, options)?;
-        Ok(Kernels { layout, notify, dispatch, combine })
+        Ok(Kernels { layout, dispatch, combine })
     }
 
     fn rank(&self, group: &Group, rank: usize) -> Result<Rank, CallError> {
@@ -103,20 +98,13 @@ impl Kernels {
         let expert_begin = DeviceTensor::from_slice(group, rank, [begin.len()], begin)?;
         let x: Vec<Bf16> = (0..TOKENS * HIDDEN).map(|i| value(rank, i / HIDDEN).into()).collect();
         let x = DeviceTensor::from_slice(group, rank, [TOKENS, HIDDEN], &x)?;
-        let counts = self.layout.outputs(rank)?;
         Ok(Rank {
             rank,
             to: node_layout::Inputs {
                 topk_idx: topk_idx.clone(),
                 expert_begin: expert_begin.clone(),
             },
-            totals: node_notify::Inputs {
-                tokens_per_rank: counts.tokens_per_rank.clone(),
-                tokens_per_expert: counts.tokens_per_expert.clone(),
-                expert_begin: expert_begin.clone(),
-            },
-            counts,
-            received_counts: self.notify.outputs(rank)?,
+            counts: self.layout.outputs(rank)?,
             rows: node_dispatch::Inputs {
                 x: node_dispatch::PayloadTensor::Bf16 { x },
                 topk_idx: Some(topk_idx),
@@ -132,10 +120,9 @@ impl Kernels {
     /// between.
     fn launch(&self, own: &Rank) -> Result<(), CallError> {
         let (Rank { rank, received, .. }, call) = (own, CallOptions::default());
-        let to = self.layout.launch(*rank, &call, &own.to, &own.counts, &Default::default())?;
-        let places = self.notify.launch(*rank, &call, &own.totals, &own.received_counts, &to)?;
+        let places = self.layout.launch(*rank, &call, &own.to, &own.counts, &Default::default())?;
         let args = Default::default();
-        let ways = self.dispatch.launch(*rank, &call, &own.rows, received, &to, &places, &args)?;
+        let ways = self.dispatch.launch(*rank, &call, &own.rows, received, &places, &args)?;
         let node_dispatch::PayloadTensor::Bf16 { x } = received.recv_x.clone() else {
             unreachable!("the default payload is bf16");
         };

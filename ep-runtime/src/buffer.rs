@@ -106,9 +106,7 @@ impl Buffer {
     pub fn dispatch_pipelines(&self) -> &'static [StandardPipeline] {
         use StandardPipeline as Standard;
         match &self.shared.kernels {
-            Kernels::Far(_) => {
-                &[Standard::NodeLayout, Standard::NodeNotify, Standard::NodeDispatch]
-            }
+            Kernels::Far(_) => &[Standard::NodeLayout, Standard::NodeDispatch],
             Kernels::Near(_) if self.dispatches_in_one_launch() => &[Standard::DecodeDispatch],
             Kernels::Near(_) => &[Standard::Layout, Standard::NvlDispatch],
         }
@@ -180,7 +178,7 @@ impl Buffer {
         let leases = || Box::new((handle.lease().kept(), received.lease().kept())) as Kept;
         let turn = shared.group.begin(rank, call, leases)?;
         handle.begin(&turn)?;
-        counts.iter().flatten().try_for_each(|bound| bound.launch(&turn, call))?;
+        counts.launch(&turn, call)?;
         handle.counting(&mut shared.rank(rank)?.state());
         rows.launch(&turn, call)?;
         shared.group.end(turn, call)?;
@@ -239,7 +237,7 @@ impl Buffer {
             handle.require_capacity()?;
         }
         let rows = self.bind_rows(handle, input, received, call)?;
-        self.send(&[&rows], handle, received, call)?;
+        self.send(&rows, handle, received, call)?;
         handle.sent();
         Ok(())
     }
@@ -282,7 +280,7 @@ impl Buffer {
         let counts = self.bind_counts(handle, input, call)?;
         let turn = shared.group.begin(rank, call, || handle.lease().kept())?;
         handle.begin(&turn)?;
-        counts.iter().flatten().try_for_each(|bound| bound.launch(&turn, call))?;
+        counts.launch(&turn, call)?;
         handle.counting(&mut shared.rank(rank)?.state());
         shared.group.end(turn, call)
     }
@@ -301,6 +299,7 @@ impl Buffer {
     }
 
     /// Moves rows by the tables of an earlier dispatch: other rows of the same tokens to the same places.
+    /// A handle that has only counts is refused.
     pub fn cached_dispatch(
         &self,
         handle: &Handle,
@@ -309,21 +308,18 @@ impl Buffer {
     ) -> Result<Received, CallError> {
         let (shared, rank) = (&self.shared, handle.rank());
         shared.same_tokens(handle, input)?;
+        handle.require_way_back()?;
         shared.group.check(rank)?;
         let received = Received::take_cached(shared, rank, call)?;
-        let stripes = self.bind_stripes(handle, call)?;
         let rows = self.bind_cached(handle, input, &received, call)?;
-        match &stripes {
-            Some(stripes) => self.send(&[stripes, &rows], handle, &received, call)?,
-            None => self.send(&[&rows], handle, &received, call)?,
-        }
+        self.send(&rows, handle, &received, call)?;
         Ok(received)
     }
 
     /// Launches what moves rows by the tables of a handle.
     fn send(
         &self,
-        launches: &[&BoundCall<'_>],
+        rows: &BoundCall<'_>,
         handle: &Handle,
         received: &Received,
         call: &CallOptions,
@@ -331,11 +327,7 @@ impl Buffer {
         let group = &self.shared.group;
         let leases = || Box::new((handle.lease().kept(), received.lease().kept())) as Kept;
         let turn = group.begin(handle.rank(), call, leases)?;
-        launches.iter().try_for_each(|bound| bound.launch(&turn, call))?;
-        // A call that is made now does not find what a replay will make.
-        if launches.len() > 1 && !turn.is_captured() {
-            handle.has_stripes();
-        }
+        rows.launch(&turn, call)?;
         group.end(turn, call)
     }
 

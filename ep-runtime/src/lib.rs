@@ -91,7 +91,8 @@ pub mod __private {
     };
     pub use crate::pipeline::Text;
     pub use crate::tensor::{
-        Bf16, Bits, Composite, DeviceTensor, E4m3, Give, Given, Place, Places, Ue8m0, skip,
+        Bf16, Bits, Composite, DeviceTensor, E4m3, Give, Given, Place, Places, Ue8m0, give_first,
+        skip,
     };
     pub use ep_codegen::ir;
     pub use ep_codegen::plan::Body;

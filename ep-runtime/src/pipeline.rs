@@ -23,7 +23,7 @@ pub trait Pipeline {
     /// The CUDA body of each choice of arms.
     fn texts() -> &'static [Text];
 
-    /// The pipelines whose handles it reads.
+    /// The other pipelines whose handles it reads.
     fn handles() -> Vec<AnyPipeline>;
 }
 
@@ -90,7 +90,7 @@ impl AnyPipeline {
         }
     }
 
-    /// The pipelines whose handles this pipeline reads.
+    /// The other pipelines whose handles this pipeline reads.
     pub fn handles(&self) -> Vec<AnyPipeline> {
         match self.source {
             Source::Macro { handles, .. } => handles(),

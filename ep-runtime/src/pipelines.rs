@@ -5,7 +5,6 @@
 
 pub mod decode_combine;
 pub mod decode_dispatch;
-pub mod decode_stripes;
 pub mod expand;
 pub mod layout;
 pub mod low_latency_combine;
@@ -21,7 +20,6 @@ pub mod spread_combine;
 
 pub use decode_combine::DecodeCombine;
 pub use decode_dispatch::DecodeDispatch;
-pub use decode_stripes::DecodeStripes;
 pub use expand::{Expand, ExpertLayout, expert_layout};
 pub use layout::Layout;
 pub use low_latency_combine::LowLatencyCombine;
@@ -29,7 +27,7 @@ pub use low_latency_dispatch::LowLatencyDispatch;
 pub use merge_combine::MergeCombine;
 pub use node_combine::NodeCombine;
 pub use node_dispatch::NodeDispatch;
-pub use node_layout::{NodeLayout, NodeNotify, node_notify};
+pub use node_layout::NodeLayout;
 pub use nvl_combine::NvlCombine;
 pub use nvl_dispatch::NvlDispatch;
 pub use packed_dispatch::PackedDispatch;
@@ -38,17 +36,15 @@ pub use spread_combine::SpreadCombine;
 use crate::pipeline::AnyPipeline;
 
 /// Every standard pipeline.
-pub const ALL: [AnyPipeline; 17] = [
+pub const ALL: [AnyPipeline; 15] = [
     AnyPipeline::of::<Layout>(),
     AnyPipeline::of::<NvlDispatch>(),
     AnyPipeline::of::<NvlCombine>(),
     AnyPipeline::of::<DecodeDispatch>(),
-    AnyPipeline::of::<DecodeStripes>(),
     AnyPipeline::of::<DecodeCombine>(),
     AnyPipeline::of::<ExpertLayout>(),
     AnyPipeline::of::<Expand>(),
     AnyPipeline::of::<NodeLayout>(),
-    AnyPipeline::of::<NodeNotify>(),
     AnyPipeline::of::<NodeDispatch>(),
     AnyPipeline::of::<NodeCombine>(),
     AnyPipeline::of::<LowLatencyDispatch>(),

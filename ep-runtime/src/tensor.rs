@@ -408,6 +408,19 @@ impl<T: Give> Place<T> {
     }
 }
 
+/// Fills the place of a table with the first of these that has memory. One arm may read a table that another
+/// one records.
+pub fn give_first<'a, E: Element, const RANK: usize, const COUNT: usize>(
+    all: [Option<&'a DeviceTensor<E, RANK>>; COUNT],
+    to: &mut Places<'_, 'a>,
+) {
+    let given = || all.iter().flatten();
+    match given().find(|tensor| tensor.address != 0).or(given().next()) {
+        Some(tensor) => tensor.give(to),
+        None => skip(to, 1),
+    }
+}
+
 /// Leaves places empty.
 pub fn skip(to: &mut Places<'_, '_>, count: usize) {
     to.take(count).for_each(drop);

@@ -424,7 +424,7 @@ fn a_report_names_both_statements() {
         (
             "mover: a flush waits for reads only",
             Via::Direct,
-            ["mover.cuh", "[+91  for message in rows", "or +82  push rows[me]", "[full_wait]"],
+            ["mover.cuh", "[+108  for message in rows", "or +93  push rows[me]", "[full_wait]"],
         ),
     ];
     for (name, via, parts) in expected {

@@ -10,7 +10,7 @@ use ep_runtime::buffer::Placement;
 use ep_runtime::ir;
 use ep_runtime::pipelines::{
     Expand, ExpertLayout, Layout, LowLatencyCombine, LowLatencyDispatch, NodeCombine, NodeDispatch,
-    NodeLayout, NodeNotify, NvlCombine, NvlDispatch,
+    NodeLayout, NvlCombine, NvlDispatch,
 };
 use ep_verify::oracle::{Arrival, Oracle, Routing, compare_sums};
 
@@ -292,7 +292,7 @@ fn the_interpreter_agrees_with_the_references() {
 /// Hops over a network, phases and casts, drawn at random.
 #[test]
 fn two_hops_and_low_latency_have_a_meaning() {
-    let hops = [NodeLayout::ir(), NodeNotify::ir(), NodeDispatch::ir(), NodeCombine::ir()];
+    let hops = [NodeLayout::ir(), NodeDispatch::ir(), NodeCombine::ir()];
     let slots = [LowLatencyDispatch::ir(), LowLatencyCombine::ir()];
     let functions: BTreeMap<String, &Function> = BTreeMap::new();
     for family in [&hops[..], &slots[..]] {

@@ -165,7 +165,7 @@ fn a_cut_cable_is_an_error_of_both_nodes_at_length() {
 #[test]
 fn nodes_have_a_process_for_each_rank() {
     let run =
-        "run node-notify+low-latency-dispatch --ranks 2 --net libfabric:tcp --calls 3 --processes";
+        "run node-layout+low-latency-dispatch --ranks 2 --net libfabric:tcp --calls 3 --processes";
     let line = |rank: usize| format!("{run} --rank {rank}");
     let wire = Wire { delay: Duration::from_millis(1), loss: 0 };
     let Some(mut nodes) = Nodes::run("processes", wire, line) else { return };
@@ -181,7 +181,7 @@ fn nodes_have_a_process_for_each_rank() {
 #[test]
 fn a_process_for_each_rank_is_refused_where_ranks_would_not_meet() {
     let said = |words: &str| {
-        let (line, mut err) = (format!("epforge run node-notify --nodes 2 {words}"), Vec::new());
+        let (line, mut err) = (format!("epforge run node-layout --nodes 2 {words}"), Vec::new());
         let code = ep_cli::run(line.split(' '), &pipelines::ALL, &mut Vec::new(), &mut err);
         assert_eq!(code, 2, "{line}");
         String::from_utf8(err).expect("text")

@@ -4,7 +4,7 @@
 use ep_runtime::AnyPipeline;
 use ep_runtime::net::Provider;
 use ep_runtime::pipelines::{
-    LowLatencyCombine, LowLatencyDispatch, NodeCombine, NodeDispatch, NodeNotify,
+    LowLatencyCombine, LowLatencyDispatch, NodeCombine, NodeDispatch, NodeLayout,
 };
 
 use crate::failure::Failure;
@@ -23,7 +23,7 @@ const SEED: u64 = 1;
 /// What is shown: pipelines with settings.
 type Settings = &'static [(&'static str, &'static str)];
 const CASES: [(AnyPipeline, Settings); 6] = [
-    (AnyPipeline::of::<NodeNotify>(), &[STRIPES]),
+    (AnyPipeline::of::<NodeLayout>(), &[STRIPES]),
     (AnyPipeline::of::<NodeDispatch>(), &[("payload", "bf16"), ("mode", "fresh"), HIDDEN, STRIPES]),
     (AnyPipeline::of::<NodeDispatch>(), &[("payload", "fp8"), ("mode", "cached"), HIDDEN, STRIPES]),
     (AnyPipeline::of::<NodeCombine>(), &[HIDDEN, STRIPES]),

@@ -105,7 +105,7 @@ pub(super) fn both_exchanges(place: &Place<'_>, ranks: usize) -> Result<String, 
 
 /// What is called between nodes.
 const BETWEEN: &str =
-    "node-notify+node-dispatch+node-combine+low-latency-dispatch+low-latency-combine";
+    "node-layout+node-dispatch+node-combine+low-latency-dispatch+low-latency-combine";
 
 pub(super) fn nodes(place: &Place<'_>, ranks: usize) -> Result<String, Failure> {
     let (wanted, ranks) = (BETWEEN.split('+').count() * ranks, ranks.to_string());

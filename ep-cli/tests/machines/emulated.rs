@@ -152,15 +152,15 @@ fn options_that_contradict_or_do_nothing_are_refused() {
         ),
         ("run decode-dispatch --tokens 2000", "`max_tokens` is 2000, it takes 1..=1024"),
         (
-            "run node-notify --ranks 6 --set nodes=2 --set local_ranks=2",
+            "run node-layout --ranks 6 --set nodes=2 --set local_ranks=2",
             "6 ranks are not 2 nodes of 2 ranks",
         ),
         (
-            "run node-notify --set local_ranks=2147483647",
+            "run node-layout --set local_ranks=2147483647",
             "`local_ranks` is 2147483647, it takes 1..=64",
         ),
-        ("run node-notify --nodes 16 --set local_ranks=8", "are 128 ranks"),
-        ("run node-notify --set local_ranks=9", "`local_ranks` is 9, it takes 1..=8"),
+        ("run node-layout --nodes 16 --set local_ranks=8", "are 128 ranks"),
+        ("run node-layout --set local_ranks=9", "`local_ranks` is 9, it takes 1..=8"),
         (
             "run low-latency-dispatch --set local_ranks=2",
             "`local_ranks` follows from `--ranks` and `--nodes`",
@@ -212,7 +212,7 @@ fn set_and_the_option_of_its_name_are_the_same() {
 #[test]
 fn nodes_are_joined() {
     joined("demo --nodes 2", 12);
-    let line = "run node-notify+low-latency-dispatch --nodes 2 --ranks 2 --net libfabric:shm";
+    let line = "run node-layout+low-latency-dispatch --nodes 2 --ranks 2 --net libfabric:shm";
     joined(&format!("{line} --tokens 4 --calls 3"), 4);
 }
 
@@ -245,7 +245,7 @@ fn the_compiler_keeps_its_files_in_the_cache() {
 fn a_process_alone_gives_up_at_its_deadline() {
     let id = UniqueId::local().expect("there is a loopback interface");
     let mut command = Command::new(env!("CARGO_BIN_EXE_epforge"));
-    let words = "run node-notify --nodes 2 --ranks 2 --net libfabric:tcp --processes --rank 0";
+    let words = "run node-layout --nodes 2 --ranks 2 --net libfabric:tcp --processes --rank 0";
     command.args(words.split(' ')).args(["--deadline", "1"]);
     id.hand_to(&mut command, ID_VARIABLE);
     let begun = Instant::now();

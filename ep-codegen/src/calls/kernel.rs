@@ -5,7 +5,7 @@ use quote::{format_ident, quote};
 
 use super::tensors::{elem_type, name_of, table_tensor};
 use super::{Calls, HandleUse, PlaceName};
-use crate::ir::{Elem, Number, Size};
+use crate::ir::{Elem, Number, Size, Tensor};
 
 impl Calls<'_> {
     /// Sizes that calls say.
@@ -67,7 +67,7 @@ impl Calls<'_> {
         let count = self.names().len();
         let fields = self.inputs.iter().chain(&self.outputs);
         let fields = fields.map(|field| (field.name.clone(), field.given(), field.places().len()));
-        let tables = self.handles.iter().flat_map(|it| &it.tables).chain(&self.tables);
+        let tables = self.all_tables();
         let tables = tables.map(|table| (format_ident!("{}", table.name), table_tensor(table), 1));
         let mut place = 0usize;
         let places = fields.chain(tables).map(|(name, of, takes)| {
@@ -443,33 +443,24 @@ impl Calls<'_> {
     fn given(&self) -> TokenStream {
         let inputs = Calls::gives(&self.inputs, "inputs");
         let outputs = Calls::gives(&self.outputs, "outputs");
-        let handles =
-            self.handles.iter().flat_map(|HandleUse { name, tables, is_required, .. }| {
-                tables.iter().map(move |table| {
-                    let table = format_ident!("{}", table.name);
-                    match is_required {
-                        true => quote!(::ep_runtime::__private::Give::give(&#name.#table, to);),
-                        false => give_some(&quote!(#name), &table),
-                    }
-                })
-            });
-        let tables = self
-            .tables
-            .iter()
-            .map(|table| give_some(&quote!(into), &format_ident!("{}", table.name)));
-        quote!(#inputs #outputs #(#handles)* #(#tables)*)
+        let tables = self.all_tables().map(|table| self.give_table(&table.name));
+        quote!(#inputs #outputs #(#tables)*)
     }
-}
 
-/// Gives a table of a handle that may be absent.
-fn give_some(handle: &TokenStream, table: &proc_macro2::Ident) -> TokenStream {
-    quote! {
-        match #handle {
-            ::std::option::Option::Some(handle) => {
-                ::ep_runtime::__private::Give::give(&handle.#table, to);
+    /// Gives a table of this call, or of a handle.
+    fn give_table(&self, table: &str) -> TokenStream {
+        let has = |tables: &[&Tensor]| tables.iter().any(|it| it.name == table);
+        let name = format_ident!("{table}");
+        let own = has(&self.tables).then(|| quote!(into.map(|into| &into.#name)));
+        let handles = self.handles.iter().filter(|it| has(&it.tables)).map(|of| {
+            let handle = &of.name;
+            match of.is_required {
+                true => quote!(::std::option::Option::Some(&#handle.#name)),
+                false => quote!(#handle.map(|handle| &handle.#name)),
             }
-            ::std::option::Option::None => ::ep_runtime::__private::skip(to, 1),
-        }
+        });
+        let all = own.into_iter().chain(handles);
+        quote!(::ep_runtime::__private::give_first([#(#all),*], to);)
     }
 }
 

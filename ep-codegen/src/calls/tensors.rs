@@ -3,7 +3,7 @@
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::{format_ident, quote, quote_spanned};
 
-use super::{Calls, PlaceName, axis_tensor, first_of_each, is_size};
+use super::{Calls, PlaceName, axis_tensor, is_size};
 use crate::ir::text;
 use crate::ir::{Elem, ElemType, Memory, Size, Tensor, TensorKind};
 
@@ -237,13 +237,13 @@ impl Calls<'_> {
 
     /// Whether some input that every call brings says what a size is.
     pub(super) fn is_told(&self, size: &Size) -> bool {
-        let tells = |tensor: &&Tensor| {
+        let tells = |tensor: &Tensor| {
             let first = tensor.dims.first();
             let is_input =
                 tensor.kind == TensorKind::Input && !tensor.optional && tensor.copies == 1;
             is_input && first.is_some_and(|dim| is_size(dim, &size.name))
         };
-        self.selected.iter().all(|ir| first_of_each(ir).iter().any(tells))
+        self.selected.iter().all(|ir| ir.tensors.iter().any(tells))
     }
 }
 

@@ -11,7 +11,7 @@ use super::text::text;
 use crate::ast::{Elem, File, Ident, Item, Pipeline, Tensor, TensorKind, Uses};
 use crate::diagnostics::{Diagnostics, handles as errors};
 
-/// Handles that need each other.
+/// Handles that need each other. Some arms may read what other arms of the same pipeline record.
 pub(super) fn check_file(file: &File, out: &mut Diagnostics) {
     let uses: Vec<Vec<(usize, &Ident)>> = file
         .pipelines
@@ -19,6 +19,7 @@ pub(super) fn check_file(file: &File, out: &mut Diagnostics) {
         .map(|pipeline| {
             let all = Model::new(file, pipeline).items;
             let names = all.into_iter().filter_map(|placed| match placed.item {
+                Item::Uses(uses) if uses.name == pipeline.name && !placed.guards.is_empty() => None,
                 Item::Uses(uses) => Some(&uses.name),
                 _ => None,
             });
@@ -188,6 +189,21 @@ mod tests {
         ] {
             assert_eq!(second(uses), [""; 0], "{uses}");
         }
+        let own = |uses: &str| {
+            said(&format!(
+                "pipeline Again {{
+                     shape {{ ranks: 1..=8 }} variant mode {{ Fresh, Cached }} output n: i32[ranks];
+                     when mode is Fresh {{ table seen: i32[ranks]; }} {uses}
+                     role R on block 0 {{ for peer in ranks {{
+                         when mode is Fresh {{ record seen[peer] = 1; }}
+                         store n[peer] = seen[peer];
+                     }} }}
+                 }}"
+            ))
+        };
+        let uses = "uses handle Again { seen: i32[ranks] };";
+        assert_eq!(own(&format!("when mode is Cached {{ {uses} }}")), [""; 0]);
+        assert!(own(uses).contains(&"`Again` needs its own handle".to_string()));
         assert_eq!(second("uses handle Third;"), ["this block has no pipeline `Third`"]);
         assert_eq!(second(""), ["unknown name `seen`"]);
     }

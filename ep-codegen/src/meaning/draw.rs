@@ -243,7 +243,12 @@ impl<'a> Drawing<'a> {
             .filter(|tensor| tensor.from_handle.as_deref() == Some(handle))
             .map(|tensor| tensor.name.as_str())
             .collect();
-        if tables.is_empty() || self.left.contains_key(handle) {
+        let has_all = |rank: &BTreeMap<String, super::Left>| {
+            tables.iter().all(|table| rank.contains_key(*table))
+        };
+        // Other arms than those that were drawn for an earlier reader may leave them.
+        let is_made = |made: &Outcome| made.ranks.iter().all(has_all);
+        if tables.is_empty() || self.left.get(handle).is_some_and(is_made) {
             return Ok(());
         }
         let missing = || Undrawn::Handle { pipeline: ir.name.clone(), handle: handle.to_string() };
@@ -253,8 +258,8 @@ impl<'a> Drawing<'a> {
             arms.filter(|(axis, arm)| self.arms.get(&axis.name).is_some_and(|it| it != *arm))
                 .count()
         };
-        let mut fitting: Vec<Choice> =
-            maker.choices().into_iter().filter(|choice| leaves(maker, choice, &tables)).collect();
+        let mut fitting = maker.choices();
+        fitting.retain(|choice| leaves(maker, choice, &tables));
         fitting.sort_by_key(wanted);
         let choice = fitting.first().cloned().ok_or_else(missing)?;
         // What the maker's arms are called is its own matter.
@@ -466,15 +471,18 @@ fn key(tensor: &Declared) -> String {
 /// Whether a choice of arms declares and records all of these tables.
 fn leaves(maker: &Pipeline, choice: &Choice, tables: &[&str]) -> bool {
     let ir = maker.select(choice);
-    tables.iter().all(|table| {
-        let mut records = false;
-        for role in &ir.roles {
-            walk::stmts(&role.body, &mut |stmt| {
-                records |= walk::target(stmt).is_some_and(|place| place.tensor == *table);
-            });
-        }
-        records && ir.tensors.iter().any(|it| it.name == *table && it.from_handle.is_none())
-    })
+    // Arms that read the tables of other arms do not leave any for those.
+    let is_from = |it: &Declared| it.from_handle.as_deref() == Some(&maker.name);
+    !ir.tensors.iter().any(is_from)
+        && tables.iter().all(|table| {
+            let mut records = false;
+            for role in &ir.roles {
+                walk::stmts(&role.body, &mut |stmt| {
+                    records |= walk::target(stmt).is_some_and(|place| place.tensor == *table);
+                });
+            }
+            records && ir.tensors.iter().any(|it| it.name == *table && it.from_handle.is_none())
+        })
 }
 
 impl Drawn {

@@ -267,7 +267,7 @@ mod tests {
         let usual = (|_: usize| BufferOptions::new(8, 64, 2, 6), standard);
         let said = made_within(Duration::from_secs(2), usual, prepare, end);
         let text = "rank 2 did not join within 2s; what rank 2 said last is `compile DecodeCombine, \
-                DecodeDispatch, DecodeStripes, Layout, NvlDispatch`";
+                DecodeDispatch, Layout, NvlDispatch`";
         assert_eq!(said[..2], [text, text]);
     }
 }

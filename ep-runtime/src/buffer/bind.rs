@@ -10,8 +10,7 @@ use crate::args::Rows;
 use crate::calls::{BoundCall, Held};
 use crate::error::CallError;
 use crate::pipelines::{
-    decode_combine, decode_dispatch, decode_stripes, layout, node_combine, nvl_combine,
-    nvl_dispatch,
+    decode_combine, decode_dispatch, layout, node_combine, nvl_combine, nvl_dispatch,
 };
 use crate::tensor::DeviceTensor;
 
@@ -45,13 +44,11 @@ impl Buffer {
         handle: &Handle,
         input: &DispatchInput,
         call: &CallOptions,
-    ) -> Result<[Option<BoundCall<'_>>; 2], CallError> {
+    ) -> Result<BoundCall<'_>, CallError> {
         use layout::{Args, Kernel, places as at};
         let near = match &self.shared.kernels {
             Kernels::Near(near) => near,
-            Kernels::Far(far) => {
-                return Ok(self.bind_far_counts(far, handle, input, call)?.map(Some));
-            }
+            Kernels::Far(far) => return self.bind_far_counts(far, handle, input, call),
         };
         let options = self.options();
         let topk_idx = input.topk_idx(options);
@@ -60,7 +57,7 @@ impl Buffer {
         let args = Args { alignment: options.alignment, tokens_from: handle.tokens_word() };
         let held = [&handle.memory()?.held.layout, &handle.counts_to()?.counts];
         let (kernel, numbers) = (&near.layout.core, Kernel::numbers(&args));
-        Ok([Some(kernel.bind_with(handle.rank(), call, &held, &given, &numbers)?), None])
+        kernel.bind_with(handle.rank(), call, &held, &given, &numbers)
     }
 
     /// The rows of a fresh dispatch.
@@ -123,25 +120,6 @@ impl Buffer {
         let numbers = self.dispatch_numbers(handle, call);
         let held = [&handle.memory()?.held.cached, &received.memory()?.held.cached];
         kernel.core.bind_with(handle.rank(), call, &held, &given, numbers.as_ref())
-    }
-
-    /// The tables of stripes that later dispatches read, if one launch has left them out.
-    pub(super) fn bind_stripes(
-        &self,
-        handle: &Handle,
-        call: &CallOptions,
-    ) -> Result<Option<BoundCall<'_>>, CallError> {
-        let Kernels::Near(NearKernels { stripes: Some(kernel), .. }) = &self.shared.kernels else {
-            return Ok(None);
-        };
-        if !handle.lacks_stripes() {
-            return Ok(None);
-        }
-        let (tokens, tokens_from) = (handle.tokens(), handle.tokens_word());
-        let args = decode_stripes::Args { tokens, tokens_from };
-        let (held, numbers) =
-            (&handle.memory()?.held.stripes, decode_stripes::Kernel::numbers(&args));
-        kernel.core.bind_with(handle.rank(), call, &[held], &[], &numbers).map(Some)
     }
 
     /// The way back.

@@ -1,23 +1,20 @@
-//! Calls between nodes: rows go in two hops, there and back, by the pipelines `NodeLayout`, `NodeNotify`,
-//! `NodeDispatch` and `NodeCombine`.
+//! Calls between nodes: rows go in two hops, there and back, by the pipelines `NodeLayout`, `NodeDispatch`
+//! and `NodeCombine`.
 
 use super::handles::{Handle, Received};
-use super::held::{HeldOffer, HeldOutput, HeldTables};
+use super::held::{HeldOffer, HeldOutput, HeldTables, hold};
 use super::inputs::DispatchInput;
 use super::places::Tables;
 use super::standard::StandardPipeline;
 use super::{Buffer, CallOptions};
 use crate::calls::{BoundCall, CallKernel, Held};
 use crate::error::CallError;
-use crate::pipelines::{
-    layout, node_combine, node_dispatch, node_layout, node_notify, nvl_dispatch,
-};
+use crate::pipelines::{layout, node_combine, node_dispatch, node_layout, nvl_dispatch};
 use crate::tensor::{Bf16, DeviceTensor};
 
 /// The kernels between nodes.
 pub(super) struct FarKernels {
     pub(super) layout: node_layout::Kernel,
-    pub(super) notify: node_notify::Kernel,
     pub(super) dispatch: node_dispatch::Kernel,
     pub(super) cached: Option<node_dispatch::Kernel>,
     pub(super) combine: node_combine::Kernel,
@@ -25,20 +22,17 @@ pub(super) struct FarKernels {
 
 /// What one of them leaves for another.
 pub(super) struct FarTables {
-    counts: node_layout::Outputs,
     layout: node_layout::Handle,
-    notify: node_notify::Handle,
     dispatch: node_dispatch::Handle,
 }
 
 impl FarKernels {
     pub(super) fn new(
-        [layout, notify, dispatch, combine]: [CallKernel; 4],
+        [layout, dispatch, combine]: [CallKernel; 3],
         cached: Option<CallKernel>,
     ) -> FarKernels {
         FarKernels {
             layout: node_layout::Kernel { core: layout },
-            notify: node_notify::Kernel { core: notify },
             dispatch: node_dispatch::Kernel { core: dispatch },
             cached: cached.map(|core| node_dispatch::Kernel { core }),
             combine: node_combine::Kernel { core: combine },
@@ -49,7 +43,6 @@ impl FarKernels {
     pub(super) fn of(&self, pipeline: StandardPipeline) -> Option<&CallKernel> {
         match pipeline {
             StandardPipeline::NodeLayout => Some(&self.layout.core),
-            StandardPipeline::NodeNotify => Some(&self.notify.core),
             StandardPipeline::NodeDispatch => Some(&self.dispatch.core),
             StandardPipeline::NodeDispatchCached => self.cached.as_ref().map(|it| &it.core),
             StandardPipeline::NodeCombine => Some(&self.combine.core),
@@ -59,13 +52,12 @@ impl FarKernels {
 
     /// The tables of a handle. Those that calls within a node leave as well have the same names.
     pub(super) fn tables(&self, rank: usize) -> Result<Tables, CallError> {
-        let (counts, layout) = (self.layout.outputs(rank)?, self.layout.tables(rank)?);
-        let (notify, dispatch) = (self.notify.tables(rank)?, self.dispatch.tables(rank)?);
+        let (layout, dispatch) = (self.layout.tables(rank)?, self.dispatch.tables(rank)?);
         Ok(Tables {
             layout: layout::Handle {
-                tokens_per_rank: counts.tokens_per_rank.clone(),
-                tokens_per_expert: counts.tokens_per_expert.clone(),
-                rank_prefix: notify.rank_prefix.clone(),
+                tokens_per_rank: layout.tokens_per_rank.clone(),
+                tokens_per_expert: layout.tokens_per_expert.clone(),
+                rank_prefix: layout.rank_prefix.clone(),
                 ..Default::default()
             },
             dispatch: nvl_dispatch::Handle {
@@ -75,8 +67,7 @@ impl FarKernels {
                 ..Default::default()
             },
             one_launch: Default::default(),
-            stripes: Default::default(),
-            far: Some(FarTables { counts, layout, notify, dispatch }),
+            far: Some(FarTables { layout, dispatch }),
         })
     }
 
@@ -93,85 +84,32 @@ impl FarKernels {
         rank: usize,
         counts: &layout::Outputs,
     ) -> Result<Held, CallError> {
-        use node_notify::places as at;
-        let mut given = node_notify::Kernel::NO_TENSORS;
-        at::received.put(&counts.received, &mut given);
-        at::received_per_expert.put(&counts.received_per_expert, &mut given);
-        self.notify.core.hold(rank, &given)
+        hold!(node_layout, rank, self.layout, [], counts => [received, received_per_expert])
     }
 
     pub(super) fn hold_tables(
         &self,
         rank: usize,
-        tables: &FarTables,
+        FarTables { layout, dispatch }: &FarTables,
         expert_begin: &DeviceTensor<i32, 1>,
     ) -> Result<HeldTables, CallError> {
-        let dispatch = |kernel| dispatch_tables(rank, kernel, tables, expert_begin);
+        let dispatch_tables = |kernel: &node_dispatch::Kernel| {
+            hold!(node_dispatch, rank, kernel, [expert_begin: expert_begin],
+                layout => [node_bits, node_tokens, rank_prefix, rail_prefix, node_prefix, forward_first, forward_count],
+                dispatch => [recv_src, recv_first, recv_count, send_rail_head, send_inner_head])
+        };
+        let cached = self.cached.as_ref().map(dispatch_tables).transpose()?;
         Ok(HeldTables {
-            layout: self.layout_tables(rank, tables, expert_begin)?,
-            notify: self.notify_tables(rank, tables, expert_begin)?,
-            dispatch: dispatch(&self.dispatch)?,
-            cached: self.cached.as_ref().map(dispatch).transpose()?.unwrap_or_default(),
-            combine: self.combine_tables(rank, tables)?,
+            layout: hold!(node_layout, rank, self.layout, [expert_begin: expert_begin],
+                layout => [tokens_per_rank, tokens_per_expert, node_bits, node_tokens, node_stripes, rank_stripes,
+                    rank_prefix, rail_prefix, node_prefix, rail_first, rail_count, forward_first, forward_count])?,
+            dispatch: dispatch_tables(&self.dispatch)?,
+            cached: cached.unwrap_or_default(),
+            combine: hold!(node_combine, rank, self.combine, [],
+                layout => [rank_prefix, rail_prefix, rail_first, rail_count],
+                dispatch => [recv_first, recv_count, send_rail_head, send_inner_head])?,
             ..HeldTables::default()
         })
-    }
-
-    fn layout_tables(
-        &self,
-        rank: usize,
-        FarTables { counts, layout: into, .. }: &FarTables,
-        expert_begin: &DeviceTensor<i32, 1>,
-    ) -> Result<Held, CallError> {
-        use node_layout::places as at;
-        let mut given = node_layout::Kernel::NO_TENSORS;
-        at::expert_begin.put(expert_begin, &mut given);
-        at::tokens_per_rank.put(&counts.tokens_per_rank, &mut given);
-        at::tokens_per_expert.put(&counts.tokens_per_expert, &mut given);
-        at::node_bits.put(&into.node_bits, &mut given);
-        at::node_tokens.put(&into.node_tokens, &mut given);
-        at::node_stripes.put(&into.node_stripes, &mut given);
-        at::rank_stripes.put(&into.rank_stripes, &mut given);
-        self.layout.core.hold(rank, &given)
-    }
-
-    fn notify_tables(
-        &self,
-        rank: usize,
-        FarTables { counts, layout: from, notify: into, .. }: &FarTables,
-        expert_begin: &DeviceTensor<i32, 1>,
-    ) -> Result<Held, CallError> {
-        use node_notify::places as at;
-        let mut given = node_notify::Kernel::NO_TENSORS;
-        at::expert_begin.put(expert_begin, &mut given);
-        at::tokens_per_rank.put(&counts.tokens_per_rank, &mut given);
-        at::tokens_per_expert.put(&counts.tokens_per_expert, &mut given);
-        at::node_tokens.put(&from.node_tokens, &mut given);
-        at::node_stripes.put(&from.node_stripes, &mut given);
-        at::rank_stripes.put(&from.rank_stripes, &mut given);
-        at::rank_prefix.put(&into.rank_prefix, &mut given);
-        at::rail_prefix.put(&into.rail_prefix, &mut given);
-        at::node_prefix.put(&into.node_prefix, &mut given);
-        at::rail_first.put(&into.rail_first, &mut given);
-        at::rail_count.put(&into.rail_count, &mut given);
-        at::forward_first.put(&into.forward_first, &mut given);
-        at::forward_count.put(&into.forward_count, &mut given);
-        self.notify.core.hold(rank, &given)
-    }
-
-    fn combine_tables(&self, rank: usize, tables: &FarTables) -> Result<Held, CallError> {
-        use node_combine::places as at;
-        let FarTables { notify, dispatch, .. } = tables;
-        let mut given = node_combine::Kernel::NO_TENSORS;
-        at::rank_prefix.put(&notify.rank_prefix, &mut given);
-        at::rail_prefix.put(&notify.rail_prefix, &mut given);
-        at::rail_first.put(&notify.rail_first, &mut given);
-        at::rail_count.put(&notify.rail_count, &mut given);
-        at::recv_first.put(&dispatch.recv_first, &mut given);
-        at::recv_count.put(&dispatch.recv_count, &mut given);
-        at::send_rail_head.put(&dispatch.send_rail_head, &mut given);
-        at::send_inner_head.put(&dispatch.send_inner_head, &mut given);
-        self.combine.core.hold(rank, &given)
     }
 
     pub(super) fn hold_output(
@@ -179,17 +117,17 @@ impl FarKernels {
         rank: usize,
         outputs: &nvl_dispatch::Outputs,
     ) -> Result<HeldOutput, CallError> {
-        use node_dispatch::places as at;
         let x = node_dispatch::PayloadTensor::from(&outputs.recv_x);
-        let mut given = node_dispatch::Kernel::NO_TENSORS;
-        at::recv_x.put(&x, &mut given);
-        let hold_rows = |kernel: &node_dispatch::Kernel| kernel.core.hold(rank, &given);
+        let hold_rows =
+            |kernel: &node_dispatch::Kernel| hold!(node_dispatch, rank, kernel, [recv_x: &x]);
         let cached = self.cached.as_ref().map(hold_rows).transpose()?.unwrap_or_default();
-        at::recv_topk_idx.put(outputs.recv_topk_idx.as_ref(), &mut given);
-        at::recv_topk_weights.put(outputs.recv_topk_weights.as_ref(), &mut given);
-        let dispatch = self.dispatch.core.hold(rank, &given)?;
+        let dispatch = hold!(node_dispatch, rank, self.dispatch, [recv_x: &x,
+            recv_topk_idx: outputs.recv_topk_idx.as_ref(),
+            recv_topk_weights: outputs.recv_topk_weights.as_ref()])?;
         let combine = match &outputs.recv_x {
-            nvl_dispatch::PayloadTensor::Bf16 { x } => Some(self.hold_rows(rank, x)?),
+            nvl_dispatch::PayloadTensor::Bf16 { x } => {
+                Some(hold!(node_combine, rank, self.combine, [x: x])?)
+            }
             _ => None,
         };
         Ok(HeldOutput { dispatch, cached, combine, ..HeldOutput::default() })
@@ -201,42 +139,10 @@ impl FarKernels {
         x: &DeviceTensor<Bf16, 2>,
         weights: Option<&DeviceTensor<f32, 2>>,
     ) -> Result<HeldOffer, CallError> {
-        let mut given = node_combine::Kernel::NO_TENSORS;
-        node_combine::places::weights.put(weights, &mut given);
-        let weights = self.combine.core.hold(rank, &given)?;
-        Ok(HeldOffer { x: self.hold_rows(rank, x)?, weights })
+        let x = hold!(node_combine, rank, self.combine, [x: x])?;
+        let weights = hold!(node_combine, rank, self.combine, [weights: weights])?;
+        Ok(HeldOffer { x, weights })
     }
-
-    /// Rows that a combine reads.
-    fn hold_rows(&self, rank: usize, x: &DeviceTensor<Bf16, 2>) -> Result<Held, CallError> {
-        let mut given = node_combine::Kernel::NO_TENSORS;
-        node_combine::places::x.put(x, &mut given);
-        self.combine.core.hold(rank, &given)
-    }
-}
-
-fn dispatch_tables(
-    rank: usize,
-    kernel: &node_dispatch::Kernel,
-    FarTables { layout, notify: from, dispatch: into, .. }: &FarTables,
-    expert_begin: &DeviceTensor<i32, 1>,
-) -> Result<Held, CallError> {
-    use node_dispatch::places as at;
-    let mut given = node_dispatch::Kernel::NO_TENSORS;
-    at::expert_begin.put(expert_begin, &mut given);
-    at::node_bits.put(&layout.node_bits, &mut given);
-    at::node_tokens.put(&layout.node_tokens, &mut given);
-    at::rank_prefix.put(&from.rank_prefix, &mut given);
-    at::rail_prefix.put(&from.rail_prefix, &mut given);
-    at::node_prefix.put(&from.node_prefix, &mut given);
-    at::forward_first.put(&from.forward_first, &mut given);
-    at::forward_count.put(&from.forward_count, &mut given);
-    at::recv_src.put(&into.recv_src, &mut given);
-    at::recv_first.put(&into.recv_first, &mut given);
-    at::recv_count.put(&into.recv_count, &mut given);
-    at::send_rail_head.put(&into.send_rail_head, &mut given);
-    at::send_inner_head.put(&into.send_inner_head, &mut given);
-    kernel.core.hold(rank, &given)
 }
 
 impl Buffer {
@@ -247,16 +153,14 @@ impl Buffer {
         handle: &Handle,
         input: &DispatchInput,
         call: &CallOptions,
-    ) -> Result<[BoundCall<'k>; 2], CallError> {
+    ) -> Result<BoundCall<'k>, CallError> {
         use node_layout::{Args, Kernel, places as at};
         let (topk_idx, rank) = (input.topk_idx(self.options()), handle.rank());
         let mut given = Kernel::NO_TENSORS;
         at::topk_idx.put(&topk_idx, &mut given);
         let numbers = Kernel::numbers(&Args { tokens_from: handle.tokens_word() });
-        let (tables, counts) = (&handle.memory()?.held, handle.counts_to()?);
-        let counted = far.layout.core.bind_with(rank, call, &[&tables.layout], &given, &numbers)?;
-        let held = [&tables.notify, &counts.counts];
-        Ok([counted, far.notify.core.bind_with(rank, call, &held, &[], &[])?])
+        let held = [&handle.memory()?.held.layout, &handle.counts_to()?.counts];
+        far.layout.core.bind_with(rank, call, &held, &given, &numbers)
     }
 
     /// The rows of a dispatch between nodes.

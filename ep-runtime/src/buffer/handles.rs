@@ -17,7 +17,7 @@ use crate::backend::{Kept, Stream};
 use crate::call_order::Turn;
 use crate::calls::{CallOptions, Held};
 use crate::error::CallError;
-use crate::pipelines::{decode_stripes, layout, nvl_dispatch};
+use crate::pipelines::{layout, nvl_dispatch};
 use crate::tensor::DeviceTensor;
 
 /// Totals that are looked at together, on the stack: a call allocates nothing.
@@ -36,7 +36,7 @@ pub struct Handle {
     timeout: Duration,
     /// Whether a dispatch has recorded the way back; counts alone have none.
     has_way_back: AtomicBool,
-    /// Whether the tables of stripes are still to be made.
+    /// Whether a dispatch in one launch has counted, which has no stripes.
     lacks_stripes: AtomicBool,
 }
 
@@ -99,23 +99,13 @@ impl Handle {
         self.has_way_back.store(true, Ordering::Relaxed);
     }
 
-    /// The same of one that counts by itself: it makes no tables of stripes.
+    /// Notes that a dispatch in one launch is in the stream, which makes no tables of stripes.
     pub(super) fn sent_in_one_launch(&self) {
         self.sent();
         self.lacks_stripes.store(true, Ordering::Relaxed);
     }
 
-    /// Whether a cached dispatch has to make the tables of stripes first.
-    pub(super) fn lacks_stripes(&self) -> bool {
-        self.lacks_stripes.load(Ordering::Relaxed)
-    }
-
-    /// Notes that the kernel which makes them is in the stream. Replays of a captured dispatch leave others.
-    pub(super) fn has_stripes(&self) {
-        self.lacks_stripes.store(self.is_captured, Ordering::Relaxed);
-    }
-
-    /// Fails if no row has gone anywhere by this handle's tables, so that none can come back.
+    /// Fails if no row has gone anywhere by this handle's tables, so that none can come back or follow.
     pub(super) fn require_way_back(&self) -> Result<(), CallError> {
         if self.has_way_back.load(Ordering::Relaxed) {
             return Ok(());
@@ -174,14 +164,14 @@ impl Handle {
     }
 
     /// The tables of `layout`, for a pipeline of the user. The tables of stripes are absent if rows went
-    /// between nodes. They are also absent after a dispatch in one launch, until a cached dispatch has made
-    /// them.
+    /// between nodes or in one launch.
     pub fn layout(&self) -> Result<layout::Handle, CallError> {
         let (memory, tables) = (kept(&self.lease), &self.memory()?.tables);
         let of = &tables.layout;
-        let stripes = match self.lacks_stripes() {
-            true => decode_stripes::Handle::default(),
-            false => tables.stripes.clone(),
+        let absent = layout::Handle::default();
+        let stripes = match self.lacks_stripes.load(Ordering::Relaxed) {
+            true => &absent,
+            false => of,
         };
         Ok(layout::Handle {
             tokens_per_rank: of.tokens_per_rank.kept_by(&memory),

@@ -5,10 +5,22 @@ use super::kernels::{Combine, Kernels, NearKernels};
 use super::places::Tables;
 use crate::calls::Held;
 use crate::error::CallError;
-use crate::pipelines::{
-    decode_combine, decode_dispatch, decode_stripes, layout, nvl_combine, nvl_dispatch,
-};
+use crate::pipelines::{decode_combine, decode_dispatch, layout, nvl_combine, nvl_dispatch};
 use crate::tensor::{Bf16, DeviceTensor};
+
+/// Checks tensors that a kernel of `$pipeline` has in every call: single ones, and those of a handle or of outputs
+/// under the names that they have there.
+macro_rules! hold {
+    ($pipeline:ident, $rank:expr, $kernel:expr, [$($name:ident: $tensor:expr),*]
+        $(, $from:expr => [$($of:ident),*])*) => {{
+        use $pipeline::places as at;
+        let mut given = $pipeline::Kernel::NO_TENSORS;
+        $(at::$name.put($tensor, &mut given);)*
+        $($(at::$of.put(&$from.$of, &mut given);)*)*
+        $kernel.core.hold($rank, &given)
+    }};
+}
+pub(super) use hold;
 
 /// A block of counts of a handle, for the pipelines that count.
 #[derive(Default)]
@@ -30,18 +42,14 @@ impl HeldCounts {
                 return Ok(HeldCounts { counts, ..HeldCounts::default() });
             }
         };
-        let layout::Outputs { received, received_per_expert } = counts;
-        let mut given = layout::Kernel::NO_TENSORS;
-        layout::places::received.put(received, &mut given);
-        layout::places::received_per_expert.put(received_per_expert, &mut given);
-        let counts = near.layout.core.hold(rank, &given)?;
-        let Some(kernel) = &near.one_launch else {
-            return Ok(HeldCounts { counts, ..HeldCounts::default() });
+        let mut held = HeldCounts {
+            counts: hold!(layout, rank, near.layout, [], counts => [received, received_per_expert])?,
+            ..HeldCounts::default()
         };
-        let mut given = decode_dispatch::Kernel::NO_TENSORS;
-        decode_dispatch::places::received.put(received, &mut given);
-        decode_dispatch::places::received_per_expert.put(received_per_expert, &mut given);
-        Ok(HeldCounts { counts, one_launch: kernel.core.hold(rank, &given)? })
+        if let Some(kernel) = &near.one_launch {
+            held.one_launch = hold!(decode_dispatch, rank, kernel, [], counts => [received, received_per_expert])?;
+        }
+        Ok(held)
     }
 }
 
@@ -50,11 +58,9 @@ impl HeldCounts {
 #[derive(Default)]
 pub(super) struct HeldTables {
     pub(super) layout: Held,
-    pub(super) notify: Held,
     pub(super) dispatch: Held,
     pub(super) cached: Held,
     pub(super) one_launch: Held,
-    pub(super) stripes: Held,
     pub(super) combine: Held,
 }
 
@@ -76,129 +82,35 @@ impl HeldTables {
     fn near(
         rank: usize,
         kernels: &NearKernels,
-        tables: &Tables,
+        Tables { layout, dispatch, one_launch, .. }: &Tables,
         expert_begin: &DeviceTensor<i32, 1>,
     ) -> Result<HeldTables, CallError> {
+        let dispatch_tables = |kernel: &nvl_dispatch::Kernel| {
+            hold!(nvl_dispatch, rank, kernel, [expert_begin: expert_begin],
+                layout => [in_rank, stripe_tokens, rank_prefix, stripe_prefix],
+                dispatch => [recv_src, send_head, recv_first, recv_count, send_row])
+        };
         let mut held = HeldTables {
-            layout: layout_tables(rank, &kernels.layout, tables, expert_begin)?,
-            dispatch: dispatch_tables(rank, &kernels.dispatch, tables, expert_begin)?,
+            layout: hold!(layout, rank, kernels.layout, [expert_begin: expert_begin],
+                layout => [tokens_per_rank, tokens_per_expert, in_rank, stripe_tokens, rank_prefix, stripe_prefix])?,
+            dispatch: dispatch_tables(&kernels.dispatch)?,
             combine: match &kernels.combine {
-                Combine::Fetched(kernel) => fetched_tables(rank, kernel, tables)?,
-                Combine::Stored(kernel) => stored_tables(rank, kernel, tables)?,
+                Combine::Fetched(kernel) => hold!(nvl_combine, rank, kernel, [],
+                    layout => [rank_prefix], dispatch => [send_head, recv_first, recv_count, send_row])?,
+                Combine::Stored(kernel) => hold!(decode_combine, rank, kernel, [],
+                    one_launch => [rank_prefix, recv_src, send_row])?,
             },
             ..HeldTables::default()
         };
         if let Some(kernel) = &kernels.cached {
-            held.cached = dispatch_tables(rank, kernel, tables, expert_begin)?;
+            held.cached = dispatch_tables(kernel)?;
         }
         if let Some(kernel) = &kernels.one_launch {
-            held.one_launch = one_launch_tables(rank, kernel, tables, expert_begin)?;
-        }
-        if let Some(kernel) = &kernels.stripes {
-            held.stripes = stripes_tables(rank, kernel, tables)?;
+            held.one_launch = hold!(decode_dispatch, rank, kernel, [expert_begin: expert_begin],
+                one_launch => [recv_per_expert, tokens_per_rank, tokens_per_expert, rank_prefix, recv_src, send_row])?;
         }
         Ok(held)
     }
-}
-
-fn layout_tables(
-    rank: usize,
-    kernel: &layout::Kernel,
-    tables: &Tables,
-    expert_begin: &DeviceTensor<i32, 1>,
-) -> Result<Held, CallError> {
-    use layout::places as at;
-    let (mut given, into) = (layout::Kernel::NO_TENSORS, &tables.layout);
-    at::expert_begin.put(expert_begin, &mut given);
-    at::tokens_per_rank.put(&into.tokens_per_rank, &mut given);
-    at::tokens_per_expert.put(&into.tokens_per_expert, &mut given);
-    at::in_rank.put(&into.in_rank, &mut given);
-    at::stripe_tokens.put(&into.stripe_tokens, &mut given);
-    at::rank_prefix.put(&into.rank_prefix, &mut given);
-    at::stripe_prefix.put(&into.stripe_prefix, &mut given);
-    kernel.core.hold(rank, &given)
-}
-
-fn dispatch_tables(
-    rank: usize,
-    kernel: &nvl_dispatch::Kernel,
-    tables: &Tables,
-    expert_begin: &DeviceTensor<i32, 1>,
-) -> Result<Held, CallError> {
-    use nvl_dispatch::places as at;
-    let (mut given, from, into) =
-        (nvl_dispatch::Kernel::NO_TENSORS, &tables.layout, &tables.dispatch);
-    at::expert_begin.put(expert_begin, &mut given);
-    at::in_rank.put(&from.in_rank, &mut given);
-    at::stripe_tokens.put(&from.stripe_tokens, &mut given);
-    at::rank_prefix.put(&from.rank_prefix, &mut given);
-    at::stripe_prefix.put(&from.stripe_prefix, &mut given);
-    at::recv_src.put(&into.recv_src, &mut given);
-    at::send_head.put(&into.send_head, &mut given);
-    at::recv_first.put(&into.recv_first, &mut given);
-    at::recv_count.put(&into.recv_count, &mut given);
-    at::send_row.put(&into.send_row, &mut given);
-    kernel.core.hold(rank, &given)
-}
-
-fn one_launch_tables(
-    rank: usize,
-    kernel: &decode_dispatch::Kernel,
-    tables: &Tables,
-    expert_begin: &DeviceTensor<i32, 1>,
-) -> Result<Held, CallError> {
-    use decode_dispatch::places as at;
-    let (mut given, into) = (decode_dispatch::Kernel::NO_TENSORS, &tables.one_launch);
-    at::expert_begin.put(expert_begin, &mut given);
-    at::recv_per_expert.put(&into.recv_per_expert, &mut given);
-    at::tokens_per_rank.put(&into.tokens_per_rank, &mut given);
-    at::tokens_per_expert.put(&into.tokens_per_expert, &mut given);
-    at::rank_prefix.put(&into.rank_prefix, &mut given);
-    at::recv_src.put(&into.recv_src, &mut given);
-    at::send_row.put(&into.send_row, &mut given);
-    kernel.core.hold(rank, &given)
-}
-
-fn stripes_tables(
-    rank: usize,
-    kernel: &decode_stripes::Kernel,
-    tables: &Tables,
-) -> Result<Held, CallError> {
-    use decode_stripes::places as at;
-    let (mut given, into) = (decode_stripes::Kernel::NO_TENSORS, &tables.stripes);
-    at::send_row.put(&tables.one_launch.send_row, &mut given);
-    at::in_rank.put(&into.in_rank, &mut given);
-    at::stripe_tokens.put(&into.stripe_tokens, &mut given);
-    at::stripe_prefix.put(&into.stripe_prefix, &mut given);
-    kernel.core.hold(rank, &given)
-}
-
-fn fetched_tables(
-    rank: usize,
-    kernel: &nvl_combine::Kernel,
-    tables: &Tables,
-) -> Result<Held, CallError> {
-    use nvl_combine::places as at;
-    let (mut given, sent) = (nvl_combine::Kernel::NO_TENSORS, &tables.dispatch);
-    at::rank_prefix.put(&tables.layout.rank_prefix, &mut given);
-    at::send_head.put(&sent.send_head, &mut given);
-    at::recv_first.put(&sent.recv_first, &mut given);
-    at::recv_count.put(&sent.recv_count, &mut given);
-    at::send_row.put(&sent.send_row, &mut given);
-    kernel.core.hold(rank, &given)
-}
-
-fn stored_tables(
-    rank: usize,
-    kernel: &decode_combine::Kernel,
-    tables: &Tables,
-) -> Result<Held, CallError> {
-    use decode_combine::places as at;
-    let (mut given, of) = (decode_combine::Kernel::NO_TENSORS, &tables.one_launch);
-    at::rank_prefix.put(&of.rank_prefix, &mut given);
-    at::recv_src.put(&of.recv_src, &mut given);
-    at::send_row.put(&of.send_row, &mut given);
-    kernel.core.hold(rank, &given)
 }
 
 /// An output, for each pipeline that writes or reads it.
@@ -222,47 +134,29 @@ impl HeldOutput {
             Kernels::Near(near) => near,
             Kernels::Far(far) => return far.hold_output(rank, outputs),
         };
-        let dispatch = hold_outputs(rank, &kernels.dispatch, outputs)?;
-        let combine = match &outputs.recv_x {
-            nvl_dispatch::PayloadTensor::Bf16 { x } => {
-                Some(combined_rows(rank, &kernels.combine, x)?)
-            }
-            _ => None,
+        let nvl_dispatch::Outputs { recv_x, recv_topk_idx, recv_topk_weights, rows_records } =
+            outputs;
+        let (idx, weights) = (recv_topk_idx.as_ref(), recv_topk_weights.as_ref());
+        let (records, kernel) = (rows_records.as_ref(), &kernels.dispatch);
+        let mut held = HeldOutput {
+            dispatch: hold!(nvl_dispatch, rank, kernel, [recv_x: recv_x, recv_topk_idx: idx,
+                recv_topk_weights: weights, rows_records: records])?,
+            ..HeldOutput::default()
         };
-        let mut held = HeldOutput { dispatch, combine, ..HeldOutput::default() };
+        if let nvl_dispatch::PayloadTensor::Bf16 { x } = recv_x {
+            held.combine = Some(combined_rows(rank, &kernels.combine, x)?);
+        }
         if let Some(kernel) = &kernels.cached {
-            let (recv_x, rows_records) = (outputs.recv_x.clone(), outputs.rows_records.clone());
-            let (recv_topk_idx, recv_topk_weights) = (None, None);
-            let rows =
-                nvl_dispatch::Outputs { recv_x, rows_records, recv_topk_idx, recv_topk_weights };
-            held.cached = hold_outputs(rank, kernel, &rows)?;
+            held.cached =
+                hold!(nvl_dispatch, rank, kernel, [recv_x: recv_x, rows_records: records])?;
         }
         if let Some(kernel) = &kernels.one_launch {
-            use decode_dispatch::places as at;
-            let x = decode_dispatch::PayloadTensor::from(&outputs.recv_x);
-            let mut given = decode_dispatch::Kernel::NO_TENSORS;
-            at::recv_x.put(&x, &mut given);
-            at::recv_topk_idx.put(outputs.recv_topk_idx.as_ref(), &mut given);
-            at::recv_topk_weights.put(outputs.recv_topk_weights.as_ref(), &mut given);
-            at::rows_records.put(outputs.rows_records.as_ref(), &mut given);
-            held.one_launch = kernel.core.hold(rank, &given)?;
+            let x = decode_dispatch::PayloadTensor::from(recv_x);
+            held.one_launch = hold!(decode_dispatch, rank, kernel, [recv_x: &x, recv_topk_idx: idx,
+                recv_topk_weights: weights, rows_records: records])?;
         }
         Ok(held)
     }
-}
-
-fn hold_outputs(
-    rank: usize,
-    kernel: &nvl_dispatch::Kernel,
-    outputs: &nvl_dispatch::Outputs,
-) -> Result<Held, CallError> {
-    use nvl_dispatch::places as at;
-    let mut given = nvl_dispatch::Kernel::NO_TENSORS;
-    at::recv_x.put(&outputs.recv_x, &mut given);
-    at::recv_topk_idx.put(outputs.recv_topk_idx.as_ref(), &mut given);
-    at::recv_topk_weights.put(outputs.recv_topk_weights.as_ref(), &mut given);
-    at::rows_records.put(outputs.rows_records.as_ref(), &mut given);
-    kernel.core.hold(rank, &given)
 }
 
 /// Rows that a combine reads.
@@ -272,16 +166,8 @@ fn combined_rows(
     x: &DeviceTensor<Bf16, 2>,
 ) -> Result<Held, CallError> {
     match combine {
-        Combine::Fetched(kernel) => {
-            let mut given = nvl_combine::Kernel::NO_TENSORS;
-            nvl_combine::places::x.put(x, &mut given);
-            kernel.core.hold(rank, &given)
-        }
-        Combine::Stored(kernel) => {
-            let mut given = decode_combine::Kernel::NO_TENSORS;
-            decode_combine::places::x.put(x, &mut given);
-            kernel.core.hold(rank, &given)
-        }
+        Combine::Fetched(kernel) => hold!(nvl_combine, rank, kernel, [x: x]),
+        Combine::Stored(kernel) => hold!(decode_combine, rank, kernel, [x: x]),
     }
 }
 
@@ -304,18 +190,10 @@ impl HeldOffer {
         };
         let x = combined_rows(rank, &kernels.combine, x)?;
         let weights = match &kernels.combine {
-            Combine::Fetched(kernel) => {
-                let mut given = nvl_combine::Kernel::NO_TENSORS;
-                nvl_combine::places::weights.put(weights, &mut given);
-                kernel.core.hold(rank, &given)?
-            }
-            Combine::Stored(kernel) => {
-                let mut given = decode_combine::Kernel::NO_TENSORS;
-                decode_combine::places::weights.put(weights, &mut given);
-                kernel.core.hold(rank, &given)?
-            }
+            Combine::Fetched(kernel) => hold!(nvl_combine, rank, kernel, [weights: weights]),
+            Combine::Stored(kernel) => hold!(decode_combine, rank, kernel, [weights: weights]),
         };
-        Ok(HeldOffer { x, weights })
+        Ok(HeldOffer { x, weights: weights? })
     }
 }
 
@@ -368,6 +246,8 @@ mod tests {
                     };
                     let call = CallOptions::sms(12);
                     let handle = buffer.exchange_counts(0, &input, &call).expect(&said);
+                    let early = buffer.cached_dispatch(&handle, &input, &call).err().expect(&said);
+                    assert!(early.to_string().starts_with("the handle has only counts"), "{early}");
                     if capacity.is_some() {
                         continue; // It would wait for counts, and nothing runs here.
                     }

@@ -9,9 +9,7 @@ use super::standard::StandardPipeline;
 use crate::calls::{CallKernel, CallProgram, Loader};
 use crate::error::CallError;
 use crate::group::Group;
-use crate::pipelines::{
-    decode_combine, decode_dispatch, decode_stripes, layout, nvl_combine, nvl_dispatch,
-};
+use crate::pipelines::{decode_combine, decode_dispatch, layout, nvl_combine, nvl_dispatch};
 
 /// All of them.
 pub(super) enum Kernels {
@@ -29,8 +27,6 @@ pub(super) struct NearKernels {
     pub(super) combine: Combine,
     /// A whole dispatch, where few tokens go.
     pub(super) one_launch: Option<decode_dispatch::Kernel>,
-    /// What it leaves out that cached dispatches read.
-    pub(super) stripes: Option<decode_stripes::Kernel>,
 }
 
 /// How rows come back within a node.
@@ -57,10 +53,8 @@ impl Kernels {
             program.map(|program| loader.load(program, usual_sms)).transpose()
         };
         let (cached, one_launch) = (load_if(programs.cached)?, load_if(programs.one_launch)?);
-        let stripes = load_if(programs.stripes)?;
-        if let Some(notify) = load_if(programs.notify)? {
-            let far = FarKernels::new([layout, notify, dispatch, way_back], cached);
-            return Ok(Kernels::Far(far));
+        if combine == StandardPipeline::NodeCombine {
+            return Ok(Kernels::Far(FarKernels::new([layout, dispatch, way_back], cached)));
         }
         let near = NearKernels {
             layout: layout::Kernel { core: layout },
@@ -73,7 +67,6 @@ impl Kernels {
                 _ => Combine::Fetched(nvl_combine::Kernel { core: way_back }),
             },
             one_launch: one_launch.map(|core| decode_dispatch::Kernel { core }),
-            stripes: stripes.map(|core| decode_stripes::Kernel { core }),
         };
         near.name_regions()?;
         Ok(Kernels::Near(near))
@@ -113,7 +106,6 @@ impl NearKernels {
             (StandardPipeline::NvlCombine, Combine::Fetched(kernel)) => Some(&kernel.core),
             (StandardPipeline::DecodeCombine, Combine::Stored(kernel)) => Some(&kernel.core),
             (StandardPipeline::DecodeDispatch, _) => self.one_launch.as_ref().map(|it| &it.core),
-            (StandardPipeline::DecodeStripes, _) => self.stripes.as_ref().map(|it| &it.core),
             _ => None,
         }
     }

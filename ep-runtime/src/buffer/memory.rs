@@ -62,13 +62,9 @@ impl MemoryUsage {
             true => 4 * (options.tokens * ranks) as u64,
             false => 0,
         };
-        let mut tables = programs.layout.table_bytes() + programs.dispatch.table_bytes();
-        let mut rows_of_network = 0;
-        if let Some(notify) = &programs.notify {
-            tables += notify.table_bytes() + programs.layout.tensor_bytes();
-            let plans = programs.all().into_iter().map(|it| &it.emitted().plan);
-            rows_of_network = plans.map(|it| align_up(positive(it.network_bytes))).sum();
-        }
+        let tables = programs.layout.table_bytes() + programs.dispatch.table_bytes();
+        let plans = programs.all().into_iter().map(|it| &it.emitted().plan);
+        let rows_of_network: u64 = plans.map(|it| align_up(positive(it.network_bytes))).sum();
         MemoryUsage {
             control: control_bytes(&programs.all()),
             outputs: live * programs.dispatch.tensor_bytes(),

@@ -9,7 +9,7 @@ use crate::args::Rows;
 use crate::error::CallError;
 use crate::group::Group;
 use crate::memory::DeviceMemory;
-use crate::pipelines::{decode_dispatch, decode_stripes, layout, nvl_dispatch};
+use crate::pipelines::{decode_dispatch, layout, nvl_dispatch};
 use crate::tensor::{Bf16, DeviceTensor, Element, TensorMemory};
 
 /// The tables of a handle, for as many tokens as a call may have.
@@ -18,8 +18,6 @@ pub(super) struct Tables {
     pub(super) dispatch: nvl_dispatch::Handle,
     /// What a dispatch in one launch leaves: tables of both.
     pub(super) one_launch: decode_dispatch::Handle,
-    /// Tables that such a dispatch leaves to the first cached one.
-    pub(super) stripes: decode_stripes::Handle,
     /// What calls between nodes leave.
     pub(super) far: Option<FarTables>,
 }
@@ -61,12 +59,7 @@ impl Tables {
             recv_src,
             send_row: dispatch.send_row.clone(),
         };
-        let stripes = decode_stripes::Handle {
-            in_rank: layout.in_rank.clone(),
-            stripe_tokens: layout.stripe_tokens.clone(),
-            stripe_prefix: layout.stripe_prefix.clone(),
-        };
-        Ok(Tables { layout, dispatch, one_launch, stripes, far: None })
+        Ok(Tables { layout, dispatch, one_launch, far: None })
     }
 }
 

@@ -17,9 +17,6 @@ pub(super) struct Programs {
     pub(super) cached: Option<CallProgram>,
     pub(super) combine: CallProgram,
     pub(super) one_launch: Option<CallProgram>,
-    pub(super) stripes: Option<CallProgram>,
-    /// Between nodes, counts are exchanged by a kernel of its own.
-    pub(super) notify: Option<CallProgram>,
 }
 
 impl Programs {
@@ -60,11 +57,6 @@ impl Programs {
             cached: make_if(options.cached, cached)?,
             combine,
             one_launch: make_if(one_launch, Standard::DecodeDispatch)?,
-            stripes: make_if(one_launch, Standard::DecodeStripes)?,
-            notify: match options.is_far() {
-                true => Some(make(Standard::NodeNotify, stripes, Room { tables, window: 0 })?),
-                false => None,
-            },
             dispatch,
         })
     }
@@ -72,7 +64,7 @@ impl Programs {
     /// In the order in which they are loaded: a combine may have the places of the dispatch before it.
     pub(super) fn all(&self) -> Vec<&CallProgram> {
         let fixed = [&self.layout, &self.dispatch, &self.combine];
-        let others = [&self.cached, &self.one_launch, &self.stripes, &self.notify];
+        let others = [&self.cached, &self.one_launch];
         fixed.into_iter().chain(others.into_iter().flatten()).collect()
     }
 }

@@ -21,14 +21,10 @@ pub enum StandardPipeline {
     NvlCombine,
     /// Counts and moves rows in one launch, and fills the tables that combine reads.
     DecodeDispatch,
-    /// Derives the tables that cached dispatches read from those of a dispatch in one launch.
-    DecodeStripes,
     /// Pushes rows to the ranks of their tokens, and sums them there.
     DecodeCombine,
-    /// Counts where tokens go, per rank and per node.
+    /// Counts where tokens go, per rank and per node, and exchanges the counts.
     NodeLayout,
-    /// Exchanges those counts.
-    NodeNotify,
     /// Moves rows between nodes, in two hops.
     NodeDispatch,
     /// Moves rows between nodes by the tables of an earlier dispatch.
@@ -39,16 +35,14 @@ pub enum StandardPipeline {
 
 impl StandardPipeline {
     /// Every one.
-    pub const ALL: [StandardPipeline; 12] = [
+    pub const ALL: [StandardPipeline; 10] = [
         StandardPipeline::Layout,
         StandardPipeline::NvlDispatch,
         StandardPipeline::NvlDispatchCached,
         StandardPipeline::NvlCombine,
         StandardPipeline::DecodeDispatch,
-        StandardPipeline::DecodeStripes,
         StandardPipeline::DecodeCombine,
         StandardPipeline::NodeLayout,
-        StandardPipeline::NodeNotify,
         StandardPipeline::NodeDispatch,
         StandardPipeline::NodeDispatchCached,
         StandardPipeline::NodeCombine,
@@ -56,20 +50,7 @@ impl StandardPipeline {
 
     /// The pipeline's name on the command line.
     pub fn name(self) -> &'static str {
-        match self {
-            StandardPipeline::Layout => "layout",
-            StandardPipeline::NvlDispatch | StandardPipeline::NvlDispatchCached => "nvl-dispatch",
-            StandardPipeline::NvlCombine => "nvl-combine",
-            StandardPipeline::DecodeDispatch => "decode-dispatch",
-            StandardPipeline::DecodeStripes => "decode-stripes",
-            StandardPipeline::DecodeCombine => "decode-combine",
-            StandardPipeline::NodeLayout => "node-layout",
-            StandardPipeline::NodeNotify => "node-notify",
-            StandardPipeline::NodeDispatch | StandardPipeline::NodeDispatchCached => {
-                "node-dispatch"
-            }
-            StandardPipeline::NodeCombine => "node-combine",
-        }
+        BuiltIn::entry(self).name
     }
 }
 
@@ -93,10 +74,8 @@ impl BuiltIn {
             }
             StandardPipeline::NvlCombine => AnyPipeline::of::<pipelines::NvlCombine>(),
             StandardPipeline::DecodeDispatch => AnyPipeline::of::<pipelines::DecodeDispatch>(),
-            StandardPipeline::DecodeStripes => AnyPipeline::of::<pipelines::DecodeStripes>(),
             StandardPipeline::DecodeCombine => AnyPipeline::of::<pipelines::DecodeCombine>(),
             StandardPipeline::NodeLayout => AnyPipeline::of::<pipelines::NodeLayout>(),
-            StandardPipeline::NodeNotify => AnyPipeline::of::<pipelines::NodeNotify>(),
             StandardPipeline::NodeDispatch | StandardPipeline::NodeDispatchCached => {
                 AnyPipeline::of::<pipelines::NodeDispatch>()
             }

@@ -62,7 +62,7 @@ impl Calls {
 
     fn launch(&self) -> Result<nvl_dispatch::Handle, CallError> {
         let (call, args) = (CallOptions::default(), nvl_dispatch::Args::default());
-        self.kernel.launch(0, &call, &self.inputs, &self.outputs, &self.routes, &args)
+        self.kernel.launch(0, &call, &self.inputs, &self.outputs, &self.routes, None, &args)
     }
 
     /// What a call says after `change`.
@@ -94,7 +94,25 @@ fn a_call_leaves_tables_of_its_sizes() {
     let handle = calls.launch().unwrap();
     let (call, args) = (CallOptions::default(), nvl_dispatch::Args::default());
     let Calls { kernel, inputs, outputs, routes, .. } = &calls;
-    kernel.launch_into(0, &call, inputs, outputs, routes, &args, &handle).unwrap();
+    kernel.launch_into(0, &call, inputs, outputs, routes, None, &args, &handle).unwrap();
+}
+
+/// A fresh call records a table that a cached one reads.
+#[test]
+fn a_cached_call_takes_the_table_of_an_earlier_one() {
+    let calls = Calls::new(nvl_dispatch::Options::default());
+    let (fresh, mode) = (calls.launch().unwrap(), nvl_dispatch::Mode::Cached);
+    let Calls { group, inputs, routes, .. } = &calls;
+    let options = nvl_dispatch::Options { mode, ..nvl_dispatch::Options::default() };
+    let cached = NvlDispatch::prepare(group, SHAPE, options).unwrap();
+    let (outputs, args) = (cached.outputs(0).unwrap(), nvl_dispatch::Args::default());
+    let call = CallOptions::default();
+    let launch = |earlier| cached.launch(0, &call, inputs, &outputs, routes, earlier, &args);
+    let left = launch(Some(&fresh)).unwrap();
+    assert_eq!(left.send_row.address(), 0, "it does not record the table again");
+    drop(left);
+    let error = launch(None).unwrap_err().to_string();
+    assert_eq!(error, "NvlDispatch: `send_row` is absent");
 }
 
 #[test]
@@ -177,7 +195,7 @@ fn args_and_tunes_keep_their_ranges() {
     assert_eq!(args.remote_blocks, 8);
     let args = nvl_dispatch::Args { remote_blocks: 129, ..args };
     let Calls { group, kernel, inputs, outputs, routes } = &calls;
-    let error = kernel.launch(0, &call, inputs, outputs, routes, &args).unwrap_err();
+    let error = kernel.launch(0, &call, inputs, outputs, routes, None, &args).unwrap_err();
     assert_eq!(error.to_string(), "NvlDispatch: `remote_blocks` is 129, it takes 1..=128");
     let tunes = nvl_dispatch::TuneOptions { depth: Some(32), ..Default::default() };
     let idle = nvl_dispatch::Options { tunes, ..Default::default() };
@@ -352,8 +370,15 @@ fn kernels_of_one_window_read_what_the_others_leave() {
     let (dispatch, combine) = in_one_window(&calls.group);
     let call = CallOptions::default();
     let outputs = dispatch.outputs(0).unwrap();
-    let sent =
-        dispatch.launch(0, &call, &calls.inputs, &outputs, &calls.routes, &Default::default());
+    let sent = dispatch.launch(
+        0,
+        &call,
+        &calls.inputs,
+        &outputs,
+        &calls.routes,
+        None,
+        &Default::default(),
+    );
     let sent = sent.unwrap();
     let combined = DeviceTensor::zeros(&calls.group, 0, [TOKENS, HIDDEN]).unwrap();
     let sums = nvl_combine::Outputs { combined, combined_weights: None };
@@ -395,9 +420,9 @@ fn a_call_is_checked_apart_from_its_launch() {
     let Calls { kernel, inputs, outputs, routes, group } = &calls;
     let args = nvl_dispatch::Args::default();
     let wrong = layout::Handle::default();
-    let refused = kernel.bind_into(0, &call, inputs, outputs, &wrong, &args, &tables).err();
+    let refused = kernel.bind_into(0, &call, inputs, outputs, &wrong, None, &args, &tables).err();
     assert!(refused.is_some_and(|error| error.to_string().contains("`in_rank`")));
-    let bound = kernel.bind_into(0, &call, inputs, outputs, routes, &args, &tables).unwrap();
+    let bound = kernel.bind_into(0, &call, inputs, outputs, routes, None, &args, &tables).unwrap();
     let turn = group.begin(0, &call, || Box::new(())).unwrap();
     bound.launch(&turn, &call).unwrap();
     group.end(turn, &call).unwrap();
@@ -457,7 +482,7 @@ fn what_is_held_is_checked_once() {
     };
     let brought = |calls: &Calls, into: &nvl_dispatch::Handle| {
         let Calls { kernel, inputs, outputs, routes, .. } = calls;
-        words(calls, kernel.bind_into(0, &call, inputs, outputs, routes, &args, into))
+        words(calls, kernel.bind_into(0, &call, inputs, outputs, routes, None, &args, into))
     };
     let other = brought(&calls, &tables[1]).unwrap();
     assert_eq!(with(&calls, &[&held], TOKENS), brought(&calls, &tables[0]));
@@ -517,7 +542,8 @@ fn copies_of_a_tensor_have_one_row_stride() {
     let outputs = dispatch.outputs(0).unwrap();
     let call = CallOptions::default();
     let Calls { inputs, routes, group, .. } = &calls;
-    let sent = dispatch.launch(0, &call, inputs, &outputs, routes, &Default::default()).unwrap();
+    let sent =
+        dispatch.launch(0, &call, inputs, &outputs, routes, None, &Default::default()).unwrap();
     let shape =
         nvl_combine::Shape { hidden: HIDDEN, topk: 2, tokens: TOKENS, received: 2 * TOKENS };
     let combine = NvlCombine::prepare(group, shape, Default::default()).unwrap();

@@ -2,7 +2,7 @@
 //! the network, and the sums of the nodes are summed at the token's rank.
 
 use super::node_dispatch::NodeDispatch;
-use super::node_layout::NodeNotify;
+use super::node_layout::NodeLayout;
 use crate::pipeline;
 pub use node_combine::*;
 
@@ -24,7 +24,7 @@ pipeline! {
         size tokens;
         size received = rank_prefix[ranks, me];
         size relayed = rail_prefix[nodes];
-        uses handle NodeNotify {
+        uses handle NodeLayout {
             rank_prefix: i32[ranks + 1, ranks],
             rail_prefix: i32[nodes + 1],
             rail_first: i32[nodes, stripes],

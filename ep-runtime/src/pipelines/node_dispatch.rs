@@ -2,7 +2,7 @@
 //! per node, to the rank with the sender's index in that node (the rail). That rank forwards the row over
 //! NVLink to every rank of the node that needs it.
 
-use super::node_layout::{NodeLayout, NodeNotify};
+use super::node_layout::NodeLayout;
 use crate::pipeline;
 pub use node_dispatch::*;
 
@@ -29,12 +29,12 @@ pipeline! {
         size tokens;
         size received = rank_prefix[ranks, me];
         size relayed = rail_prefix[nodes];
-        // The bits of a token and node: which ranks of the node it goes to.
-        uses handle NodeLayout { node_bits: bits[local_ranks][tokens, nodes], node_tokens: i32[stripes, nodes] };
-        // `node_prefix` places a stripe among the rows for a node, `rail_prefix` a node among the
-        // rows that this rank passes on, and `forward_first` and `forward_count` the rows of a node
-        // and stripe among those for a rank of this node.
-        uses handle NodeNotify {
+        // `node_bits` says which ranks of a node a token goes to. `node_prefix` places a stripe among the
+        // rows for a node, `rail_prefix` a node among the rows that this rank passes on, and `forward_first`
+        // and `forward_count` the rows of a node and stripe among those for a rank of this node.
+        uses handle NodeLayout {
+            node_bits: bits[local_ranks][tokens, nodes],
+            node_tokens: i32[stripes, nodes],
             rank_prefix: i32[ranks + 1, ranks],
             rail_prefix: i32[nodes + 1],
             node_prefix: i32[nodes, stripes],

@@ -1,54 +1,25 @@
-//! `node-layout` and `node-notify`: the counts of each node, and their exchange, for `node-dispatch` and
-//! `node-combine`.
+//! `node-layout`: the counts of each node and their exchange, for `node-dispatch` and `node-combine`.
 
 use crate::pipeline;
 pub use node_layout::*;
 
 pipeline! {
-    /// Counts where this rank's tokens go, per rank and per node.
+    /// Counts where this rank's tokens go, per rank and per node, exchanges the counts with all ranks, and
+    /// along each rail those of every stripe.
     pub pipeline NodeLayout {
         shape {
             nodes: 2..=64, local_ranks: 1..=8, topk: 1..=32, experts: 1..=4096, stripes: 1..=1024,
             let ranks = nodes * local_ranks,
+            let local_experts = ceil(experts, ranks),
         }
         size tokens;
-        input topk_idx: i64[tokens, topk] in -1..experts, expert_begin: i32[ranks + 1] in 0..=experts ascending by at most ceil(experts, ranks);
-        output tokens_per_rank: i32[ranks], tokens_per_expert: i32[experts];
+        input topk_idx: i64[tokens, topk] in -1..experts, expert_begin: i32[ranks + 1] in 0..=experts ascending by at most local_experts;
+        table tokens_per_rank: i32[ranks], tokens_per_expert: i32[experts];
         table
             node_bits: bits[local_ranks][tokens, nodes],
             node_tokens: i32[stripes, nodes],
             node_stripes: i32[nodes, stripes],
             rank_stripes: i32[nodes, local_ranks, stripes];
-
-        role Count on all blocks, warps shared by stripe {
-            for token in stripe {
-                for expert in topk_idx[token] {
-                    count tokens_per_expert[expert];
-                }
-                for node in nodes {
-                    record node_bits[token, node] = routed_bits(topk_idx[token], node);
-                }
-                for node in nodes where routed_node(topk_idx[token], node) {
-                    count node_tokens[stripe, node];
-                    count node_stripes[node, stripe];
-                }
-                for peer in ranks where routed(topk_idx[token], peer) {
-                    count tokens_per_rank[peer];
-                    count rank_stripes[node(peer), local_rank(peer), stripe];
-                }
-            }
-        }
-    }
-
-    /// Exchanges the counts of all ranks, and along each rail those of every stripe.
-    pub pipeline NodeNotify {
-        shape {
-            nodes: 2..=64, local_ranks: 1..=8, experts: 1..=4096, stripes: 1..=1024,
-            let ranks = nodes * local_ranks,
-            let local_experts = ceil(experts, ranks),
-        }
-        uses handle NodeLayout;
-        input tokens_per_rank: i32[ranks], tokens_per_expert: i32[experts], expert_begin: i32[ranks + 1] in 0..=experts ascending by at most local_experts;
         table
             rank_prefix: i32[ranks + 1, ranks],
             rail_prefix: i32[nodes + 1],
@@ -68,14 +39,32 @@ pipeline! {
             slot: [source], epochs: 2,
         };
 
-        role Exchange on block 0 {
+        role Count on all blocks, warps shared by stripe {
+            for token in stripe {
+                for expert in topk_idx[token] {
+                    count tokens_per_expert[expert];
+                }
+                for node in nodes {
+                    record node_bits[token, node] = routed_bits(topk_idx[token], node);
+                }
+                for node in nodes where routed_node(topk_idx[token], node) {
+                    count node_tokens[stripe, node];
+                    count node_stripes[node, stripe];
+                }
+                for peer in ranks where routed(topk_idx[token], peer) {
+                    count tokens_per_rank[peer];
+                    count rank_stripes[node(peer), local_rank(peer), stripe];
+                }
+            }
+        }
+        role Exchange on last block, 8 warps {
             exchange(counts, tokens_per_rank, tokens_per_expert, rank_prefix);
             for expert in local_experts {
                 store received_per_expert[expert] = sum(source in ranks: counts[source].per_expert[expert]);
             }
             store received[0] = sum(source in ranks: counts[source].per_rank[me]);
         }
-        role RailExchange on block 1 {
+        role RailExchange on last block, 4 warps {
             for node in nodes {
                 push rails[node] { to_node: node_stripes[node], to_rank: rank_stripes[node] };
             }
@@ -94,7 +83,7 @@ pipeline! {
                 }
             }
         }
-        role Prefix on other blocks {
+        role Prefix on last block, 4 warps {
             for node in nodes {
                 record node_prefix[node, s] = prefix_sum(s in stripes: node_tokens[s, node]);
             }

@@ -7,7 +7,8 @@ pipeline! {
     /// Sends each token's row to every rank that owns one of its experts.
     ///
     /// `via Direct` stores rows in the receiver's output, which is in the window. `via Ring` needs no
-    /// output in the window. A cached call takes its positions from a fresh one.
+    /// output in the window. A cached call takes its positions from a fresh one: `via Direct` from
+    /// `send_row`, whose absent entries also say how many rows go to the rank before them.
     pub pipeline NvlDispatch {
         shape { ranks: 1..=64, hidden: 16..=32768 step 16, topk: 1..=32, experts: 1..=4096 }
         use payload;
@@ -74,27 +75,44 @@ pipeline! {
                 unit: 112 in [1, 7, 14, 28, 56, 112, 224],
             }
             arg { remote_blocks: i32 = 8 in 1..=128 }
-            table send_row: i32[tokens, ranks];
+            when mode is Fresh { table send_row: i32[tokens, ranks]; }
+            when mode is Cached { uses handle NvlDispatch { send_row: i32[tokens, ranks] }; }
             channel rows: direct<Token> over nvlink from Send, Local to Unpack per all { unit: unit };
             role Send on blocks 0..remote_blocks, send_warps warps, warps shared by token {
-                for token in stripe {
-                    for peer in others where in_rank[token, peer] {
-                        push rows[peer] at rank_prefix[me, peer] + stripe_prefix[peer, stripe] {
-                            x: x[token], src: token, experts: topk_idx[token], weights: topk_weights[token],
-                        };
-                        when mode is Fresh {
+                when mode is Fresh {
+                    for token in stripe {
+                        for peer in others where in_rank[token, peer] {
+                            push rows[peer] at rank_prefix[me, peer] + stripe_prefix[peer, stripe] {
+                                x: x[token], src: token, experts: topk_idx[token], weights: topk_weights[token],
+                            };
                             record send_row[token, peer] = rows[peer].position;
+                        }
+                    }
+                }
+                when mode is Cached {
+                    for token in stripe {
+                        for peer in others where send_row[token, peer] >= 0 {
+                            push rows[peer] at if stripe.count > 0 { max(send_row[stripe.first, peer], -1 - send_row[stripe.first, peer]) } else { 0 } {
+                                x: x[token], src: token, experts: topk_idx[token], weights: topk_weights[token],
+                            };
                         }
                     }
                 }
             }
             role Local on other blocks, 8 warps, warps shared by token {
-                for token in stripe where in_rank[token, me] {
-                    push rows[me] at rank_prefix[me, me] + stripe_prefix[me, stripe] {
-                        x: x[token], src: token, experts: topk_idx[token], weights: topk_weights[token],
-                    };
-                    when mode is Fresh {
+                when mode is Fresh {
+                    for token in stripe where in_rank[token, me] {
+                        push rows[me] at rank_prefix[me, me] + stripe_prefix[me, stripe] {
+                            x: x[token], src: token, experts: topk_idx[token], weights: topk_weights[token],
+                        };
                         record send_row[token, me] = rows[me].position;
+                    }
+                }
+                when mode is Cached {
+                    for token in stripe where send_row[token, me] >= 0 {
+                        push rows[me] at if stripe.count > 0 { max(send_row[stripe.first, me], -1 - send_row[stripe.first, me]) } else { 0 } {
+                            x: x[token], src: token, experts: topk_idx[token], weights: topk_weights[token],
+                        };
                     }
                 }
             }

@@ -15,7 +15,7 @@ use ep_runtime::host::mutant::Mutant;
 use ep_runtime::host::{HostBackend, HostOptions, Programs, TIMEOUT};
 use ep_runtime::join::{Member, Store, UniqueId};
 use ep_runtime::net::{CardOptions, ModelOptions, NetError, NetOptions, Provider};
-use ep_runtime::pipelines::{LowLatencyDispatch, NodeNotify, low_latency_dispatch, node_notify};
+use ep_runtime::pipelines::{LowLatencyDispatch, NodeLayout, low_latency_dispatch, node_layout};
 use ep_runtime::tensor::{Bf16, DeviceTensor};
 use ep_runtime::tune::{Destination, Pushes};
 
@@ -182,21 +182,23 @@ fn rows_go_between_processes_of_one_gpu() {
 fn kernels_of_other_nodes_are_refused() {
     let programs = Programs::find().expect("a C++ compiler");
     let backend = HostBackend::new(&programs, HostOptions::new(4)).unwrap();
-    let shape = |nodes: usize, local_ranks: usize| node_notify::Shape {
+    let shape = |nodes: usize, local_ranks: usize| node_layout::Shape {
         nodes,
         local_ranks,
+        topk: 2,
         experts: 8,
         stripes: 4,
+        tokens: 4,
     };
     let refused = |group: &Group, nodes: usize, local_ranks: usize| {
-        let prepared = NodeNotify::prepare(group, shape(nodes, local_ranks), Default::default());
+        let prepared = NodeLayout::prepare(group, shape(nodes, local_ranks), Default::default());
         prepared.err().expect("it is refused").to_string()
     };
     let one = backend.group().unwrap();
-    assert_eq!(refused(&one, 2, 2), "NodeNotify was made for 2 nodes, and the group has 1");
+    assert_eq!(refused(&one, 2, 2), "NodeLayout was made for 2 nodes, and the group has 1");
     let two = Group::over_model(&backend, 2, &ModelOptions::default()).unwrap();
-    assert_eq!(refused(&two, 4, 1), "NodeNotify was made for 4 nodes, and the group has 2");
-    assert_eq!(refused(&two, 2, 1), "NodeNotify was made for 2 ranks, and the group has 4");
+    assert_eq!(refused(&two, 4, 1), "NodeLayout was made for 4 nodes, and the group has 2");
+    assert_eq!(refused(&two, 2, 1), "NodeLayout was made for 2 ranks, and the group has 4");
     let pushes = Pushes::new(&two, Destination::Others, 1 << 20).err().expect("it is refused");
     assert_eq!(
         pushes.to_string(),

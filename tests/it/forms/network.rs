@@ -9,7 +9,7 @@ use ep_runtime::Pipeline;
 use ep_runtime::ir::Transport;
 use ep_runtime::net::ModelOptions;
 use ep_runtime::pipelines::{
-    LowLatencyCombine, LowLatencyDispatch, NodeCombine, NodeDispatch, NodeLayout, NodeNotify,
+    LowLatencyCombine, LowLatencyDispatch, NodeCombine, NodeDispatch, NodeLayout,
 };
 
 use super::meaning::{held_behind, held_by};
@@ -23,7 +23,7 @@ fn judged(
     call: &dyn Fn(Drawn) -> Drawn,
     run: &dyn Fn(Form) -> Form,
 ) -> Result<(), String> {
-    let before = [NodeLayout::ir(), NodeNotify::ir()];
+    let before = [NodeLayout::ir()];
     let all = [NodeDispatch::ir(), NodeCombine::ir()];
     let ranks = nodes * local_ranks;
     let numbers = [
@@ -135,13 +135,13 @@ fn every_pipeline_names_a_dead_link() {
     if crate::host::programs().is_none() {
         return;
     }
-    let two_hops = [NodeLayout::ir(), NodeNotify::ir(), NodeDispatch::ir(), NodeCombine::ir()];
+    let two_hops = [NodeLayout::ir(), NodeDispatch::ir(), NodeCombine::ir()];
     let low_latency = [LowLatencyDispatch::ir(), LowLatencyCombine::ir()];
     let numbers = [("nodes", 2), ("local_ranks", 2), ("ranks", 4), ("hidden", 128), ("stripes", 4)];
     let numbers = [&numbers[..], &[("max_tokens", 12), ("experts", 9), ("topk", 3)]].concat();
     let dead = ModelOptions { dead_links: vec![(0, 2)], ..ModelOptions::default() };
     let (hops, slots) = (&two_hops[..], &low_latency[..]);
-    let all = [(hops, 1), (hops, 2), (hops, 3), (slots, 0), (slots, 1)];
+    let all = [(hops, 0), (hops, 1), (hops, 2), (slots, 0), (slots, 1)];
     for (all, number) in usual::some(all, 3) {
         let (before, own) = (&all[..number], &all[number..=number]);
         let run = |form: Form| form.over(&dead);
@@ -277,7 +277,7 @@ fn records_reach_near_and_far_peers() {
 /// The counts of two hops, as kernels count and exchange them.
 #[test]
 fn counts_are_exchanged_over_nodes() {
-    let all = [NodeLayout::ir(), NodeNotify::ir()];
+    let all = [NodeLayout::ir()];
     for (nodes, local_ranks, seed) in usual::some([(2, 2, 1), (3, 2, 2)], 2) {
         let numbers = [
             ("nodes", nodes),
@@ -433,7 +433,7 @@ fn rows_take_two_hops_and_come_back() {
 /// block of scales is short.
 #[test]
 fn choices_repeat_and_are_left_out_between_nodes_at_length() {
-    let all = [NodeLayout::ir(), NodeNotify::ir(), NodeDispatch::ir(), NodeCombine::ir()];
+    let all = [NodeLayout::ir(), NodeDispatch::ir(), NodeCombine::ir()];
     let numbers = [("nodes", 2), ("local_ranks", 2), ("hidden", 2880), ("stripes", 4)];
     let numbers = [&numbers[..], &[("experts", 5), ("topk", 7)]].concat();
     let held = held_by(&all, &numbers, 0, &|drawn| drawn, &|form| form);

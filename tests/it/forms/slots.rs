@@ -1,9 +1,6 @@
 //! Slots of every kind, against what they mean: several indices, rows, counts, and who takes them how.
 
-use ep_runtime::Pipeline;
-use ep_runtime::pipelines::NodeLayout;
-
-use super::meaning::{held, held_by};
+use super::meaning::held_by;
 use super::run::{Form, accepted};
 
 /// Calls of one pipeline on 1 to 3 ranks.
@@ -262,13 +259,4 @@ fn each_phase_counts_and_the_next_one_reads() {
              role Rest on other blocks, 1 warps { for t in tokens where t < 0 { count odd[0]; } }
          }",
     );
-}
-
-/// What two hops count needs no network.
-#[test]
-fn counts_of_nodes_are_emitted() {
-    let numbers = [("nodes", 2), ("local_ranks", 2), ("stripes", 3), ("experts", 9)];
-    for seed in 0..2 {
-        held(&[NodeLayout::ir()], &numbers, seed).unwrap_or_else(|words| panic!("{words}"));
-    }
 }

@@ -7,9 +7,43 @@ use crate::buffer::standard::{BuiltIn, StandardPipeline};
 use crate::calls::PrepareOptions;
 use crate::error::CallError;
 use crate::pipelines::{
-    decode_combine, decode_dispatch, decode_stripes, layout, node_combine, node_dispatch,
-    node_layout, node_notify, nvl_combine, nvl_dispatch,
+    decode_combine, decode_dispatch, layout, node_combine, node_dispatch, node_layout, nvl_combine,
+    nvl_dispatch,
 };
+
+/// Options of a dispatch, within a node and between nodes. A cached dispatch moves rows and scales alone.
+macro_rules! dispatch {
+    ($pipeline:ident, $of:expr, $is_fresh:expr, $stripes:expr $(, $via:ident)?) => {{
+        let (of, is_fresh): (&BufferOptions, bool) = ($of, $is_fresh);
+        let (weights, tunes) = (is_fresh && of.weights, of.tunes.$pipeline);
+        $pipeline::Options {
+            payload: of.payload.into(),
+            $($via: of.$via.into(),)?
+            mode: if is_fresh { $pipeline::Mode::Fresh } else { $pipeline::Mode::Cached },
+            tunes: $pipeline::TuneOptions { stripes: $stripes.or(tunes.stripes), ..tunes },
+            topk_idx: is_fresh,
+            recv_topk_idx: is_fresh,
+            topk_weights: weights,
+            recv_topk_weights: weights,
+            live: of.live,
+        }
+    }};
+}
+
+/// Options of a combine.
+macro_rules! combine {
+    ($pipeline:ident, $of:expr, { $($tune:ident: $value:expr)? } $(, $via:ident)?) => {{
+        let of: &BufferOptions = $of;
+        $pipeline::Options {
+            $($via: of.$via.into(),)?
+            tunes: $pipeline::TuneOptions { $($tune: $value,)? ..of.tunes.$pipeline },
+            weights: of.weights,
+            combined_weights: of.weights,
+            bias: of.biases,
+            live: of.live,
+        }
+    }};
+}
 
 impl From<Via> for nvl_dispatch::Via {
     fn from(via: Via) -> nvl_dispatch::Via {
@@ -59,31 +93,24 @@ impl BufferOptions {
         take: impl FnOnce(&PrepareOptions<'_>) -> T,
     ) -> T {
         use StandardPipeline as Standard;
-        let BufferOptions { hidden, topk, experts, tokens, live, weights, biases, .. } = *self;
+        let BufferOptions { hidden, topk, experts, tokens, live, weights, .. } = *self;
         let received = self.capacity(ranks);
-        let counted = stripes.and_then(|stripes| usize::try_from(stripes).ok()).unwrap_or(0);
+        // The stripes of a direct dispatch are its own matter.
+        let of_ring = stripes.filter(|_| self.via == Via::Ring);
         match pipeline {
             Standard::Layout => {
-                let shape = layout::Shape { topk, experts, stripes: counted, tokens };
+                let shape = layout::Shape { topk, experts, stripes: counted(stripes), tokens };
                 layout::Kernel::chosen(&shape, &layout::Options { live }, take)
             }
             Standard::NvlDispatch | Standard::NvlDispatchCached => {
                 let shape = nvl_dispatch::Shape { hidden, topk, experts, tokens, received };
                 let is_fresh = pipeline == Standard::NvlDispatch;
-                let options = self.dispatch_options(is_fresh, stripes);
+                let options = dispatch!(nvl_dispatch, self, is_fresh, of_ring, via);
                 nvl_dispatch::Kernel::chosen(&shape, &options, take)
             }
             Standard::NvlCombine => {
                 let shape = nvl_combine::Shape { hidden, topk, tokens, received };
-                let stripes = stripes.filter(|_| self.via == Via::Ring);
-                let options = nvl_combine::Options {
-                    via: self.via.into(),
-                    tunes: nvl_combine::TuneOptions { stripes, ..self.tunes.nvl_combine },
-                    weights,
-                    combined_weights: weights,
-                    bias: biases,
-                    live,
-                };
+                let options = combine!(nvl_combine, self, { stripes: of_ring }, via);
                 nvl_combine::Kernel::chosen(&shape, &options, take)
             }
             Standard::DecodeDispatch => {
@@ -99,20 +126,10 @@ impl BufferOptions {
                 };
                 decode_dispatch::Kernel::chosen(&shape, &options, take)
             }
-            Standard::DecodeStripes => {
-                let shape = decode_stripes::Shape { stripes: counted, tokens };
-                decode_stripes::Kernel::chosen(&shape, &decode_stripes::Options { live }, take)
-            }
             Standard::DecodeCombine => {
                 let shape =
                     decode_combine::Shape { hidden, topk, max_tokens: tokens, tokens, received };
-                let options = decode_combine::Options {
-                    tunes: self.tunes.decode_combine,
-                    weights,
-                    combined_weights: weights,
-                    bias: biases,
-                    live,
-                };
+                let options = combine!(decode_combine, self, {});
                 decode_combine::Kernel::chosen(&shape, &options, take)
             }
             _ => self.chosen_between(pipeline, ranks, stripes, take),
@@ -128,26 +145,16 @@ impl BufferOptions {
         take: impl FnOnce(&PrepareOptions<'_>) -> T,
     ) -> T {
         use StandardPipeline as Standard;
-        let BufferOptions { hidden, topk, experts, tokens, live, weights, biases, .. } = *self;
+        let BufferOptions { hidden, topk, experts, tokens, live, .. } = *self;
         let (received, nodes) = (self.capacity(ranks), self.nodes.max(1));
         // Each rank passes on what the ranks of its index on all nodes send.
         let (local_ranks, relayed) = (ranks / nodes, tokens.saturating_mul(nodes));
-        let counted = stripes.and_then(|stripes| usize::try_from(stripes).ok()).unwrap_or(0);
         match pipeline {
             Standard::NodeLayout => {
-                let shape = node_layout::Shape {
-                    nodes,
-                    local_ranks,
-                    topk,
-                    experts,
-                    stripes: counted,
-                    tokens,
-                };
+                let stripes = counted(stripes);
+                let shape =
+                    node_layout::Shape { nodes, local_ranks, topk, experts, stripes, tokens };
                 node_layout::Kernel::chosen(&shape, &node_layout::Options { live }, take)
-            }
-            Standard::NodeNotify => {
-                let shape = node_notify::Shape { nodes, local_ranks, experts, stripes: counted };
-                node_notify::Kernel::chosen(&shape, &node_notify::Options { live }, take)
             }
             Standard::NodeCombine => {
                 let shape = node_combine::Shape {
@@ -159,13 +166,7 @@ impl BufferOptions {
                     received,
                     relayed,
                 };
-                let options = node_combine::Options {
-                    tunes: node_combine::TuneOptions { stripes, ..self.tunes.node_combine },
-                    weights,
-                    combined_weights: weights,
-                    bias: biases,
-                    live,
-                };
+                let options = combine!(node_combine, self, { stripes: stripes });
                 node_combine::Kernel::chosen(&shape, &options, take)
             }
             _ => {
@@ -179,44 +180,15 @@ impl BufferOptions {
                     received,
                     relayed,
                 };
-                let options = self.far_options(pipeline != Standard::NodeDispatchCached, stripes);
+                let is_fresh = pipeline != Standard::NodeDispatchCached;
+                let options = dispatch!(node_dispatch, self, is_fresh, stripes);
                 node_dispatch::Kernel::chosen(&shape, &options, take)
             }
         }
     }
+}
 
-    /// A cached dispatch moves rows and scales alone.
-    fn dispatch_options(&self, is_fresh: bool, stripes: Option<i64>) -> nvl_dispatch::Options {
-        let (weights, mut tunes) = (is_fresh && self.weights, self.tunes.nvl_dispatch);
-        if let Some(stripes) = stripes.filter(|_| self.via == Via::Ring) {
-            tunes.stripes = Some(stripes);
-        }
-        nvl_dispatch::Options {
-            payload: self.payload.into(),
-            via: self.via.into(),
-            mode: if is_fresh { nvl_dispatch::Mode::Fresh } else { nvl_dispatch::Mode::Cached },
-            tunes,
-            topk_idx: is_fresh,
-            recv_topk_idx: is_fresh,
-            topk_weights: weights,
-            recv_topk_weights: weights,
-            live: self.live,
-        }
-    }
-
-    /// The same between nodes.
-    fn far_options(&self, is_fresh: bool, stripes: Option<i64>) -> node_dispatch::Options {
-        let (weights, mut tunes) = (is_fresh && self.weights, self.tunes.node_dispatch);
-        tunes.stripes = stripes.or(tunes.stripes);
-        node_dispatch::Options {
-            payload: self.payload.into(),
-            mode: if is_fresh { node_dispatch::Mode::Fresh } else { node_dispatch::Mode::Cached },
-            tunes,
-            topk_idx: is_fresh,
-            recv_topk_idx: is_fresh,
-            topk_weights: weights,
-            recv_topk_weights: weights,
-            live: self.live,
-        }
-    }
+/// The stripes that a layout counts by.
+fn counted(stripes: Option<i64>) -> usize {
+    stripes.and_then(|stripes| usize::try_from(stripes).ok()).unwrap_or(0)
 }

@@ -187,7 +187,7 @@ pub(super) const OWN: [Own; 100] = [
     },
     Own {
         name: "many nodes",
-        pipeline: "node-notify",
+        pipeline: "node-layout",
         ranks: 34,
         nodes: Some(34),
         rows: 3,
@@ -530,11 +530,11 @@ pub(super) const OWN: [Own; 100] = [
     Own { name: "much padding", pipeline: "expand", set: PADDED, ..WIDE },
     Own { pipeline: "expand", set: MOVED, ..WIDE },
     Own { pipeline: "expand", set: MOVED, ..WIDE_PLAIN },
-    Own { pipeline: "node-notify", set: STRIPES, ..BETWEEN },
-    Own { pipeline: "node-notify", set: STRIPES, ..BETWEEN_PLAIN },
+    Own { pipeline: "node-layout", set: STRIPES, ..BETWEEN },
+    Own { pipeline: "node-layout", set: STRIPES, ..BETWEEN_PLAIN },
     Own {
         name: "ten nodes",
-        pipeline: "node-notify",
+        pipeline: "node-layout",
         ranks: 10,
         nodes: Some(10),
         rows: 3,

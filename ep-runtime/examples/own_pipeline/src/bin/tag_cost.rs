@@ -62,7 +62,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     let run_plain = |rank: usize, own: &Rank| {
         let ((inputs, outputs), args) = (&own.plain, nvl_dispatch::Args::default());
-        kernels.plain.launch(rank, &call, inputs, outputs, &own.routes, &args).map(drop)
+        kernels.plain.launch(rank, &call, inputs, outputs, &own.routes, None, &args).map(drop)
     };
     let mut best = [f64::INFINITY; 2];
     for _ in 0..ROUNDS {
