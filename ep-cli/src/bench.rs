@@ -125,8 +125,8 @@ fn run_between(options: &Options, mut talk: Talk<'_>) -> Result<(), Failure> {
             let Some(found) = found_gpus(&mut talk)? else { return Ok(()) };
             let request = options.request(found)?;
             let each = request.gpus.ranks / nodes;
-            let (ranks, opened) = Ranks::over_cards(&request.gpus, each, &cards)?;
-            (request, ranks, Some((opened, cards)))
+            let ranks = Ranks::over_cards(&request.gpus, each, &cards)?;
+            (request, ranks, Some(cards))
         }
     };
     nodes::Between { request, ranks, cards, talk }.run()
