@@ -352,7 +352,7 @@ impl Process<'_> {
         let store = Arc::new(store.map_err(|error| text(&error))?);
         let over = match joint {
             Joint::Fabric(provider) => self.net(*provider, (0, 0)).into(),
-            Joint::Cards(devices) => Carrier::Ibgda(cards(devices, (0, 0))),
+            Joint::Cards(cards) => Carrier::Ibgda(cards.clone()),
             Joint::Played(options) => Carrier::Card(options.clone()),
         };
         let group = match machine {
@@ -422,8 +422,8 @@ impl Process<'_> {
                 Network::join(group, rank, store, &net)
                     .map(|network| End::Fabric(Box::new(network)))
             }
-            Joint::Cards(devices) => {
-                let cards = cards(devices, (data_bytes, counters));
+            Joint::Cards(cards) => {
+                let cards = CardOptions { data_bytes, counters, ..cards.clone() };
                 CardNetwork::join(group, rank, store, &cards).map(|card| End::Card(Box::new(card)))
             }
             Joint::Played(options) => {
@@ -455,12 +455,6 @@ impl Process<'_> {
             false => Err(Failure::Failed(findings.to_string())),
         }
     }
-}
-
-/// Network cards for so many bytes and counters.
-fn cards(devices: &[String], (data_bytes, counters): (u64, usize)) -> CardOptions {
-    let devices = devices.to_vec();
-    CardOptions { devices, counters, queues: QUEUES, ..CardOptions::new(data_bytes) }
 }
 
 fn text(error: &dyn std::fmt::Display) -> Failure {

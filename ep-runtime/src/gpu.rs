@@ -31,6 +31,8 @@ use ep_codegen::plan::Arch;
 
 #[cfg(target_os = "linux")]
 pub(crate) use cards::has_peer_memory;
+#[cfg(target_os = "linux")]
+pub(crate) use driver::place;
 pub use driver::{DeviceInfo, devices};
 pub use window::{EXCHANGE_VARIABLE, Exchange, Sharing};
 

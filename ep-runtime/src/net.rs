@@ -52,6 +52,7 @@ pub use fabric::Fabric;
 pub use find::VARIABLE;
 pub use host_queue::HostQueue;
 pub use ibgda::{CardNetwork, CardOptions, CardPort, Verbs, card_ports};
+pub(crate) use ibgda::{card_places, nearest};
 pub use layout::Layout;
 #[cfg(feature = "host")]
 pub use model::{ModelNetwork, ModelOptions};

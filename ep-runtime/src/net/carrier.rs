@@ -16,8 +16,8 @@ pub const NET_VARIABLE: &str = "EPFORGE_NET";
 pub enum Carrier {
     /// libfabric: `tcp`, `shm`, `verbs` or `efa`.
     Libfabric(NetOptions),
-    /// Network cards with mlx5 work queues that kernels write to: `ibgda`, or `ibgda:mlx5_0,mlx5_1` to name the card of
-    /// each rank of a node in turn.
+    /// Network cards with mlx5 work queues that kernels write to: `ibgda`, or `ibgda:mlx5_0,mlx5_1,sl=3` to name the card of
+    /// each rank of a node in turn, and the service level.
     Ibgda(CardOptions),
     /// Such cards played by a kernel on the GPU of each rank, or by models in the emulator, between processes of one
     /// machine: `card`, or `card:50GB/s,3us`.
@@ -58,7 +58,10 @@ impl fmt::Display for Carrier {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Carrier::Libfabric(options) => write!(f, "{}", options.provider),
-            Carrier::Ibgda(_) => f.write_str("ibgda"),
+            Carrier::Ibgda(options) => {
+                let shared = CardOptions { devices: Vec::new(), ..options.clone() }.to_string();
+                write!(f, "ibgda{}{shared}", if shared.is_empty() { "" } else { ":" })
+            }
             Carrier::Card(options) => write!(f, "card:{options}"),
         }
     }
@@ -70,11 +73,7 @@ impl FromStr for Carrier {
     fn from_str(text: &str) -> Result<Carrier, String> {
         let (name, settings) = text.split_once(':').unwrap_or((text, ""));
         match name {
-            "ibgda" => {
-                let devices = settings.split(',').filter(|device| !device.is_empty());
-                let devices = devices.map(str::to_string).collect();
-                Ok(Carrier::Ibgda(CardOptions { devices, ..CardOptions::new(0) }))
-            }
+            "ibgda" => settings.parse().map(Carrier::Ibgda),
             "card" => settings.parse().map(Carrier::Card),
             _ => {
                 let provider = Provider::ALL.into_iter().find(|provider| provider.name() == text);
@@ -86,6 +85,48 @@ impl FromStr for Carrier {
                 })
             }
         }
+    }
+}
+
+/// The settings after `ibgda:`, such as `mlx5_0,mlx5_1,sl=3,tc=106,queues=4`.
+impl FromStr for CardOptions {
+    type Err = String;
+
+    fn from_str(settings: &str) -> Result<CardOptions, String> {
+        let mut options = CardOptions::new(0);
+        for setting in settings.split(',').filter(|setting| !setting.is_empty()) {
+            let Some((name, value)) = setting.split_once('=') else {
+                options.devices.push(setting.to_string());
+                continue;
+            };
+            let number = |least: u8, most: u8| {
+                let number = value.parse().ok().filter(|number| (least..=most).contains(number));
+                number.ok_or_else(|| format!("`{name}` is {value}, and it takes {least} to {most}"))
+            };
+            match name {
+                "sl" => options.service_level = number(0, 15)?,
+                "tc" => options.traffic_class = number(0, 255)?,
+                "queues" => options.queues = number(1, 8)?.into(),
+                _ => return Err(format!("`{setting}` is no setting of a network card")),
+            }
+        }
+        Ok(options)
+    }
+}
+
+impl fmt::Display for CardOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let usual = CardOptions::new(0);
+        let mut settings = self.devices.clone();
+        let mut note = |name: &str, number: usize, usual: usize| {
+            if number != usual {
+                settings.push(format!("{name}={number}"));
+            }
+        };
+        note("sl", self.service_level.into(), usual.service_level.into());
+        note("tc", self.traffic_class.into(), usual.traffic_class.into());
+        note("queues", self.queues, usual.queues);
+        f.write_str(&settings.join(","))
     }
 }
 
@@ -155,13 +196,24 @@ mod tests {
         let cards = CardOptions { devices, ..CardOptions::new(0) };
         assert_eq!(read("ibgda:mlx5_0:1,mlx5_1"), Carrier::Ibgda(cards));
         assert_eq!(read("card"), Carrier::Card(ResidentOptions::default()));
-        for text in ["tcp", "ibgda", "card:50GB/s,3000ns", "card:7GB/s,10ns,late=3,fail=0-2@100"] {
+        let Carrier::Ibgda(cards) = read("ibgda:mlx5_0,sl=3,tc=106,queues=4") else { panic!() };
+        assert_eq!((cards.service_level, cards.traffic_class, cards.queues), (3, 106, 4));
+        assert_eq!(cards.to_string(), "mlx5_0,sl=3,tc=106,queues=4");
+        for text in [
+            "tcp",
+            "ibgda",
+            "ibgda:sl=3",
+            "card:50GB/s,3000ns",
+            "card:7GB/s,10ns,late=3,fail=0-2@100",
+        ] {
             assert_eq!(read(text).to_string(), text);
         }
         let said = |text: &str| text.parse::<Carrier>().unwrap_err();
         let text =
             "the network `sockets` does not exist; choose one of tcp, shm, verbs, efa, ibgda, card";
         assert_eq!(said("sockets"), text);
+        assert_eq!(said("ibgda:sl=16"), "`sl` is 16, and it takes 0 to 15");
+        assert_eq!(said("ibgda:lane=1"), "`lane=1` is no setting of a network card");
         assert_eq!(said("card:0GB/s"), "`0GB/s` is no setting of a card");
         assert_eq!(said("card:fail=0-2"), "`fail=0-2` is no setting of a card");
     }
