@@ -217,6 +217,23 @@ impl Ranks {
         Ranks::joined(&request, open, join)
     }
 
+    /// The rank of a process that is one of several, with a card that is a kernel.
+    pub(crate) fn of_member_over_cards(
+        request: &GpuRequest,
+        nodes: usize,
+        cards: &ResidentOptions,
+    ) -> Result<Ranks, Failure> {
+        let store = processes::meet()?;
+        let over = Carrier::Card(cards.clone());
+        let open = |compile, count: usize| {
+            let device = request.device(store.member().rank, count);
+            let backend = GpuBackend::join_node(device, &store, nodes, compile);
+            Ok(backend.map_err(no_machine)?.beside_cards())
+        };
+        let join = |backend, options| Group::over_store(backend, options, &store, &over);
+        Ranks::joined(request, open, join)
+    }
+
     /// Those of one node on GPUs, of `ranks` ranks that a network joins.
     pub(crate) fn of_node(
         local: Range<usize>,

@@ -209,7 +209,7 @@ impl Between<'_> {
         let rows = call(&mut || {
             // Credit may still be under way that no kernel waits for.
             std::thread::sleep(AFTER_CALL);
-            looks.push(group.card_traffic()?.unwrap_or_default());
+            looks.push(traffic_of_all(group)?);
             Ok(())
         });
         let rows = rows.map_err(failed)?;
@@ -297,4 +297,20 @@ impl Between<'_> {
             shown(ratio, 2),
         ))
     }
+}
+
+/// What the card of each rank has carried; each process knows those of its own ranks.
+fn traffic_of_all(group: &Group) -> Result<Vec<CardTraffic>, CallError> {
+    let known = group.card_traffic()?.unwrap_or_default();
+    if group.local().len() == group.ranks() {
+        return Ok(known);
+    }
+    let own = known.get(group.local().start).copied().unwrap_or_default();
+    let all = |what: &str, number: u64| group.gather(&format!("{what} of cards"), number);
+    let entries = all("entries", own.entries)?;
+    let (doorbells, bytes) = (all("doorbells", own.doorbells)?, all("bytes", own.bytes)?);
+    let each = entries.into_iter().zip(doorbells).zip(bytes);
+    Ok(each
+        .map(|((entries, doorbells), bytes)| CardTraffic { entries, doorbells, bytes })
+        .collect())
 }
