@@ -272,9 +272,9 @@ class Group:
 
         All nodes have as many ranks, and loops over `local` make their calls. ``net`` is what carries rows between
         them: ``tcp``, ``shm`` for processes of one machine, ``verbs`` or ``efa``, as ``epforge doctor`` lists them;
-        ``ibgda`` or ``ibgda:mlx5_0,mlx5_1`` for network cards that kernels write to; or, for processes of one rank each on
-        one machine, ``card`` or ``card:50GB/s,3us``, such cards that are kernels. Unless it is given, ``net`` is what
-        ``EPFORGE_NET`` names, or ``tcp``. Without ``devices``, ``ranks`` ranks are in the emulator.
+        ``ibgda`` or ``ibgda:mlx5_0,mlx5_1`` for network cards that kernels write to; or, for processes of one rank each
+        on one machine, ``card`` or ``card:50GB/s,3us``, such cards that are kernels. Unless it is given, ``net`` is
+        what ``EPFORGE_NET`` names, or ``tcp``. Without ``devices``, ``ranks`` ranks are in the emulator.
         """
         named = _core.UniqueId.parse(unique_id) if isinstance(unique_id, str) else unique_id
         if devices and ranks not in (None, len(devices)):
@@ -301,8 +301,9 @@ class Group:
     ) -> Group:
         """Ranks in the emulator, all in this process: slow and right, and without a GPU.
 
-        They are on ``nodes`` nodes, between which rows go over a model of a network, which lands them in any order. With
-        ``net="ibgda"`` or ``"card"``, or one of these in ``EPFORGE_NET``, kernels write to models of network cards.
+        They are on ``nodes`` nodes, between which rows go over a model of a network, which lands them in any order.
+        With ``net="ibgda"`` or ``"card"``, or one of these in ``EPFORGE_NET``, kernels write to models of network
+        cards.
         ``check`` follows the order of all accesses, and ``seed`` draws the schedule. Ranks may be threads; a
         loop over them makes a call on all before it looks at a result. ``patience`` is how many seconds a
         rank waits for the others' calls before the emulator is asked who is missing. ``leaves_out_absent`` is as
