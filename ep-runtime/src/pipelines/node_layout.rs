@@ -8,7 +8,7 @@ pipeline! {
     /// Counts where this rank's tokens go, per rank and per node.
     pub pipeline NodeLayout {
         shape {
-            nodes: 2..=64, local_ranks: 1..=8, topk: 1..=32, experts: 1..=4096, stripes: 1..=1024,
+            nodes: 2..=128, local_ranks: 1..=8, topk: 1..=32, experts: 1..=4096, stripes: 1..=1024,
             let ranks = nodes * local_ranks,
         }
         size tokens;
@@ -43,7 +43,7 @@ pipeline! {
     /// Exchanges the counts of all ranks, and along each rail those of every stripe.
     pub pipeline NodeNotify {
         shape {
-            nodes: 2..=64, local_ranks: 1..=8, experts: 1..=4096, stripes: 1..=1024,
+            nodes: 2..=128, local_ranks: 1..=8, experts: 1..=4096, stripes: 1..=1024,
             let ranks = nodes * local_ranks,
             let local_experts = ceil(experts, ranks),
         }
