@@ -124,11 +124,18 @@ fn run_between(options: &Options, mut talk: Talk<'_>) -> Result<(), Failure> {
         Machine::Gpu => {
             let Some(found) = found_gpus(&mut talk)? else { return Ok(()) };
             let request = options.request(found)?;
+            if options.processes && !processes::is_member() {
+                return processes::spawn(request.gpus.ranks, None);
+            }
             let each = request.gpus.ranks / nodes;
-            let (ranks, opened) = Ranks::over_cards(&request.gpus, each, &cards)?;
-            (request, ranks, Some((opened, cards)))
+            let ranks = match request.gpus.is_member {
+                true => Ranks::of_member_over_cards(&request.gpus, nodes, &cards)?,
+                false => Ranks::over_cards(&request.gpus, each, &cards)?,
+            };
+            (request, ranks, Some(cards))
         }
     };
+    talk.speaks = ranks.is_first();
     nodes::Between { request, ranks, cards, talk }.run()
 }
 

@@ -60,6 +60,7 @@ fn objects(report: &Report) -> Vec<Object> {
     objects.extend(report.gpus.iter().enumerate().map(|(ordinal, gpu)| {
         gpu_object(part("gpu", true).with("ordinal", ordinal), gpu)
             .with("reaches", reaches(report.peers.get(ordinal).map_or(&[], Vec::as_slice)))
+            .with("nearest_nics", Value::from(near(report, ordinal)))
     }));
     objects.extend(report.nics.iter().map(|nic| nic_object(part("nic", true), nic)));
     objects.extend(networks(report, part));
@@ -115,6 +116,10 @@ fn gpu_object(object: Object, gpu: &Gpu) -> Object {
         .with("sms", gpu.sms)
         .with("bytes", gpu.bytes)
         .with("dma_buf", gpu.dma_buf)
+}
+
+fn near(report: &Report, ordinal: usize) -> Vec<&str> {
+    report.nearest.get(ordinal).into_iter().flatten().map(String::as_str).collect()
 }
 
 fn reaches(row: &[Peer]) -> Value {

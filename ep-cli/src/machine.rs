@@ -15,7 +15,7 @@ use ep_runtime::group::{Group, GroupOptions};
 use ep_runtime::host::{self, Build, HostBackend, HostOptions, Programs};
 use ep_runtime::jit::{Cache, Jit, Nvrtc};
 use ep_runtime::join::{Member, Store};
-use ep_runtime::net::{ModelOptions, NetOptions, Opened, RESIDENT_SMS, ResidentOptions};
+use ep_runtime::net::{Carrier, ModelOptions, RESIDENT_SMS, ResidentOptions};
 use ep_runtime::perturb::perturbing;
 
 use crate::failure::Failure;
@@ -201,11 +201,10 @@ impl Ranks {
         request: &GpuRequest,
         each: usize,
         cards: &ResidentOptions,
-    ) -> Result<(Ranks, Arc<Opened>), Failure> {
+    ) -> Result<Ranks, Failure> {
         // The driver may run cooperative grids one after another, and so not beside the cards.
         let request =
             GpuRequest { cooperative: Some(false), kept_sms: RESIDENT_SMS, ..request.clone() };
-        let mut found = None;
         let open = |compile, count: usize| {
             let device = |rank: usize| i32::try_from(rank / each % count.max(1)).unwrap_or(0);
             let devices = (0..request.ranks).map(device).collect();
@@ -213,12 +212,26 @@ impl Ranks {
         };
         let join = |backend, options| {
             let nodes = request.ranks / each;
-            let (group, opened) = Group::over_resident_cards(backend, nodes, options, cards)?;
-            found = Some(opened);
-            Ok(group)
+            Group::over_resident_cards(backend, nodes, options, cards)
         };
-        let ranks = Ranks::joined(&request, open, join)?;
-        Ok((ranks, found.unwrap_or_default()))
+        Ranks::joined(&request, open, join)
+    }
+
+    /// The rank of a process that is one of several, with a card that is a kernel.
+    pub(crate) fn of_member_over_cards(
+        request: &GpuRequest,
+        nodes: usize,
+        cards: &ResidentOptions,
+    ) -> Result<Ranks, Failure> {
+        let store = processes::meet()?;
+        let over = Carrier::Card(cards.clone());
+        let open = |compile, count: usize| {
+            let device = request.device(store.member().rank, count);
+            let backend = GpuBackend::join_node(device, &store, nodes, compile);
+            Ok(backend.map_err(no_machine)?.beside_cards())
+        };
+        let join = |backend, options| Group::over_store(backend, options, &store, &over);
+        Ranks::joined(request, open, join)
     }
 
     /// Those of one node on GPUs, of `ranks` ranks that a network joins.
@@ -237,11 +250,11 @@ impl Ranks {
         })
     }
 
-    /// The rank of a process alone, of a group that `store` brings together and `net` joins.
+    /// The rank of a process alone, of a group that `store` brings together and `over` connects.
     pub(crate) fn of_process(
         store: &Arc<Store>,
         nodes: usize,
-        net: &NetOptions,
+        over: &Carrier,
         perturb: Perturb,
     ) -> Result<Ranks, Failure> {
         let Member { rank, ranks } = store.member();
@@ -249,9 +262,11 @@ impl Ranks {
         let request = GpuRequest::threads(ranks, timeout).perturbed(perturb);
         let open = |compile, count| {
             let device = request.device(rank, count);
-            GpuBackend::join_node(device, store, nodes, compile).map_err(no_machine)
+            let backend =
+                GpuBackend::join_node(device, store, nodes, compile).map_err(no_machine)?;
+            Ok(if over.takes_sms() { backend.beside_cards() } else { backend })
         };
-        let join = |backend, options| Group::over_store(backend, options, store, net);
+        let join = |backend, options| Group::over_store(backend, options, store, over);
         Ranks::joined(&request, open, join)
     }
 

@@ -14,7 +14,8 @@ use ep_runtime::host::{self, Build, HostBackend, HostOptions, Programs};
 use ep_runtime::join::{ID_VARIABLE, Member, Store, UniqueId};
 use ep_runtime::memory::DeviceMemory;
 use ep_runtime::net::{
-    CardNetwork, CardOptions, Fabric, NetError, NetOptions, NetPart, Network, Provider, Verbs,
+    CardNetwork, CardOptions, CardTraffic, Carrier, Fabric, NetError, NetOptions, NetPart, Network,
+    Provider, ResidentNetwork, Verbs,
 };
 use ep_verify::declared::Declared;
 
@@ -51,8 +52,7 @@ pub(crate) struct NodeOptions {
     /// Run as this node of the group that joins at the address in EPFORGE_ID
     #[arg(long, value_name = "I", requires = "nodes")]
     node: Option<u32>,
-    /// Start one process per rank instead of one per node, as torchrun does: on GPUs, where ranks of a node share
-    /// windows, or with one rank on each node
+    /// Start one process per rank instead of one per node, as torchrun does; ranks of a node share windows
     #[arg(long, requires = "nodes", conflicts_with = "node")]
     processes: bool,
     /// Run as this rank of --processes
@@ -94,11 +94,16 @@ impl NodeOptions {
         self.deadline.map_or(DEADLINE, Duration::from_secs)
     }
 
+    /// Whether there is a process for each rank.
+    pub(crate) fn are_ranks(&self) -> bool {
+        self.processes
+    }
+
     /// Refuses options that this network ignores.
     pub(crate) fn check(&self, joint: &Joint) -> Result<(), Failure> {
         match joint {
             Joint::Fabric(_) => Ok(()),
-            Joint::Cards(_) => {
+            Joint::Cards(_) | Joint::Played(_) => {
                 let given =
                     [("silence", self.silence.is_some()), ("source", self.source.is_some())];
                 refuse_given(&given, &format!("over `{joint}`"))
@@ -139,7 +144,6 @@ pub(crate) struct Between<'a> {
 impl Between<'_> {
     /// Starts a process for each node, or is one of them.
     pub(crate) fn run(&self, what: &'static str, talk: &mut Talk<'_>) -> Result<(), Failure> {
-        self.check_processes()?;
         let NodeOptions { node, rank, .. } = *self.options;
         let Some(index) = node.or(rank) else { return self.start(what, talk) };
         let (kind, count) = self.kind();
@@ -164,26 +168,6 @@ impl Between<'_> {
         }
     }
 
-    /// Refuses a process for each rank where ranks of a node could not find one another.
-    fn check_processes(&self) -> Result<(), Failure> {
-        let (joint, each) = (&self.joint, self.local_ranks);
-        let what = match (self.options.processes, self.machine) {
-            (true, Machine::Host) if each > 1 => {
-                format!(
-                    "in the emulator the {each} ranks of a node run in one process: `--processes` works \
-                    only on GPUs"
-                )
-            }
-            (true, _) if matches!(joint, Joint::Cards(_)) => {
-                format!(
-                    "`{joint}` takes one process per node: `--processes` works only with libfabric"
-                )
-            }
-            _ => return Ok(()),
-        };
-        Err(Failure::WrongUse(what))
-    }
-
     /// Starts all processes, and waits for them.
     fn start(&self, what: &'static str, talk: &mut Talk<'_>) -> Result<(), Failure> {
         let (nodes, local_ranks, joint) = (self.nodes, self.local_ranks, &self.joint);
@@ -193,6 +177,7 @@ impl Between<'_> {
                 Fabric::find().and_then(|fabric| fabric.offers(*provider, None)).map(drop)
             }
             Joint::Cards(_) => Verbs::find().map(drop),
+            Joint::Played(_) => Ok(()),
         };
         there.map_err(|error| text(&error))?;
         let id = UniqueId::local().map_err(|error| text(&error))?;
@@ -267,6 +252,7 @@ impl Between<'_> {
 enum End {
     Fabric(Box<Network>),
     Card(Box<CardNetwork>),
+    Played(usize, Box<ResidentNetwork>),
 }
 
 impl End {
@@ -274,6 +260,7 @@ impl End {
         match self {
             End::Fabric(network) => network.part(part),
             End::Card(card) => card.part(part),
+            End::Played(rank, network) => network.part(*rank, part),
         }
     }
 
@@ -289,6 +276,12 @@ impl End {
                 format!("{landed} writes have landed on rank {rank}, {place}")
             }
             End::Card(card) => format!("{} moved rows {}", card.device(), card.rows_on()),
+            End::Played(rank, network) => {
+                let traffic = network.traffic().unwrap_or_default();
+                let CardTraffic { entries, bytes, .. } =
+                    traffic.get(*rank).copied().unwrap_or_default();
+                format!("the card of rank {rank} carried {bytes} bytes in {entries} entries")
+            }
         }
     }
 }
@@ -344,27 +337,32 @@ impl Process<'_> {
         let Between { nodes, machine, perturb, ref joint, options, .. } = *self.between;
         let (ranks, each) = (self.between.ranks(), self.between.ranks() / self.between.kind().1);
         let local = self.index * each..(self.index + 1) * each;
-        let host = || {
-            let local = local.clone();
-            let host = HostOptions { build: Build::Plain, local, ..HostOptions::new(ranks) };
-            HostBackend::new(programs, host).map_err(no_machine)
-        };
-        let (true, Joint::Fabric(provider)) = (options.processes, joint) else {
+        let host =
+            HostOptions { build: Build::Plain, local: local.clone(), ..HostOptions::new(ranks) };
+        if !options.processes {
             let group = match machine {
-                Machine::Host => host()?.group().map_err(failed)?,
+                Machine::Host => {
+                    HostBackend::new(programs, host).map_err(no_machine)?.group().map_err(failed)?
+                }
                 Machine::Gpu => Ranks::of_node(local, ranks, perturb)?.group,
             };
             return Ok((group, None));
-        };
+        }
         let store = Store::join(id, Member { rank: self.index, ranks }, options.deadline());
         let store = Arc::new(store.map_err(|error| text(&error))?);
-        let net = self.net(*provider, (0, 0));
+        let over = match joint {
+            Joint::Fabric(provider) => self.net(*provider, (0, 0)).into(),
+            Joint::Cards(cards) => Carrier::Ibgda(cards.clone()),
+            Joint::Played(options) => Carrier::Card(options.clone()),
+        };
         let group = match machine {
             Machine::Host => {
                 let options = GroupOptions { timeout: host::TIMEOUT, ..GroupOptions::default() };
-                Group::over_store(host()?, options, &store, &net).map_err(failed)?
+                let backend = HostBackend::join_node(programs, host, &store, nodes);
+                let backend = backend.map_err(no_machine)?;
+                Group::over_store(backend, options, &store, &over).map_err(failed)?
             }
-            Machine::Gpu => Ranks::of_process(&store, nodes, &net, perturb)?.group,
+            Machine::Gpu => Ranks::of_process(&store, nodes, &over, perturb)?.group,
         };
         Ok((group, Some(store)))
     }
@@ -424,15 +422,14 @@ impl Process<'_> {
                 Network::join(group, rank, store, &net)
                     .map(|network| End::Fabric(Box::new(network)))
             }
-            Joint::Cards(devices) => {
-                let devices = devices.clone();
-                let cards = CardOptions {
-                    devices,
-                    counters,
-                    queues: QUEUES,
-                    ..CardOptions::new(data_bytes)
-                };
+            Joint::Cards(cards) => {
+                let cards = CardOptions { data_bytes, counters, ..cards.clone() };
                 CardNetwork::join(group, rank, store, &cards).map(|card| End::Card(Box::new(card)))
+            }
+            Joint::Played(options) => {
+                let (backend, size) = (group.backend(), (data_bytes, counters));
+                ResidentNetwork::new(backend, group.nodes(), size, options)
+                    .map(|network| End::Played(rank, Box::new(network)))
             }
         };
         end.map_err(|error| text(&error))

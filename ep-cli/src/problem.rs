@@ -30,7 +30,7 @@ const RANKS: u32 = 4;
 pub(crate) const MAX_TOKENS: &str = "max_tokens";
 
 /// Most ranks of a problem.
-pub(crate) const MOST_RANKS: i64 = 64;
+pub(crate) const MOST_RANKS: i64 = 1024;
 
 /// The options that choose a problem.
 #[derive(Debug, Clone, clap::Args)]

@@ -96,11 +96,11 @@ fn failed(error: impl std::fmt::Display) -> Failure {
 #[cfg(not(target_os = "linux"))]
 use elsewhere::commands;
 #[cfg(not(target_os = "linux"))]
-pub(crate) use elsewhere::{join, join_again};
+pub(crate) use elsewhere::{join, join_again, meet};
 #[cfg(target_os = "linux")]
 use linux::commands;
 #[cfg(target_os = "linux")]
-pub(crate) use linux::{join, join_again};
+pub(crate) use linux::{join, join_again, meet};
 
 #[cfg(all(test, unix))]
 mod tests {
@@ -136,6 +136,7 @@ mod tests {
 
 #[cfg(target_os = "linux")]
 mod linux {
+    use std::sync::Arc;
     use std::time::Duration;
 
     use ep_runtime::join::{ID_VARIABLE, JoinError, Member, Store, UniqueId};
@@ -172,6 +173,13 @@ mod linux {
             Ok(command)
         };
         (0..ranks).map(command).collect()
+    }
+
+    /// Meets the processes of the group that the environment names.
+    pub(crate) fn meet() -> Result<Arc<Store>, Failure> {
+        let id = UniqueId::from_environment().map_err(failed)?;
+        let member = Member::from_environment().map_err(failed)?;
+        Store::join(&id, member, DEADLINE).map(Arc::new).map_err(failed)
     }
 
     /// Joins the group that the environment names, on the device that belongs to the rank.
@@ -221,6 +229,10 @@ mod elsewhere {
         _: &[OsString],
         _: Option<usize>,
     ) -> Result<Vec<Command>, Failure> {
+        needs_linux()
+    }
+
+    pub(crate) fn meet<T>() -> Result<T, Failure> {
         needs_linux()
     }
 

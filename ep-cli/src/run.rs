@@ -66,9 +66,13 @@ pub(crate) fn run(
     err: &mut dyn Write,
 ) -> Result<(), Failure> {
     options.perturb.check(options.backend)?;
-    if let Some(joint) = options.net.joint() {
-        options.node.check(joint)?;
-        return run_between(options, joint, entries, &mut Talk { json, out });
+    let joint = match options.node.are_ranks() {
+        true => options.net.joint_of_ranks(),
+        false => options.net.joint().cloned(),
+    };
+    if let Some(joint) = joint {
+        options.node.check(&joint)?;
+        return run_between(options, &joint, entries, &mut Talk { json, out });
     }
     if let Some(cards) = options.net.cards() {
         options.node.check_cards()?;
@@ -93,8 +97,8 @@ fn run_between(
     entries: &[AnyPipeline],
     talk: &mut Talk<'_>,
 ) -> Result<(), Failure> {
-    let is_card = matches!(joint, Joint::Cards(_));
-    if is_card && options.backend == Machine::Host {
+    let is_card = matches!(joint, Joint::Cards(_) | Joint::Played(_));
+    if matches!(joint, Joint::Cards(_)) && options.backend == Machine::Host {
         let what =
             format!("`{joint}` works only with `--backend gpu`, where GPUs write to network cards");
         return Err(Failure::WrongUse(what));

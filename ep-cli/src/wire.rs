@@ -8,7 +8,7 @@ use std::time::Duration;
 use ep_runtime::error::CallError;
 use ep_runtime::host::HostBackend;
 use ep_runtime::ir::Transport;
-use ep_runtime::net::{ModelNetwork, ModelOptions, Provider, ResidentOptions};
+use ep_runtime::net::{CardOptions, ModelNetwork, ModelOptions, Provider, ResidentOptions};
 use ep_runtime::plan::Plan;
 
 use crate::failure::Failure;
@@ -19,10 +19,10 @@ pub(crate) struct Net {
     /// The network between nodes, if the pipeline has several nodes. By default a model of a network, with these
     /// settings after a colon: latency=2us, ordered, bytes-per-us=100 (of each link), receives-per-us=100 (of all links
     /// to a rank), dead=0-2 (nothing arrives at rank 2 from rank 0). For `run` with one process per node: libfabric:tcp or another provider, or ibgda:mlx5_0,mlx5_1
-    /// (GPUs write to the cards of their ranks in turn; not yet run on hardware). For `run` and `bench` on GPUs of this
-    /// process: card, network cards that are kernels, with these settings after a colon: 50GB/s and 3us (the rate and
+    /// (GPUs write to the cards of their ranks in turn; not yet run on hardware; also sl=3, tc=106 and queues=4). For `run` and `bench` on GPUs of this
+    /// machine: card, network cards that are kernels, with these settings after a colon: 50GB/s and 3us (the rate and
     /// the latency of a link, here those by default), late=7 (puts land in random order, from this seed), fail=0-2@100
-    /// (entry 100 from rank 0 to rank 2 fails)
+    /// (entry 100 from rank 0 to rank 2 fails). `run --processes --net card` in the emulator has models of these cards
     #[arg(long = "net", value_name = "NETWORK")]
     kind: Option<Kind>,
 }
@@ -34,6 +34,11 @@ impl Net {
             Some(Kind::Joint(joint)) => Some(joint),
             Some(Kind::Model(_) | Kind::Card(_)) | None => None,
         }
+    }
+
+    /// What joins processes of one rank each, if they are to be joined.
+    pub(crate) fn joint_of_ranks(&self) -> Option<Joint> {
+        self.cards().cloned().map(Joint::Played).or_else(|| self.joint().cloned())
     }
 
     /// Network cards that are kernels, if these are asked for.
@@ -118,8 +123,10 @@ enum Kind {
 pub(crate) enum Joint {
     /// libfabric, which uses that.
     Fabric(Provider),
-    /// Cards that kernels write to: of each local rank in turn, or the first one.
-    Cards(Vec<String>),
+    /// Cards that kernels write to.
+    Cards(CardOptions),
+    /// Cards that are kernels, or models in the emulator.
+    Played(ResidentOptions),
 }
 
 impl Joint {
@@ -127,7 +134,7 @@ impl Joint {
     pub(crate) fn carrier(&self) -> Transport {
         match self {
             Joint::Fabric(_) => Transport::Rdma,
-            Joint::Cards(_) => Transport::Ibgda,
+            Joint::Cards(_) | Joint::Played(_) => Transport::Ibgda,
         }
     }
 }
@@ -136,8 +143,9 @@ impl fmt::Display for Joint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Joint::Fabric(provider) => write!(f, "libfabric:{provider}"),
-            Joint::Cards(devices) if devices.is_empty() => f.write_str("ibgda"),
-            Joint::Cards(devices) => write!(f, "ibgda:{}", devices.join(",")),
+            Joint::Cards(cards) if *cards == CardOptions::new(0) => f.write_str("ibgda"),
+            Joint::Cards(cards) => write!(f, "ibgda:{cards}"),
+            Joint::Played(options) => write!(f, "card:{options}"),
         }
     }
 }
@@ -162,11 +170,10 @@ impl FromStr for Kind {
         let mut options = ModelOptions::default();
         let (name, settings) = text.split_once(':').unwrap_or((text, ""));
         if name == "ibgda" {
-            let devices = settings.split(',').filter(|device| !device.is_empty());
-            return Ok(Kind::Joint(Joint::Cards(devices.map(str::to_string).collect())));
+            return settings.parse().map(|cards| Kind::Joint(Joint::Cards(cards)));
         }
         if name == "card" {
-            return cards(settings).map(Kind::Card);
+            return settings.parse().map(Kind::Card);
         }
         if name != "model" {
             return Err(format!(
@@ -199,29 +206,6 @@ impl FromStr for Kind {
         }
         Ok(Kind::Model(options))
     }
-}
-
-/// The settings of cards that are kernels.
-fn cards(settings: &str) -> Result<ResidentOptions, String> {
-    let mut options = ResidentOptions::default();
-    for setting in settings.split(',').filter(|setting| !setting.is_empty()) {
-        let wrong = || format!("`{setting}` is no setting of a card");
-        let number = |text: &str| text.parse::<u32>().ok().filter(|number| *number > 0);
-        if let Some(rate) = setting.strip_suffix("GB/s") {
-            options.bytes_per_us = 1000 * u64::from(number(rate).ok_or_else(wrong)?);
-        } else if let Some(seed) = setting.strip_prefix("late=") {
-            options.seed = number(seed).ok_or_else(wrong)?;
-        } else if let Some(link) = setting.strip_prefix("fail=") {
-            let (link, entry) = link.split_once('@').ok_or_else(wrong)?;
-            let (from, to) = link.split_once('-').ok_or_else(wrong)?;
-            let rank = |text: &str| text.parse::<usize>().map_err(|_| wrong());
-            let entry = entry.parse().map_err(|_| wrong())?;
-            options.failing.push((rank(from)?, rank(to)?, entry));
-        } else {
-            options.latency = duration(setting).ok_or_else(wrong)?;
-        }
-    }
-    Ok(options)
 }
 
 /// `2us`: a whole number of a unit.
@@ -294,9 +278,7 @@ mod tests {
             other => panic!("{other:?}"),
         };
         assert_eq!(read("libfabric:shm"), Joint::Fabric(Provider::Shm));
-        let cards = Joint::Cards(vec!["mlx5_0:1".to_string(), "mlx5_1".to_string()]);
-        assert_eq!((read("ibgda:mlx5_0:1,mlx5_1"), read("ibgda")), (cards, Joint::Cards(vec![])));
-        for text in ["libfabric:shm", "ibgda:mlx5_0:1,mlx5_1", "ibgda"] {
+        for text in ["libfabric:shm", "ibgda:mlx5_0:1,mlx5_1,sl=3", "ibgda", "ibgda:tc=106"] {
             assert_eq!(read(text).to_string(), text);
         }
         assert_eq!(read("ibgda").carrier(), Transport::Ibgda);

@@ -200,7 +200,7 @@ fn exit_codes_tell_wrong_use_from_failure() {
         "emit layout --set no_such_name=1",
         "emit layout --set ranks",
         "emit layout --ranks 0",
-        "emit layout --ranks 65",
+        "emit layout --ranks 1025",
         "emit layout --ranks many",
         "emit layout --ranks 8 --set ranks=8",
         "emit layout --set topk=4 --set topk=4",

@@ -5,6 +5,7 @@
 //! run and reads after it needs no copy.
 
 use std::cell::Cell;
+use std::fs::File;
 use std::io;
 
 use crate::abi::Poison;
@@ -147,6 +148,13 @@ impl Heap {
         self.regions.push(Region { from, bytes, name: name.to_owned(), rank, reach });
         self.mark_guards(self.regions.len() - 1);
         Ok(from)
+    }
+
+    /// Backs a region of whole pages, which begins at `from`, by the memory of a file; without one, by fresh zeros.
+    pub(crate) fn place(&mut self, from: usize, file: Option<&File>) -> io::Result<()> {
+        let known = self.regions.iter().find(|region| region.from == from);
+        let region = known.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
+        self.pages.place(from, region.bytes, file)
     }
 
     /// The marked bytes before and behind a region.

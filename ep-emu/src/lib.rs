@@ -42,4 +42,4 @@ pub use program::{Build, CompileError, Kernel, Program, Source};
 pub use rules::{Rule, Rules};
 pub use state::schedule::{Faults, Policy};
 pub use state::stream::Launch;
-pub use world::{Beside, Raising, Spec, Told, World};
+pub use world::{Beside, Raising, Spec, Told, World, memory_file};

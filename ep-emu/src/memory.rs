@@ -37,6 +37,25 @@ pub(crate) unsafe fn write(at: usize, value: u64, bytes: u32) {
     }
 }
 
+/// Writes the low `bytes` (4 or 8) of `new` at `at` if `old` is still there; returns whether it was.
+///
+/// # Safety
+/// The address is valid for the write, and a multiple of `bytes`.
+pub(crate) unsafe fn swap(at: usize, old: u64, new: u64, bytes: u32) -> bool {
+    let (there, not_there) = (Ordering::AcqRel, Ordering::Relaxed);
+    // SAFETY: the caller's obligation.
+    unsafe {
+        match bytes {
+            4 => AtomicU32::from_ptr(at as *mut u32)
+                .compare_exchange(old as u32, new as u32, there, not_there)
+                .is_ok(),
+            _ => AtomicU64::from_ptr(at as *mut u64)
+                .compare_exchange(old, new, there, not_there)
+                .is_ok(),
+        }
+    }
+}
+
 /// `EMU_ATOMIC_ADD`.
 pub(crate) const ADD: u32 = 0;
 /// `EMU_ATOMIC_CAS`.

@@ -3,7 +3,11 @@
 //! Declared here by hand: the C library is linked anyway, and a dependency would bring thousands
 //! of names for these few.
 
+use std::fs::File;
 use std::io;
+
+/// Bytes of a page, or of several on machines with smaller ones.
+pub(crate) const PAGE: usize = 1 << 16;
 
 /// Anonymous memory that stays zero and unbacked until touched.
 pub(crate) struct Pages {
@@ -28,6 +32,15 @@ impl Pages {
     /// Lets everybody touch the first `bytes` of shared memory.
     pub(crate) fn open(&self, bytes: usize) -> io::Result<()> {
         imp::open(self.at, bytes.min(self.bytes))
+    }
+
+    /// Puts the memory of a file in the place of the `bytes` from `offset` on; without one, fresh zeros. Both numbers
+    /// are whole pages.
+    pub(crate) fn place(&self, offset: usize, bytes: usize, file: Option<&File>) -> io::Result<()> {
+        match offset.checked_add(bytes) {
+            Some(end) if end <= self.bytes => imp::place(self.at.wrapping_add(offset), bytes, file),
+            _ => Err(io::Error::from(io::ErrorKind::InvalidInput)),
+        }
     }
 
     /// First byte.
@@ -56,12 +69,12 @@ pub(crate) enum Ended {
     Signal(i32),
 }
 
-pub(crate) use imp::{fork_with_pipe, path_of, report_crashes};
+pub(crate) use imp::{fork_with_pipe, memory_file, path_of, report_crashes};
 
 #[cfg(target_os = "linux")]
 mod imp {
     use super::Ended;
-    use std::ffi::{c_int, c_long, c_void};
+    use std::ffi::{c_char, c_int, c_long, c_uint, c_void};
     use std::fs::File;
     use std::io::{self, Write};
     use std::os::fd::{AsRawFd, FromRawFd};
@@ -74,8 +87,10 @@ mod imp {
     const PROT_READ_WRITE: c_int = 3;
     const MAP_SHARED: c_int = 1;
     const MAP_PRIVATE: c_int = 2;
+    const MAP_FIXED: c_int = 0x10;
     const MAP_ANONYMOUS: c_int = 0x20;
     const MAP_NORESERVE: c_int = 0x4000;
+    const MFD_CLOEXEC: c_uint = 1;
     const SIGKILL: c_int = 9;
     const SIGUSR1: c_int = 10;
     /// Illegal instruction, abort, bus error, arithmetic, segment, and the parent's question.
@@ -115,6 +130,7 @@ mod imp {
         ) -> *mut c_void;
         fn munmap(at: *mut c_void, bytes: usize) -> c_int;
         fn mprotect(at: *mut c_void, bytes: usize, prot: c_int) -> c_int;
+        fn memfd_create(name: *const c_char, flags: c_uint) -> c_int;
         fn pipe(ends: *mut c_int) -> c_int;
         fn fork() -> c_int;
         fn waitpid(pid: c_int, status: *mut c_int, options: c_int) -> c_int;
@@ -140,6 +156,27 @@ mod imp {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
         }
+    }
+
+    pub(super) fn place(at: *mut u8, bytes: usize, file: Option<&File>) -> io::Result<()> {
+        let (kind, fd) = file.map_or((MAP_ANONYMOUS, -1), |file| (0, file.as_raw_fd()));
+        let flags = MAP_SHARED | MAP_FIXED | MAP_NORESERVE | kind;
+        // SAFETY: the range lies in a mapping of ours, of which it replaces whole pages that nobody borrows.
+        let placed = unsafe { mmap(at.cast(), bytes, PROT_READ_WRITE, flags, fd, 0) };
+        if placed as isize == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    /// Zeros that other processes can map as well.
+    pub(crate) fn memory_file(bytes: usize) -> io::Result<File> {
+        // SAFETY: the name is a string that ends with a zero.
+        let fd = unsafe { memfd_create(c"window".as_ptr(), MFD_CLOEXEC) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the call has just made the descriptor for us.
+        let file = unsafe { File::from_raw_fd(fd) };
+        file.set_len(bytes as u64)?;
+        Ok(file)
     }
 
     pub(super) fn unmap(at: *mut u8, bytes: usize) {
@@ -278,6 +315,15 @@ mod imp {
     }
 
     pub(super) fn open(_at: *mut u8, _bytes: usize) -> io::Result<()> {
+        Err(io::Error::from(io::ErrorKind::Unsupported))
+    }
+
+    pub(super) fn place(_at: *mut u8, _bytes: usize, _file: Option<&File>) -> io::Result<()> {
+        Err(io::Error::from(io::ErrorKind::Unsupported))
+    }
+
+    /// There is no such memory here.
+    pub(crate) fn memory_file(_bytes: usize) -> io::Result<File> {
         Err(io::Error::from(io::ErrorKind::Unsupported))
     }
 

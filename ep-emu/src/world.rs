@@ -1,5 +1,7 @@
 //! A world: the memory of some ranks, and runs of kernels in it.
 
+use std::fs::File;
+use std::io;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -11,6 +13,7 @@ use crate::fiber::{self, SANITIZED_STACK_BYTES, STACK_BYTES, Stacks};
 use crate::hb::{Cells, Checker, Setup};
 use crate::heap::{ALIGNMENT, ARENA_BYTES, Address, Heap, LaunchTensor, Part, Reach};
 use crate::machine::Machine;
+use crate::os::{self, PAGE};
 use crate::program::Build;
 use crate::rules::Rules;
 use crate::state::Idx;
@@ -21,6 +24,11 @@ use crate::state::schedule::{Faults, Policy, Schedule};
 use crate::state::stream::{Launch, Prepared, Stream};
 use crate::symbols::Symbols;
 use crate::{message, run, worker};
+
+/// Zeros for [`World::alloc_in`], which other processes can hold as well.
+pub fn memory_file(bytes: u64) -> io::Result<File> {
+    os::memory_file((bytes as usize).next_multiple_of(PAGE))
+}
 
 /// Kernel libraries and the table are of the whole process: one world runs at a time.
 static RUNNING: Mutex<()> = Mutex::new(());
@@ -183,6 +191,23 @@ impl World {
             all.fill(0);
         }
         Ok(at)
+    }
+
+    /// A buffer on `rank` in a [`memory_file`], which every rank can reach, also those of worlds in other processes
+    /// that hold the file. Its length is that of the file. The checker knows nothing of what other worlds do.
+    pub fn alloc_in(&mut self, file: &File, rank: u32, name: &str) -> Result<Address, Failure> {
+        let length = file.metadata().map(|known| known.len() as usize);
+        let failed = |error: io::Error| refuse(format!("{name}: {error}"));
+        let bytes = length.map_err(failed)?.next_multiple_of(PAGE);
+        let from = self.heap.alloc((rank, Reach::All), bytes, PAGE, name)?;
+        self.heap.place(from, Some(file)).map_err(failed)?;
+        Ok(Address((self.heap.base() + from) as u64))
+    }
+
+    /// Leaves the file of a buffer that [`World::alloc_in`] made, which holds zeros from then on.
+    pub fn leave_file(&mut self, at: Address) -> Result<(), Failure> {
+        let from = (at.0 as usize).wrapping_sub(self.heap.base());
+        self.heap.place(from, None).map_err(|error| refuse(format!("a window: {error}")))
     }
 
     /// Names a part of a buffer in reports, and waives checker policies in it. What lies between its

@@ -201,6 +201,16 @@ impl Buffer {
         })
     }
 
+    /// The bytes of a buffer that is not made, of rows that pass through a network between `nodes` nodes.
+    #[staticmethod]
+    fn network_of(py: Python<'_>, ranks: usize, nodes: usize, options: Options) -> PyResult<u64> {
+        released(py, || {
+            let carrier = (nodes > 1).then_some(Transport::Rdma);
+            let options = BufferOptions { nodes, carrier, ..options.resolve()? };
+            Ok(MemoryUsage::of_network(&options, ranks, Arch::Sm90a, &BuiltIn)?)
+        })
+    }
+
     fn exchange_counts(
         &self,
         py: Python<'_>,

@@ -11,7 +11,7 @@ use ep_runtime::group::{self as groups, GroupOptions};
 use ep_runtime::host::{Build, HostBackend, HostOptions, Programs, TIMEOUT};
 use ep_runtime::jit::{Cache, Jit, Nvrtc};
 use ep_runtime::join::{self, Member, Store};
-use ep_runtime::net::{ModelOptions, NetOptions, Provider};
+use ep_runtime::net::{Carrier, ModelOptions};
 use pyo3::prelude::*;
 
 use crate::errors::{Failure, released};
@@ -91,9 +91,8 @@ fn seconds(value: f64) -> Result<Duration, Failure> {
 }
 
 /// What carries rows between nodes: the network that is named, or that of the environment.
-fn network(name: Option<&str>) -> Result<NetOptions, Failure> {
-    let named = name.map_or_else(Provider::from_environment, str::parse);
-    Ok(NetOptions { queues: 2, ..NetOptions::new(named.map_err(Failure::mismatch)?, 0) })
+fn network(name: Option<&str>) -> Result<Carrier, Failure> {
+    name.map_or_else(Carrier::from_environment, str::parse).map_err(Failure::mismatch)
 }
 
 /// Some of the ranks of an emulator.
@@ -106,17 +105,18 @@ fn emulated(local: Range<usize>, ranks: usize, seed: u64, checked: bool) -> Host
 
 #[pymethods]
 impl Group {
-    /// Ranks in the emulator, all in this process.
+    /// Ranks in the emulator, all in this process. `numbers`: how many there are, and on how many nodes.
     #[staticmethod]
     fn on_host(
         py: Python<'_>,
-        ranks: usize,
-        nodes: usize,
+        numbers: [usize; 2],
         seed: u64,
+        net: Option<&str>,
         checked: bool,
         leaves_out_absent: bool,
     ) -> PyResult<Group> {
         released(py, || {
+            let ([ranks, nodes], net) = (numbers, network(net)?);
             let options = emulated(0..ranks, ranks, seed, checked);
             let backend = HostBackend::new(&Programs::find()?, options)?;
             let inner = match nodes {
@@ -125,7 +125,17 @@ impl Group {
                     let what = "nodes in the emulator cannot leave out who does not answer".into();
                     return Err(Failure::mismatch(what));
                 }
-                _ => groups::Group::over_model(&backend, nodes, &ModelOptions::default())?,
+                _ => {
+                    let model = ModelOptions::default();
+                    match net {
+                        Carrier::Libfabric(_) => {
+                            groups::Group::over_model(&backend, nodes, &model)?
+                        }
+                        Carrier::Ibgda(_) | Carrier::Card(_) => {
+                            groups::Group::over_cards(&backend, nodes, &model)?
+                        }
+                    }
+                }
             };
             Ok(Group { inner, devices: Vec::new() })
         })
@@ -167,7 +177,20 @@ impl Group {
                 }
             };
             let options = options_of(timeout, false);
-            let inner = groups::Group::over_network(backend, options, &id, &net, deadline)?;
+            let inner = match &net {
+                Carrier::Libfabric(net) => {
+                    groups::Group::over_network(backend, options, &id, net, deadline)?
+                }
+                Carrier::Ibgda(cards) => {
+                    groups::Group::over_ibgda(backend, options, &id, cards, deadline)?
+                }
+                Carrier::Card(_) => {
+                    let what = format!(
+                        "`{net}` connects processes of one rank each: use `Group.join` or `from_torch`"
+                    );
+                    return Err(Failure::mismatch(what));
+                }
+            };
             Ok(Group { inner, devices })
         })
     }
@@ -209,6 +232,8 @@ impl Group {
             let store = Store::join(&id, Member { rank, ranks }, deadline);
             let store = Arc::new(store.map_err(|error| Failure::of_join(&error))?);
             let backend = GpuBackend::join_node(device, &store, nodes, compile(None)?)?;
+            let backend =
+                if net.takes_sms() && nodes > 1 { backend.beside_cards() } else { backend };
             let inner = groups::Group::over_store(Arc::new(backend), options, &store, &net)?;
             Ok(Group { inner, devices: vec![device] })
         })
@@ -224,6 +249,12 @@ impl Group {
     #[getter]
     fn nodes(&self) -> usize {
         self.inner.nodes()
+    }
+
+    /// Whether kernels write to network cards themselves.
+    #[getter]
+    fn writes_to_cards(&self) -> bool {
+        self.inner.writes_to_cards()
     }
 
     /// First rank that this process drives, and the one behind the last.

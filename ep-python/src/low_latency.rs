@@ -4,6 +4,7 @@ use ep_runtime::AnyPipeline;
 use ep_runtime::args::Rows;
 use ep_runtime::buffer::Placement;
 use ep_runtime::calls::{CallKernel, Machine};
+use ep_runtime::error::CallError;
 use ep_runtime::ir::Transport;
 use ep_runtime::pipelines::{LowLatencyCombine, LowLatencyDispatch};
 use ep_runtime::pipelines::{low_latency_combine as combine, low_latency_dispatch as dispatch};
@@ -357,7 +358,8 @@ impl LowLatencyDispatcher {
         self.kernel.core.device_bytes()
     }
 
-    /// The bytes of kernels that are not made: on each of `ranks` ranks of `nodes` nodes.
+    /// The bytes of kernels that are not made, on each of `ranks` ranks of `nodes` nodes: of device memory, and of rows
+    /// that pass through a network.
     #[staticmethod]
     fn bytes_of(
         py: Python<'_>,
@@ -365,7 +367,7 @@ impl LowLatencyDispatcher {
         nodes: usize,
         numbers: [usize; 4],
         payload: &str,
-    ) -> PyResult<u64> {
+    ) -> PyResult<(u64, u64)> {
         released(py, || {
             let [tokens, hidden, topk, experts] = numbers;
             let own = dispatch::Shape { nodes, hidden, topk, experts, max_tokens: tokens, tokens };
@@ -373,7 +375,9 @@ impl LowLatencyDispatcher {
                 dispatch::Options { payload: payload_named(payload)?, ..Default::default() };
             let entry = AnyPipeline::of::<LowLatencyDispatch>();
             let bytes = dispatch::Kernel::chosen(&own, &options, |chosen| {
-                CallKernel::bytes(&machine(ranks, nodes), &entry, chosen)
+                let machine = machine(ranks, nodes);
+                let device = CallKernel::bytes(&machine, &entry, chosen)?;
+                Ok::<_, CallError>((device, CallKernel::network_bytes(&machine, &entry, chosen)?))
             })?;
             Ok(bytes)
         })
@@ -495,7 +499,8 @@ impl LowLatencyCombiner {
         self.kernel.core.device_bytes()
     }
 
-    /// The bytes of kernels that are not made: on each of `ranks` ranks of `nodes` nodes.
+    /// The bytes of kernels that are not made, on each of `ranks` ranks of `nodes` nodes: of device memory, and of rows
+    /// that pass through a network.
     #[staticmethod]
     fn bytes_of(
         py: Python<'_>,
@@ -503,14 +508,16 @@ impl LowLatencyCombiner {
         nodes: usize,
         numbers: [usize; 4],
         wire: &str,
-    ) -> PyResult<u64> {
+    ) -> PyResult<(u64, u64)> {
         released(py, || {
             let [tokens, hidden, topk, experts] = numbers;
             let own = combine::Shape { nodes, hidden, topk, experts, max_tokens: tokens, tokens };
             let options = combine::Options { wire: wire_named(wire)?, ..Default::default() };
             let entry = AnyPipeline::of::<LowLatencyCombine>();
             let bytes = combine::Kernel::chosen(&own, &options, |chosen| {
-                CallKernel::bytes(&machine(ranks, nodes), &entry, chosen)
+                let machine = machine(ranks, nodes);
+                let device = CallKernel::bytes(&machine, &entry, chosen)?;
+                Ok::<_, CallError>((device, CallKernel::network_bytes(&machine, &entry, chosen)?))
             })?;
             Ok(bytes)
         })

@@ -221,6 +221,13 @@ def few_tokens(rank: int, ranks: int, gather: Gather) -> None:
     same_bits(combined, total.astype(ml_dtypes.bfloat16))
 
 
+def over_cards(rank: int, ranks: int, gather: Gather) -> None:
+    buffer = facade(rank, ranks, gather)
+    assert buffer.engines is not None and buffer.engines.group.writes_to_cards
+    rows_with_experts(rank, ranks, gather)
+    few_tokens(rank, ranks, gather)
+
+
 def refusals(rank: int, ranks: int, gather: Gather) -> None:
     own = problem(ranks, tokens=[1] * ranks)
     buffer, found = facade(rank, ranks, gather), given(own, rank)
@@ -247,6 +254,10 @@ class Facade(unittest.TestCase):
 
     def test_few_tokens(self) -> None:
         self.hold(few_tokens)
+
+    def test_calls_over_cards(self) -> None:
+        with mock.patch.dict(os.environ, {"EPFORGE_NET": "card:50GB/s,3us"}):
+            self.hold(over_cards)
 
     def test_what_does_not_fit_is_refused(self) -> None:
         self.hold(refusals)
@@ -330,6 +341,8 @@ class Nodes(unittest.TestCase):
 
     def test_a_process_that_comes_alone_says_who_is_missing(self) -> None:
         own = epforge.UniqueId.local()
+        with self.assertRaisesRegex(epforge.Mismatch, "connects processes of one rank each"):
+            epforge.Group.over_network(own, 0, 2, net="card")
         with self.assertRaisesRegex(epforge.GroupError, r"ranks 1, 2, 3 did not join within 100ms"):
             epforge.Group.join(own, 0, 4, device=0, nodes=2, net="tcp", deadline=0.1)
         with self.assertRaisesRegex(epforge.Mismatch, "the network `carrier` does not exist"):

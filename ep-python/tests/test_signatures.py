@@ -59,6 +59,23 @@ class Signatures(unittest.TestCase):
         self.assertEqual(deep_ep.Config(24).get_nvl_buffer_size_hint(14336, 8), 4096 * 8 * 14336)
         self.assertEqual(deep_ep.Buffer.get_dispatch_config(7).num_sms, deep_ep.Buffer.num_sms)
 
+    def test_size_hints_are_the_bytes_of_the_plans(self) -> None:
+        config, shape = deep_ep.Config(24), {"hidden": 7168, "topk": 8}
+        # Between nodes, rows that go back have places of their own.
+        self.assertEqual(config.get_nvl_buffer_size_hint(14336, 16), 2 * 4096 * 16 * 14336)
+        self.assertEqual(config.get_rdma_buffer_size_hint(14336, 8), 0)
+        network = epforge.Buffer.network_bytes(16, nodes=2, tokens=4096, experts=128, **shape)
+        self.assertGreater(network, 16 << 20)
+        self.assertEqual(config.get_rdma_buffer_size_hint(14336, 16), network)
+        hint = deep_ep.Buffer.get_low_latency_rdma_size_hint
+        plan = {"tokens": 128, "experts": 256, "between": 2, **shape}
+        near = epforge.LowLatency.bytes(8, way="per-rank", **plan)
+        self.assertEqual(hint(128, 7168, 8, 256), near)
+        far = epforge.LowLatency.bytes(16, nodes=2, **plan)
+        rows = epforge.LowLatency.network_bytes(16, nodes=2, **plan)
+        self.assertGreater(rows, 128 * 256 * 14336)
+        self.assertEqual(hint(128, 7168, 16, 256), far + rows)
+
 
 class Utilities(unittest.TestCase):
     """What tests of deep_ep import, as far as it needs no torch."""

@@ -243,6 +243,12 @@ pub trait Backend: Send + Sync {
     /// The machine in a few words, such as `4 x NVIDIA H200`.
     fn name(&self) -> String;
 
+    /// The emulator behind this backend, if there is one.
+    #[cfg(feature = "host")]
+    fn emulator(&self) -> Option<&crate::host::HostBackend> {
+        None
+    }
+
     /// Ranks of the group.
     fn ranks(&self) -> usize;
 
@@ -392,6 +398,15 @@ pub trait Backend: Send + Sync {
     /// Maps a window of at least `bytes` on every rank, all zero. Every process of the group makes this
     /// call with the same number. The call returns once all windows are zero and accessible.
     fn map_window(&self, bytes: u64) -> Result<Mapping, BackendError>;
+
+    /// As [`Backend::map_window`], on all ranks of the group, of whatever node. All of them are on this machine.
+    fn map_machine_window(&self, bytes: u64) -> Result<Mapping, BackendError> {
+        if self.node() == (0..self.ranks()) {
+            return self.map_window(bytes);
+        }
+        let what = format!("{} does not share memory with ranks of other nodes", self.name());
+        Err(BackendError::Missing { what })
+    }
 
     /// Unmaps a window. No kernel that knows it may be in flight on any rank.
     fn unmap_window(&self, mapping: &Mapping) -> Result<(), BackendError>;

@@ -26,7 +26,7 @@ pub(crate) use program::{CallProgram, Loader, Room, control_bytes};
 
 use crate::backend::Kept;
 use crate::error::CallError;
-use crate::group::{Group, Net};
+use crate::group::{Group, Net, positive};
 use crate::launch::Prepared;
 use crate::memory::Window;
 use crate::pipeline::AnyPipeline;
@@ -91,6 +91,17 @@ impl CallKernel {
     ) -> Result<u64, CallError> {
         let room = Room { tables: options.live, window: options.live };
         Ok(CallProgram::emit_for(machine, entry, options, room)?.device_bytes())
+    }
+
+    /// Bytes on each rank of the rows that would pass through a network, in device or host memory. Allocates nothing.
+    pub fn network_bytes(
+        machine: &Machine,
+        entry: &AnyPipeline,
+        options: &PrepareOptions<'_>,
+    ) -> Result<u64, CallError> {
+        let room = Room { tables: options.live, window: options.live };
+        let program = CallProgram::emit_for(machine, entry, options, room)?;
+        Ok(positive(program.emitted().plan.network_bytes))
     }
 
     /// Bytes of device memory that it takes on each rank, if it was prepared alone.

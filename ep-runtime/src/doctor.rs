@@ -38,6 +38,8 @@ pub struct Report {
     pub peers: Vec<Vec<Peer>>,
     /// Network devices for RDMA.
     pub nics: Vec<Nic>,
+    /// For each GPU, the network devices that are nearest to it on the PCIe bus.
+    pub nearest: Vec<Vec<String>>,
     /// The library for networks between machines; the error says why it is missing and what to do.
     pub libfabric: Result<LibfabricFound, String>,
     /// The cards that kernels can write to; the error says what is missing and what to do.
@@ -146,6 +148,7 @@ impl Report {
             distrusted: Search::from_environment().distrusted(),
             compiler: compiler(&env::var("CXX").unwrap_or_default()),
             cache: cache_folder(cache),
+            nearest: nearest(gpus.len()),
             gpus,
             peers,
             nics: nics(Path::new("/sys/class/infiniband")),
@@ -246,6 +249,10 @@ impl fmt::Display for Report {
         for nic in &self.nics {
             let Nic { name, link, state, rate } = nic;
             line(f, "NIC", &format!("{name}, {link}, {state}, {rate}"))?;
+        }
+        for (ordinal, near) in self.nearest.iter().enumerate().filter(|(_, near)| !near.is_empty())
+        {
+            line(f, &format!("  of GPU {ordinal}"), &format!("nearest: {}", near.join(", ")))?;
         }
         self.write_networks(f)?;
         self.write_cards(f)?;
@@ -353,6 +360,22 @@ fn nics(class: &Path) -> Vec<Nic> {
     nics
 }
 
+/// The network devices that are nearest to each of so many GPUs; none for a GPU whose place is not known.
+#[cfg(target_os = "linux")]
+fn nearest(gpus: usize) -> Vec<Vec<String>> {
+    let cards = crate::net::card_places();
+    let near = |ordinal: usize| {
+        let address = crate::gpu::place(i32::try_from(ordinal).ok()?).ok()?;
+        Some(crate::net::nearest(&address, &cards).into_iter().map(str::to_owned).collect())
+    };
+    (0..gpus).map(|ordinal| near(ordinal).unwrap_or_default()).collect()
+}
+
+#[cfg(not(target_os = "linux"))]
+fn nearest(_: usize) -> Vec<Vec<String>> {
+    Vec::new()
+}
+
 fn names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut names: Vec<String> =
@@ -375,6 +398,7 @@ mod tests {
             gpus: Vec::new(),
             peers: Vec::new(),
             nics: Vec::new(),
+            nearest: Vec::new(),
             libfabric: Err("there is no libfabric".to_owned()),
             cards: Err("there is no libibverbs".to_owned()),
         }
@@ -413,12 +437,14 @@ mod tests {
             cache: Ok(PathBuf::from("/home/me/.cache/epforge")),
             gpus: vec![gpu((9, 0)), gpu((9, 0))],
             peers: vec![vec![peer, peer], vec![peer, peer]],
+            nearest: vec![Vec::new(), vec!["mlx5_2".to_owned(), "mlx5_3".to_owned()]],
             ..bare()
         };
         assert_eq!(report.advice(), [""; 0]);
         let text = report.to_string();
         assert!(text.contains("NVIDIA H200, compute capability 9.0 (sm_90a), 132 SMs, 141 GiB"));
         assert!(text.contains("from 1       atomics    self"), "{text}");
+        assert!(text.contains("of GPU 1    nearest: mlx5_2, mlx5_3"), "{text}");
     }
 
     #[test]

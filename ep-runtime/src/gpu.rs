@@ -31,10 +31,12 @@ use ep_codegen::plan::Arch;
 
 #[cfg(target_os = "linux")]
 pub(crate) use cards::has_peer_memory;
+#[cfg(target_os = "linux")]
+pub(crate) use driver::place;
 pub use driver::{DeviceInfo, devices};
 pub use window::{EXCHANGE_VARIABLE, Exchange, Sharing};
 
-use crate::backend::{Backend, BackendError, Image, Stream};
+use crate::backend::{Backend, BackendError, Image, Mapping, Stream};
 use crate::device::HEADERS;
 use crate::jit::{CudaSource, Jit, JitError};
 use capture::Relaxed;
@@ -106,14 +108,21 @@ trait Others: Send + Sync {
     /// Whether the process of a rank is gone.
     fn has_left(&self, rank: usize) -> bool;
 
-    /// Gives this process' window to the others of its node and maps theirs for the device `user`; the
-    /// windows of all ranks of the node come back in order. On failure the own window is released.
+    /// Gives this process' window to the other ranks `among` and maps theirs for the device `user`; the windows of all
+    /// of these come back in order. On failure the own window is released.
     fn share(
         &self,
         label: &str,
         user: c_int,
         own: RankWindow,
+        among: Range<usize>,
     ) -> Result<Vec<RankWindow>, BackendError>;
+}
+
+/// The windows of some ranks, in order.
+struct Windows {
+    ranks: Range<usize>,
+    all: Vec<RankWindow>,
 }
 
 /// The ranks of this process on its GPUs.
@@ -136,7 +145,7 @@ pub struct GpuBackend {
     compile: Compile,
     /// By code; `None` once unloaded.
     kernels: RwLock<Vec<Option<Kernel>>>,
-    windows: Mutex<BTreeMap<u64, Vec<RankWindow>>>,
+    windows: Mutex<BTreeMap<u64, Windows>>,
 }
 
 /// One rank: its device, the device's primary context and the rank's own stream.
@@ -243,23 +252,44 @@ impl GpuBackend {
         Ok(())
     }
 
-    fn windows(&self) -> MutexGuard<'_, BTreeMap<u64, Vec<RankWindow>>> {
+    fn windows(&self) -> MutexGuard<'_, BTreeMap<u64, Windows>> {
         self.windows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The windows of all ranks that this one reaches, zeroed, in order; what was made is undone when a later one fails.
-    fn make_windows(&self, label: &str, bytes: u64) -> Result<Vec<RankWindow>, BackendError> {
+    /// Maps a zeroed window on the ranks `among`: those of this process, or of several.
+    fn map(&self, label: &str, bytes: u64, among: Range<usize>) -> Result<Mapping, BackendError> {
+        let _relaxed = capture::relaxed();
+        let made = self.make_windows(label, bytes, among)?;
+        // The other ranks have no address here.
+        let mut bases = vec![0; self.total];
+        for (base, window) in bases[made.ranks.clone()].iter_mut().zip(&made.all) {
+            *base = window.address;
+        }
+        let mut windows = self.windows();
+        let id = windows.keys().next_back().map_or(0, |last| last + 1);
+        windows.insert(id, made);
+        // One address space for all devices of the process: its ranks see the same addresses.
+        Ok(Mapping { id, bytes, bases: vec![bases; self.ranks.len()] })
+    }
+
+    /// The windows of the ranks `among`, zeroed; what was made is undone when a later one fails.
+    fn make_windows(
+        &self,
+        label: &str,
+        bytes: u64,
+        among: Range<usize>,
+    ) -> Result<Windows, BackendError> {
         let users: Vec<c_int> = self.devices.keys().copied().collect();
         let reach = match &self.others {
             Some(_) => Reach::Processes(self.exchange),
             None => Reach::Devices(&users, self.sharing),
         };
-        let mut made = Vec::new();
+        let mut made = Windows { ranks: self.local(), all: Vec::new() };
         let result = self.local().try_for_each(|rank| {
             let ordinal = self.enter(rank)?.ordinal;
             let window = RankWindow::new(rank, ordinal, reach, bytes)?;
             let address = window.address;
-            made.push(window);
+            made.all.push(window);
             self.fill(rank, Stream::OWN, address, 0, bytes)
         });
         let zeroed =
@@ -269,8 +299,10 @@ impl GpuBackend {
             return Err(error);
         }
         let Some(others) = &self.others else { return Ok(made) };
-        let Some(own) = made.pop() else { return Ok(made) };
-        let windows = others.share(label, users.first().copied().unwrap_or(0), own)?;
+        let Some(own) = made.all.pop() else { return Ok(made) };
+        let user = users.first().copied().unwrap_or(0);
+        let all = others.share(label, user, own, among.clone())?;
+        let windows = Windows { ranks: among, all };
         match others.gather(label, bytes) {
             Ok(_) => Ok(windows),
             Err(error) => {
@@ -282,13 +314,14 @@ impl GpuBackend {
 
     /// Closes a window that was exchanged by CUDA IPC. The own part is freed when all processes have
     /// closed it, and stays allocated if one of them does not come.
-    fn close_windows(&self, id: u64, mut windows: Vec<RankWindow>) -> Result<(), BackendError> {
-        let own = self.first - self.node.start;
-        let own = (own < windows.len()).then(|| windows.remove(own));
+    fn close_windows(&self, id: u64, windows: Windows) -> Result<(), BackendError> {
+        let Windows { ranks, mut all } = windows;
+        let own = self.first - ranks.start;
+        let own = (own < all.len()).then(|| all.remove(own));
         self.enter(self.first)?;
         let mut result = Ok(());
-        let others = self.node.clone().filter(|rank| *rank != self.first);
-        for (rank, window) in others.zip(windows) {
+        let others = ranks.filter(|rank| *rank != self.first);
+        for (rank, window) in others.zip(all) {
             result = result.and(window.release(rank));
         }
         result?;
@@ -299,14 +332,11 @@ impl GpuBackend {
         }
     }
 
-    /// Unmaps the windows of all ranks; memory lives on while another process has it mapped. Exchanged
-    /// by CUDA IPC it does not, so that the own part is left allocated here.
-    fn release_windows(&self, windows: Vec<RankWindow>) -> Result<(), BackendError> {
+    /// Unmaps windows; memory lives on while another process has it mapped. Exchanged by CUDA IPC it does
+    /// not, so that the own part is left allocated here.
+    fn release_windows(&self, windows: Windows) -> Result<(), BackendError> {
         let mut result = Ok(());
-        // Those of this process alone, or of all ranks of the node.
-        let first = if windows.len() < self.node.len() { self.first } else { self.node.start };
-        for (index, window) in windows.into_iter().enumerate() {
-            let rank = first + index;
+        for (rank, window) in windows.ranks.zip(windows.all) {
             if self.exchange == Exchange::Ipc && self.local().contains(&rank) {
                 continue;
             }

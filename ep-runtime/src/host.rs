@@ -31,6 +31,8 @@ mod calls;
 mod capture;
 mod functions;
 mod memory;
+#[cfg(target_os = "linux")]
+mod processes;
 mod programs;
 mod queue;
 mod tensors;
@@ -58,8 +60,8 @@ use queue::Machine;
 /// about time. The emulator detects a wait that can never end, and such a wait expires at once.
 pub const TIMEOUT: Duration = Duration::from_secs(3600);
 
-/// Most ranks of the emulator: 64 nodes of 8 ranks.
-pub const MOST_RANKS: u32 = 512;
+/// Most ranks of the emulator: 128 nodes of 8 ranks.
+pub const MOST_RANKS: u32 = 1024;
 
 /// Options of a group on the host.
 #[derive(Debug, Clone)]
@@ -95,6 +97,9 @@ pub struct HostBackend {
     programs: Arc<Programs>,
     options: HostOptions,
     machine: Mutex<Machine>,
+    /// How it meets the ranks of other processes, with some of which it shares windows.
+    #[cfg(target_os = "linux")]
+    others: Option<processes::Processes>,
 }
 
 impl HostBackend {
@@ -103,6 +108,10 @@ impl HostBackend {
         programs: &Arc<Programs>,
         options: HostOptions,
     ) -> Result<Arc<HostBackend>, BackendError> {
+        HostBackend::open(programs, options).map(Arc::new)
+    }
+
+    fn open(programs: &Arc<Programs>, options: HostOptions) -> Result<HostBackend, BackendError> {
         if options.spec.ranks > MOST_RANKS {
             let ranks = options.spec.ranks;
             let what =
@@ -118,7 +127,13 @@ impl HostBackend {
             .map_err(|failure| BackendError::Missing { what: failure.message })?;
         let machine = Machine::new(world, options.isolation);
         let programs = Arc::clone(programs);
-        Ok(Arc::new(HostBackend { programs, options, machine: Mutex::new(machine) }))
+        Ok(HostBackend {
+            programs,
+            options,
+            machine: Mutex::new(machine),
+            #[cfg(target_os = "linux")]
+            others: None,
+        })
     }
 
     /// A group of all ranks.

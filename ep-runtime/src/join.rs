@@ -33,6 +33,7 @@ pub use error::JoinError;
 pub use id::{ID_VARIABLE, JOB_VARIABLE, Member, SECRET_VARIABLE, UniqueId};
 pub(crate) use id::{NAME_PREFIX, unique_name};
 
+use crate::backend::BackendError;
 use gate::{Meeting, soon};
 use key::Key;
 use link::Link;
@@ -64,6 +65,12 @@ pub struct Store {
 enum Links {
     Root(Vec<Link>),
     Leaf(Link),
+}
+
+impl From<JoinError> for BackendError {
+    fn from(error: JoinError) -> BackendError {
+        BackendError::Group { what: error.to_string() }
+    }
 }
 
 impl Store {
@@ -109,6 +116,11 @@ impl Store {
         }
     }
 
+    /// The first rank that is on another machine than rank 0, if there is one. All ranks find the same.
+    pub(crate) fn elsewhere(&self) -> Option<usize> {
+        (1..self.member.ranks).find(|rank| !self.presence.are_near(0, *rank))
+    }
+
     /// Whether the process of a rank has ended, or has left the group. A rank on another machine always
     /// counts as present, because its state is unknown.
     pub fn has_left(&self, rank: usize) -> bool {
@@ -130,6 +142,16 @@ impl Store {
     /// different labels, all of them get [`JoinError::Order`].
     pub fn gather(&self, label: &str, bytes: &[u8]) -> Result<Vec<Vec<u8>>, JoinError> {
         self.gather_until(label, bytes, after(self.deadline))
+    }
+
+    /// Sends a number and receives that of every rank, as [`Store::gather`] does.
+    pub(crate) fn gather_numbers(&self, label: &str, value: u64) -> Result<Vec<u64>, BackendError> {
+        let number = |(rank, bytes): (usize, Vec<u8>)| {
+            bytes.try_into().map(u64::from_le_bytes).map_err(|bytes: Vec<u8>| BackendError::Group {
+                what: format!("rank {rank} sent {} bytes, and a number has 8", bytes.len()),
+            })
+        };
+        self.gather(label, &value.to_le_bytes())?.into_iter().enumerate().map(number).collect()
     }
 
     fn gather_until(

@@ -171,6 +171,15 @@ impl Window {
         Ok(Window { backend: Arc::clone(backend), mapping })
     }
 
+    /// Maps a zeroed window on all ranks of a group on one machine, of whatever node.
+    pub(crate) fn of_machine(
+        backend: &Arc<dyn Backend>,
+        bytes: u64,
+    ) -> Result<Window, BackendError> {
+        let mapping = backend.map_machine_window(align_up(bytes.max(1)))?;
+        Ok(Window { backend: Arc::clone(backend), mapping })
+    }
+
     pub(crate) fn backend(&self) -> &Arc<dyn Backend> {
         &self.backend
     }

@@ -11,6 +11,7 @@
 
 #[cfg(feature = "host")]
 mod card;
+mod carrier;
 mod cores;
 mod endpoint;
 mod fabric;
@@ -46,18 +47,19 @@ mod sys;
 mod together;
 mod view;
 
+pub use carrier::{Carrier, NET_VARIABLE};
 pub use fabric::Fabric;
 pub use find::VARIABLE;
 pub use host_queue::HostQueue;
 pub use ibgda::{CardNetwork, CardOptions, CardPort, Verbs, card_ports};
+pub(crate) use ibgda::{card_places, nearest};
 pub use layout::Layout;
 #[cfg(feature = "host")]
 pub use model::{ModelNetwork, ModelOptions};
 pub use network::{NetOptions, NetStats, Network};
-pub use provider::{NET_VARIABLE, Offer, Provider};
-pub use resident::{
-    CardTraffic, Opened, RESIDENT_SMS, RESIDENT_TEXT, ResidentNetwork, ResidentOptions,
-};
+pub use provider::{Offer, Provider};
+pub(crate) use resident::Opened;
+pub use resident::{CardTraffic, RESIDENT_SMS, RESIDENT_TEXT, ResidentNetwork, ResidentOptions};
 pub use rows::RowsOn;
 pub use view::NetPart;
 

@@ -27,16 +27,16 @@ impl Group {
     #[cfg(target_os = "linux")]
     pub fn from_torchrun() -> Result<Group, CallError> {
         use crate::join::{Member, Store, UniqueId};
-        use crate::net::{NetOptions, Provider};
+        use crate::net::Carrier;
         let joined = UniqueId::from_environment()
             .and_then(|id| Store::join(&id, Member::from_environment()?, JOIN_TIME));
         let store = Arc::new(joined.map_err(BackendError::from)?);
         let each = std::env::var("LOCAL_WORLD_SIZE").ok();
         let nodes = nodes_of(store.member().ranks, each.as_deref())?;
+        let over = Carrier::from_environment().map_err(|what| CallError::Mismatch { what })?;
         let backend = GpuBackend::join_node(local_rank()?, &store, nodes, compiler()?)?;
-        let named = Provider::from_environment().map_err(|what| CallError::Mismatch { what })?;
-        let net = NetOptions { queues: 2, ..NetOptions::new(named, 0) };
-        Group::over_store(Arc::new(backend), GroupOptions::default(), &store, &net)
+        let backend = if over.takes_sms() && nodes > 1 { backend.beside_cards() } else { backend };
+        Group::over_store(Arc::new(backend), GroupOptions::default(), &store, &over)
     }
 
     /// `ranks` ranks in the emulator, which needs a C++ compiler and no GPU.

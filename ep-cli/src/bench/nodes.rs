@@ -1,12 +1,11 @@
 //! `epforge bench --nodes`: calls between nodes, over network cards that are kernels or, in the emulator, models.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use ep_runtime::buffer::{BuiltIn, Payload, StandardPipeline};
 use ep_runtime::error::CallError;
 use ep_runtime::group::Group;
-use ep_runtime::net::{CardTraffic, Opened, ResidentNetwork, ResidentOptions};
+use ep_runtime::net::{CardTraffic, ResidentNetwork, ResidentOptions};
 use ep_verify::selftest::{Crossing, LowLatency, Mode, Operation, Puts, Selftest, Way};
 
 use super::few::low_latency_case;
@@ -37,8 +36,8 @@ type Look<'a> = &'a mut dyn FnMut() -> Result<(), CallError>;
 pub(super) struct Between<'a> {
     pub(super) request: Request,
     pub(super) ranks: Ranks,
-    /// The cards and their settings. The emulator has none.
-    pub(super) cards: Option<(Arc<Opened>, ResidentOptions)>,
+    /// The settings of the cards. The emulator has none.
+    pub(super) cards: Option<ResidentOptions>,
     pub(super) talk: Talk<'a>,
 }
 
@@ -70,7 +69,7 @@ impl Between<'_> {
         let machine = group.backend().name();
         let link = match &self.cards {
             None => "models of cards: the times mean nothing".to_string(),
-            Some((_, options)) => {
+            Some(options) => {
                 let (rate, latency) = (options.bytes_per_us / 1000, options.latency);
                 format!("cards of {rate} GB/s and {latency:.1?} that are kernels")
             }
@@ -202,15 +201,15 @@ impl Between<'_> {
         &self,
         call: &mut dyn FnMut(Look<'_>) -> Result<Crossing, CallError>,
     ) -> Result<Option<Sent>, Failure> {
-        let Some((opened, _)) = &self.cards else {
+        if self.cards.is_none() {
             return call(&mut || Ok(())).map(|_| None).map_err(failed);
-        };
+        }
         let mut looks = Vec::new();
-        let ranks = self.group().ranks();
+        let group = self.group();
         let rows = call(&mut || {
             // Credit may still be under way that no kernel waits for.
             std::thread::sleep(AFTER_CALL);
-            looks.push(opened.traffic(ranks).map_err(CallError::Network)?);
+            looks.push(traffic_of_all(group)?);
             Ok(())
         });
         let rows = rows.map_err(failed)?;
@@ -228,7 +227,7 @@ impl Between<'_> {
 
     /// How long plain puts of as many rows take, over cards of the same kind.
     fn floor(&self, sent: Option<Sent>, sms: u32) -> Result<Option<Duration>, Failure> {
-        let (Some(sent), Some((_, cards))) = (sent, &self.cards) else { return Ok(None) };
+        let (Some(sent), Some(cards)) = (sent, &self.cards) else { return Ok(None) };
         let group = self.group();
         let far = group.ranks() - group.ranks() / group.nodes();
         let rows = sent.rows.busiest.div_ceil(far).max(1);
@@ -242,7 +241,7 @@ impl Between<'_> {
     }
 
     fn tell(&mut self, it: &Measured<'_>) -> Result<(), Failure> {
-        let rate = self.cards.as_ref().map_or(0, |(_, options)| options.bytes_per_us);
+        let rate = self.cards.as_ref().map_or(0, |options| options.bytes_per_us);
         let us = it.time.map(micros).filter(|us| *us > 0.0);
         let per_us = us.zip(it.sent).map(|(us, sent)| sent.busiest as f64 / us);
         let share = per_us.filter(|_| rate > 0).map(|per_us| per_us / rate as f64);
@@ -298,4 +297,20 @@ impl Between<'_> {
             shown(ratio, 2),
         ))
     }
+}
+
+/// What the card of each rank has carried; each process knows those of its own ranks.
+fn traffic_of_all(group: &Group) -> Result<Vec<CardTraffic>, CallError> {
+    let known = group.card_traffic()?.unwrap_or_default();
+    if group.local().len() == group.ranks() {
+        return Ok(known);
+    }
+    let own = known.get(group.local().start).copied().unwrap_or_default();
+    let all = |what: &str, number: u64| group.gather(&format!("{what} of cards"), number);
+    let entries = all("entries", own.entries)?;
+    let (doorbells, bytes) = (all("doorbells", own.doorbells)?, all("bytes", own.bytes)?);
+    let each = entries.into_iter().zip(doorbells).zip(bytes);
+    Ok(each
+        .map(|((entries, doorbells), bytes)| CardTraffic { entries, doorbells, bytes })
+        .collect())
 }

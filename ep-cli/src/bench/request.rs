@@ -46,7 +46,7 @@ pub(crate) struct Options {
     ranks: Option<u32>,
     /// Time calls between this many nodes instead, which the ranks are divided into, over network cards that are
     /// kernels: each node is on one GPU, and nodes take the GPUs in turn
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=64), conflicts_with_all = ["devices", "processes", "kill", "random", "outputs", "chart"])]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=64), conflicts_with_all = ["devices", "kill", "random", "outputs", "chart"])]
     nodes: Option<u32>,
     #[command(flatten)]
     net: Net,

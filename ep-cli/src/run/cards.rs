@@ -34,7 +34,7 @@ pub(super) fn run(
     let cases = options.cases(entries, true)?;
     let programs = Programs::find().map_err(no_machine)?;
     let request = GpuRequest::threads((nodes * each) as usize, TIMEOUT).perturbed(options.perturb);
-    let (ranks, _) = Ranks::over_cards(&request, each as usize, cards)?;
+    let ranks = Ranks::over_cards(&request, each as usize, cards)?;
     let group = &ranks.group;
     talk.say(&format!("{nodes} nodes of {each} ranks on {}, over cards", group.backend().name()))?;
     for (entry, problem) in &cases {

@@ -5,7 +5,6 @@ use std::process::Stdio;
 
 use ep_runtime::gpu::EXCHANGE_VARIABLE;
 use ep_runtime::jit::{CACHE_VARIABLE, Cache, Scratch};
-use ep_runtime::net::Provider;
 use serde_json::Value;
 
 use super::Place;
@@ -110,11 +109,10 @@ const BETWEEN: &str =
 pub(super) fn nodes(place: &Place<'_>, ranks: usize) -> Result<String, Failure> {
     let (wanted, ranks) = (BETWEEN.split('+').count() * ranks, ranks.to_string());
     let mut told = Vec::new();
-    for provider in [Provider::Shm, Provider::Tcp] {
-        let net = format!("libfabric:{provider}");
+    for net in ["libfabric:shm", "libfabric:tcp", "card"] {
         let words = ["run", BETWEEN, "--backend", "gpu", "--nodes", "2", "--processes"];
         let mut command = program::again().map_err(failed)?;
-        command.args(words).args(["--calls", "10", "--ranks", &ranks, "--net", &net]);
+        command.args(words).args(["--calls", "10", "--ranks", &ranks, "--net", net]);
         command.args(place.options.perturb.seed.map(|seed| format!("--perturb={seed}")));
         let ended = command.stdin(Stdio::null()).output().map_err(failed)?;
         if !ended.status.success() {
@@ -125,7 +123,7 @@ pub(super) fn nodes(place: &Place<'_>, ranks: usize) -> Result<String, Failure> 
         if equal != wanted {
             return Err(failed(format!("{equal} of {wanted} comparisons over {net}: {said}")));
         }
-        told.push(format!("{equal} comparisons over {provider}"));
+        told.push(format!("{equal} comparisons over {net}"));
     }
     Ok(told.join(", "))
 }

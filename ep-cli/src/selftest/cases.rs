@@ -41,7 +41,7 @@ pub(super) const CASES: &[Case] = &[
     Case { name: "exchanges", about: "windows go from process to process by descriptors and by CUDA IPC", needs: Needs::Processes, ranks: &[2, 4], run: apart::both_exchanges },
     Case { name: "compile once", about: "processes that start with an empty cache compile each kernel once", needs: Needs::Processes, ranks: &[2, 4], run: apart::compile_once },
     Case { name: "lost rank", about: "the other ranks report that one has ended, and go on", needs: Needs::Processes, ranks: &[2, 4], run: apart::lost_rank },
-    Case { name: "nodes", about: "processes of one rank each are two nodes, between which rows go over shm and tcp", needs: Needs::Network, ranks: &[2, 4], run: apart::nodes },
+    Case { name: "nodes", about: "processes of one rank each are two nodes, between which rows go over shm, tcp and cards that are kernels", needs: Needs::Network, ranks: &[2, 4], run: apart::nodes },
     Case { name: "graphs", about: "captured calls replay with other tokens, routing and rows each time", needs: Needs::Anything, ranks: &[1, 2, 4], run: graphs },
     Case { name: "pairs", about: "many pairs of dispatch and combine beside a load on another stream", needs: Needs::Anything, ranks: &[1, 2, 4], run: pairs },
     Case { name: "low latency", about: "calls of all sizes and phases, with ranks that are late, and that make none for a while", needs: Needs::Anything, ranks: &[2, 4], run: low_latency },
@@ -311,10 +311,11 @@ fn cards(place: &Place<'_>, ranks: usize) -> Result<String, Failure> {
     let options = ResidentOptions { seed: 7, ..ResidentOptions::default() };
     let group = match &place.programs {
         Some(programs) => Ranks::on_host_over_cards(programs, ranks, nodes, 7)?,
-        None => Ranks::over_cards(&place.request(ranks), ranks / nodes, &options)?.0,
+        None => Ranks::over_cards(&place.request(ranks), ranks / nodes, &options)?,
     };
     let call = place.call(&group);
-    let count = place.options.random.unwrap_or(place.either(20, 1));
+    // Most of the time on GPUs compiles kernels of other shapes.
+    let count = place.options.random.unwrap_or(place.either(8, 1));
     let two_hops = (0..count).map(|seed| {
         let hidden = if place.is_host() { 144 } else { [128, 256, 1024, 2880, 7168][seed % 5] };
         let (topk, experts) = (1 + seed % 8, ranks * (2 + seed % 7));

@@ -106,7 +106,7 @@ fn wrong_use_is_told_apart() {
         ("run expand --set hiden=16", "did you mean `hidden`?"),
         ("check expand --fault one-target", "a fault of the standard pipelines"),
         ("run layout --set depht=3", "`depht` does not exist"),
-        ("run layout --ranks 65", "--ranks"),
+        ("run layout --ranks 1025", "--ranks"),
         ("check nvl-dispatch --set hidden=100", "takes 16..=32768 step 16"),
         ("check nvl-dispatch --mode fastest", "fastest"),
         ("run nvl-dispatch --set hidden=100", "takes 16..=32768 step 16"),
@@ -140,8 +140,8 @@ fn options_that_contradict_or_do_nothing_are_refused() {
             "bench --backend host --ranks 2 --set ranks=2",
             "given twice: `--set ranks=` is `--ranks`",
         ),
-        ("run expand --set ranks=65", "`ranks` is 65, it takes 1..=64"),
-        ("bench --backend host --set ranks=65", "`ranks` is 65, it takes 1..=64"),
+        ("run expand --set ranks=1025", "`ranks` is 1025, it takes 1..=1024"),
+        ("bench --backend host --set ranks=1025", "`ranks` is 1025, it takes 1..=1024"),
         (
             "run low-latency-dispatch --set nodes=4 --nodes 2",
             "given twice: `--set nodes=` is `--nodes`",
@@ -157,9 +157,9 @@ fn options_that_contradict_or_do_nothing_are_refused() {
         ),
         (
             "run node-layout --set local_ranks=2147483647",
-            "`local_ranks` is 2147483647, it takes 1..=64",
+            "`local_ranks` is 2147483647, it takes 1..=1024",
         ),
-        ("run node-layout --nodes 16 --set local_ranks=8", "are 128 ranks"),
+        ("run node-layout --nodes 200 --set local_ranks=8", "are 1600 ranks"),
         ("run node-layout --set local_ranks=9", "`local_ranks` is 9, it takes 1..=8"),
         (
             "run low-latency-dispatch --set local_ranks=2",
@@ -254,6 +254,22 @@ fn a_process_alone_gives_up_at_its_deadline() {
     let is_told = err.contains("no C++ compiler") || err.contains("rank 1 did not join within 1s");
     assert!(is_told && done.status.code() == Some(1), "{err}");
     assert!(begun.elapsed() < Duration::from_secs(60), "not the 120 s of others");
+}
+
+/// Processes of one rank each, two on a node, which share windows and have models of network cards.
+#[test]
+fn processes_of_one_rank_reach_each_other_over_cards() {
+    let line = "run low-latency-dispatch --ranks 4 --nodes 2 --processes --net card:50GB/s,1us --calls 1 --tokens 3 \
+                --set hidden=128 --set topk=2 --set experts=4";
+    let done = epforge(line, None);
+    let (out, err) = (text(&done.stdout), text(&done.stderr));
+    if err.contains("no C++ compiler") {
+        return eprintln!("skipped: {err}");
+    }
+    assert!(done.status.success(), "{out}{err}");
+    assert_eq!(out.matches(" values equal").count(), 4, "{out}");
+    assert_eq!(out.matches(" carried 0 bytes").count(), 0, "{out}");
+    assert!(out.contains("run ok: 2 nodes of 2 ranks"), "{out}");
 }
 
 /// Both nodes have done all of it.

@@ -4,7 +4,7 @@ use super::{Fault, Machine, Outcome};
 use crate::abi::{Pc, Qualifiers, Scope};
 use crate::failure::FailureKind;
 use crate::heap::Reach;
-use crate::memory::{ADD, COMPARE_AND_SWAP, read, update, write};
+use crate::memory::{ADD, COMPARE_AND_SWAP, read, swap, update, write};
 use crate::state::Idx;
 
 impl Machine<'_> {
@@ -127,18 +127,23 @@ impl Machine<'_> {
     ) -> Outcome<u64> {
         self.stats.polls += 1;
         let here = self.here();
-        // SAFETY: `before_atomic` found the address inside a region.
-        let old = unsafe { read(at, bytes) };
-        let new = update(op, old, operand, expected, bytes);
-        let values = (op != COMPARE_AND_SWAP || old == expected).then_some((old, new));
-        self.checked(|checker| checker.atomic(here, (at, bytes), values, how, pc))?;
-        if new != old {
-            self.lane().polling.forget();
+        loop {
+            // SAFETY: `before_atomic` found the address inside a region.
+            let old = unsafe { read(at, bytes) };
+            let new = update(op, old, operand, expected, bytes);
+            let values = (op != COMPARE_AND_SWAP || old == expected).then_some((old, new));
+            self.checked(|checker| checker.atomic(here, (at, bytes), values, how, pc))?;
+            if new == old {
+                return Ok(old);
+            }
+            // Another process may have been faster, if it shares the window.
             // SAFETY: as above.
-            unsafe { write(at, new, bytes) };
-            self.touch(at, bytes as usize);
+            if unsafe { swap(at, old, new, bytes) } {
+                self.lane().polling.forget();
+                self.touch(at, bytes as usize);
+                return Ok(old);
+            }
         }
-        Ok(old)
     }
 
     /// `fence.acq_rel` of a scope.

@@ -56,7 +56,7 @@ impl Machine<'_> {
             if let Some(warp) = self.pick_warp(stay) {
                 return Some(self.pick_lane(warp));
             }
-            if self.live == 0 && !self.streams_left() {
+            if self.live == 0 && !self.streams_left() && !self.carries_on() {
                 return None;
             }
             if !self.engine_step(true) {
@@ -291,6 +291,13 @@ impl Machine<'_> {
     fn waits_for_actors(&mut self) -> bool {
         let due = self.actors.iter().filter_map(|actor| actor.due_ns()).min();
         due.filter(|due| *due > self.clock_ns).map(|due| self.clock_ns = due).is_some()
+    }
+
+    /// Whether actors still carry what ranks of other processes wait for, when no lane is left.
+    fn carries_on(&mut self) -> bool {
+        !self.outside.is_empty()
+            && ((0..self.actors.len()).any(|actor| self.actor_step(actor))
+                || self.waits_for_actors())
     }
 
     /// Lets real time pass, and all look again, if something can still come from outside.

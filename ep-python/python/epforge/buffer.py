@@ -118,6 +118,16 @@ class Buffer(Caller):
         given.apply_defaults()
         return dict(zip(MEMORY, _core.Buffer.memory_of(ranks, nodes, given.arguments), strict=True))
 
+    @staticmethod
+    def network_bytes(ranks: int, *, nodes: int, **options: Any) -> int:
+        """Bytes on each rank of the rows that pass through a network between nodes.
+
+        `bytes` counts them as ``host``, but they are in GPU memory if cards reach that.
+        """
+        given = inspect.signature(Buffer.__init__).bind(None, None, **options)
+        given.apply_defaults()
+        return _core.Buffer.network_of(ranks, nodes, given.arguments)
+
     def dispatch(
         self,
         x: Any,

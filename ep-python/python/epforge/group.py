@@ -47,6 +47,8 @@ class Group:
         self.ranks = core.ranks
         #: How many nodes they are on, equally many on each; ranks are numbered node by node.
         self.nodes = core.nodes
+        #: Whether kernels write to network cards themselves, to reach ranks of other nodes.
+        self.writes_to_cards = core.writes_to_cards
         #: The ranks that this process drives.
         self.local = range(mirror[0], mirror[0] + 1) if mirror else range(*core.local)
         #: Whether the ranks live in the emulator.
@@ -185,7 +187,7 @@ class Group:
 
         place = torch.device("cuda" if device is None else device)
         if place.type == "cpu":
-            return cls.from_gather(rank, gather=gather, nodes=nodes, leaves_out_absent=leaves_out_absent)
+            return cls.from_gather(rank, gather=gather, nodes=nodes, net=net, leaves_out_absent=leaves_out_absent)
         ordinal = torch.cuda.current_device() if place.index is None else place.index
         return cls.from_gather(
             rank,
@@ -227,7 +229,7 @@ class Group:
         if nodes > 1 and leaves_out_absent:
             raise _core.Mismatch(f"ranks of {nodes} nodes wait for one another: `leaves_out_absent` is for one node")
         if device is None:
-            return cls(_core.Group.on_host(len(names), nodes, seed, check, False), mirror=(rank, gather))
+            return cls(_core.Group.on_host((len(names), nodes), seed, net, check, False), mirror=(rank, gather))
         own, wrong = None, None
         if rank == 0:
             try:
@@ -269,9 +271,10 @@ class Group:
         """This process as one node of several, which all join with one `UniqueId`: a rank on each of ``devices``.
 
         All nodes have as many ranks, and loops over `local` make their calls. ``net`` is what carries rows between
-        them, as ``epforge doctor`` lists it: ``tcp``, ``shm`` for processes of one machine, ``verbs`` or ``efa``;
-        unless it is given, what ``EPFORGE_NET`` names, or ``tcp``. Without ``devices``, ``ranks`` ranks are in the
-        emulator.
+        them: ``tcp``, ``shm`` for processes of one machine, ``verbs`` or ``efa``, as ``epforge doctor`` lists them;
+        ``ibgda`` or ``ibgda:mlx5_0,mlx5_1`` for network cards that kernels write to; or, for processes of one rank each
+        on one machine, ``card`` or ``card:50GB/s,3us``, such cards that are kernels. Unless it is given, ``net`` is
+        what ``EPFORGE_NET`` names, or ``tcp``. Without ``devices``, ``ranks`` ranks are in the emulator.
         """
         named = _core.UniqueId.parse(unique_id) if isinstance(unique_id, str) else unique_id
         if devices and ranks not in (None, len(devices)):
@@ -290,6 +293,7 @@ class Group:
         ranks: int = 2,
         *,
         nodes: int = 1,
+        net: str | None = None,
         seed: int = 1,
         check: bool = True,
         patience: float = 10.0,
@@ -297,7 +301,9 @@ class Group:
     ) -> Group:
         """Ranks in the emulator, all in this process: slow and right, and without a GPU.
 
-        They are on ``nodes`` nodes, between which rows go over a network that lands them in any order.
+        They are on ``nodes`` nodes, between which rows go over a model of a network, which lands them in any order.
+        With ``net="ibgda"`` or ``"card"``, or one of these in ``EPFORGE_NET``, kernels write to models of network
+        cards.
         ``check`` follows the order of all accesses, and ``seed`` draws the schedule. Ranks may be threads; a
         loop over them makes a call on all before it looks at a result. ``patience`` is how many seconds a
         rank waits for the others' calls before the emulator is asked who is missing. ``leaves_out_absent`` is as
@@ -306,7 +312,7 @@ class Group:
         check_count("ranks", ranks, least=1, most=MOST_RANKS)
         check_count("nodes", nodes, least=1, most=MOST_RANKS)
         check_seconds("patience", patience)
-        return cls(_core.Group.on_host(ranks, nodes, seed, check, leaves_out_absent), patience=patience)
+        return cls(_core.Group.on_host((ranks, nodes), seed, net, check, leaves_out_absent), patience=patience)
 
     def device(self, rank: int | None = None) -> int | None:
         """The ordinal of a rank's GPU; none in the emulator."""

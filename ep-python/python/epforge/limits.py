@@ -8,7 +8,7 @@ from typing import Any
 from . import _core
 
 #: Most ranks of a group, and the most that counts of rows, tokens and SMs come to.
-MOST_RANKS = 64
+MOST_RANKS = 1024
 MOST = 2**31 - 1
 
 #: The longest wait, in seconds.

@@ -184,8 +184,30 @@ class LowLatency(Caller):
         numbers = [tokens, hidden, topk, experts]
         if way == "per-rank":
             return _core.PerRankKernels.bytes_of(ranks, numbers, payload, weights_ahead)
-        send = _core.LowLatencyDispatcher.bytes_of(ranks, nodes, numbers, payload)
-        return between * (send + _core.LowLatencyCombiner.bytes_of(ranks, nodes, numbers, "bf16"))
+        send, _ = _core.LowLatencyDispatcher.bytes_of(ranks, nodes, numbers, payload)
+        back, _ = _core.LowLatencyCombiner.bytes_of(ranks, nodes, numbers, "bf16")
+        return between * (send + back)
+
+    @staticmethod
+    def network_bytes(
+        ranks: int,
+        *,
+        nodes: int,
+        tokens: int,
+        hidden: int,
+        topk: int,
+        experts: int,
+        payload: str = "bf16",
+        between: int = 1,
+    ) -> int:
+        """Bytes on each rank of rows that pass through a network, beside those of `bytes`.
+
+        They are in GPU memory if cards reach that, and otherwise in host memory.
+        """
+        numbers = [tokens, hidden, topk, experts]
+        _, send = _core.LowLatencyDispatcher.bytes_of(ranks, nodes, numbers, payload)
+        _, back = _core.LowLatencyCombiner.bytes_of(ranks, nodes, numbers, "bf16")
+        return between * (send + back)
 
     def dispatch(
         self,

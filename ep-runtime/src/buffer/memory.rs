@@ -7,8 +7,6 @@ use super::options::BufferOptions;
 use super::places::has_all_sources;
 use super::programs::Programs;
 use crate::calls::control_bytes;
-use crate::group::positive;
-use crate::memory::align_up;
 
 /// Memory that a buffer takes on each rank, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,14 +61,12 @@ impl MemoryUsage {
             false => 0,
         };
         let tables = programs.layout.table_bytes() + programs.dispatch.table_bytes();
-        let plans = programs.all().into_iter().map(|it| &it.emitted().plan);
-        let rows_of_network: u64 = plans.map(|it| align_up(positive(it.network_bytes))).sum();
         MemoryUsage {
             control: control_bytes(&programs.all()),
             outputs: live * programs.dispatch.tensor_bytes(),
             combine_inputs: live * offered,
             tables: handles * (tables + per_expert + sources),
-            host: handles * CountMemory::bytes(local_experts) + rows_of_network,
+            host: handles * CountMemory::bytes(local_experts) + programs.network_bytes(),
         }
     }
 }

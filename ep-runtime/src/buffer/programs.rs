@@ -7,7 +7,8 @@ use super::options::BufferOptions;
 use super::standard::{BuiltIn, Emit, StandardPipeline};
 use crate::calls::{CallProgram, Room};
 use crate::error::CallError;
-use crate::group::Group;
+use crate::group::{Group, positive};
+use crate::memory::align_up;
 use crate::tune::PUSHED_BACK_SMS;
 
 /// The emitted kernels of a buffer.
@@ -67,6 +68,12 @@ impl Programs {
         let others = [&self.cached, &self.one_launch];
         fixed.into_iter().chain(others.into_iter().flatten()).collect()
     }
+
+    /// Bytes of the rows that pass through a network.
+    pub(super) fn network_bytes(&self) -> u64 {
+        let plans = self.all().into_iter().map(|it| &it.emitted().plan);
+        plans.map(|plan| align_up(positive(plan.network_bytes))).sum()
+    }
 }
 
 impl MemoryUsage {
@@ -79,6 +86,17 @@ impl MemoryUsage {
     ) -> Result<MemoryUsage, CallError> {
         options.check(ranks)?;
         Ok(MemoryUsage::of_programs(options, ranks, &Programs::emit(emit, ranks, arch, options)?))
+    }
+
+    /// Bytes on each of `ranks` ranks of the rows of a buffer that would pass through a network, in device or host memory.
+    pub fn of_network(
+        options: &BufferOptions,
+        ranks: usize,
+        arch: Arch,
+        emit: &dyn Emit,
+    ) -> Result<u64, CallError> {
+        options.check(ranks)?;
+        Ok(Programs::emit(emit, ranks, arch, options)?.network_bytes())
     }
 }
 

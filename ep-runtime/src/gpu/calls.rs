@@ -269,18 +269,16 @@ impl Backend for GpuBackend {
     }
 
     fn map_window(&self, bytes: u64) -> Result<Mapping, BackendError> {
-        let _relaxed = capture::relaxed();
-        let made = self.make_windows(&format!("map a window of {bytes} bytes"), bytes)?;
-        // Ranks of other nodes have no address here.
-        let mut bases = vec![0; self.total];
-        for (base, window) in bases[self.node.clone()].iter_mut().zip(&made) {
-            *base = window.address;
+        self.map(&format!("map a window of {bytes} bytes"), bytes, self.node.clone())
+    }
+
+    fn map_machine_window(&self, bytes: u64) -> Result<Mapping, BackendError> {
+        if self.others.is_none() && self.local().len() < self.total {
+            let what = "the ranks of other nodes are in processes that have joined no store";
+            return Err(BackendError::Missing { what: what.to_string() });
         }
-        let mut windows = self.windows();
-        let id = windows.keys().next_back().map_or(0, |last| last + 1);
-        windows.insert(id, made);
-        // One address space for all devices of the process: its ranks see the same addresses.
-        Ok(Mapping { id, bytes, bases: vec![bases; self.ranks.len()] })
+        let label = format!("map a window of {bytes} bytes on all ranks");
+        self.map(&label, bytes, 0..self.total)
     }
 
     fn unmap_window(&self, mapping: &Mapping) -> Result<(), BackendError> {

@@ -68,6 +68,17 @@ pub fn devices() -> Result<Vec<DeviceInfo>, BackendError> {
     (0..count).map(device).collect()
 }
 
+/// The PCI address of a device, such as `0000:17:00.0`.
+pub(crate) fn place(ordinal: c_int) -> Result<String, BackendError> {
+    open()?;
+    let mut address = [0 as std::ffi::c_char; 32];
+    // SAFETY: the driver writes at most 31 letters and a zero into the 32 bytes.
+    let result = unsafe { sys::cuDeviceGetPCIBusId(address.as_mut_ptr(), 31, handle(ordinal)?) };
+    check("cuDeviceGetPCIBusId", None, result)?;
+    // SAFETY: the array was zeroed and its last byte never written, so a zero ends the text.
+    Ok(unsafe { CStr::from_ptr(address.as_ptr()) }.to_string_lossy().into_owned())
+}
+
 /// Loads and initialises the driver.
 fn open() -> Result<(), BackendError> {
     // SAFETY: looks for the library and loads it; libcuda has no load-time effect on Rust state.

@@ -9,13 +9,8 @@ use std::sync::Arc;
 use super::window::{EXCHANGE_VARIABLE, Exchange, RankWindow};
 use super::{Compile, GpuBackend, Others, Rank, driver};
 use crate::backend::BackendError;
-use crate::join::{JoinError, Store, exchange_descriptors};
-
-impl From<JoinError> for BackendError {
-    fn from(error: JoinError) -> BackendError {
-        BackendError::Group { what: error.to_string() }
-    }
-}
+use crate::join::{Store, exchange_descriptors};
+use crate::net::RESIDENT_SMS;
 
 impl GpuBackend {
     /// The rank of this process on the GPU `ordinal`, in a group whose processes have joined `store`. All
@@ -25,6 +20,15 @@ impl GpuBackend {
     /// exchanged as descriptors if every rank supports them. If one rank needs CUDA IPC, all ranks use it.
     pub fn join(ordinal: i32, store: Store, compile: Compile) -> Result<GpuBackend, BackendError> {
         GpuBackend::join_node(ordinal, &Arc::new(store), 1, compile)
+    }
+
+    /// Keeps SMs of the GPU free for network cards that are kernels, which run beside those of the rank. Launches lose
+    /// the cooperative attribute, because the driver may run cooperative grids one after another. Other processes on
+    /// the same GPU have to take turns with this one, as they do without MPS.
+    pub fn beside_cards(mut self) -> GpuBackend {
+        self.kept_sms = RESIDENT_SMS;
+        self.cooperative = false;
+        self
     }
 
     /// As [`GpuBackend::join`], for a group of `nodes` nodes, each on a machine of its own or all on one.
@@ -40,7 +44,8 @@ impl GpuBackend {
         let member = store.member();
         let mut backend = GpuBackend::open(&[ordinal], compile)?;
         let own = own_exchange(ordinal, wanted, driver::gives_descriptors(ordinal)?)?;
-        let others = Processes { store: Arc::clone(store), node: store.node(nodes)? };
+        let node = store.node(nodes)?;
+        let others = Processes { store: Arc::clone(store) };
         let all = others.gather("choose how windows are exchanged", own as u64)?;
         backend.exchange = match all.contains(&(Exchange::Ipc as u64)) {
             true => Exchange::Ipc,
@@ -48,7 +53,7 @@ impl GpuBackend {
         };
         backend.first = member.rank;
         backend.total = member.ranks;
-        backend.node = others.node.clone();
+        backend.node = node;
         backend.others = Some(Box::new(others));
         // Several processes may be given one device without knowing it of each other.
         backend.cooperative = true;
@@ -83,21 +88,14 @@ fn own_exchange(
     }
 }
 
-/// The processes of a group, of which those of a node share windows.
+/// The processes of a group.
 struct Processes {
     store: Arc<Store>,
-    node: Range<usize>,
 }
 
 impl Others for Processes {
     fn gather(&self, label: &str, value: u64) -> Result<Vec<u64>, BackendError> {
-        let brought = self.store.gather(label, &value.to_le_bytes())?;
-        let number = |(rank, bytes): (usize, Vec<u8>)| {
-            bytes.try_into().map(u64::from_le_bytes).map_err(|bytes: Vec<u8>| BackendError::Group {
-                what: format!("rank {rank} sent {} bytes, and a number has 8", bytes.len()),
-            })
-        };
-        brought.into_iter().enumerate().map(number).collect()
+        self.store.gather_numbers(label, value)
     }
 
     fn say(&self, doing: &str) {
@@ -113,15 +111,17 @@ impl Others for Processes {
         label: &str,
         user: c_int,
         own: RankWindow,
+        among: Range<usize>,
     ) -> Result<Vec<RankWindow>, BackendError> {
+        let first = among.start;
         let exchanged = match own.exchange() {
-            Exchange::Descriptors => self.by_descriptors(label, user, &own),
-            Exchange::Ipc => self.by_ipc(label, &own),
+            Exchange::Descriptors => self.by_descriptors(label, user, &own, among),
+            Exchange::Ipc => self.by_ipc(label, &own, among),
         };
         let rank = self.store.member().rank;
         match exchanged {
             Ok(mut windows) => {
-                windows.insert(rank - self.node.start, own);
+                windows.insert(rank - first, own);
                 Ok(windows)
             }
             Err(error) => {
@@ -136,29 +136,34 @@ impl Others for Processes {
 }
 
 impl Processes {
-    /// The windows of all other ranks of the node, in order.
+    /// The windows of all other ranks of `among`, in order.
     fn by_descriptors(
         &self,
         label: &str,
         user: c_int,
         own: &RankWindow,
+        among: Range<usize>,
     ) -> Result<Vec<RankWindow>, BackendError> {
         let descriptor = own.export(self.store.member().rank)?;
-        let node = self.node.clone();
-        let received = exchange_descriptors(&self.store, label, node, descriptor.as_fd())?;
-        let others = self.node.clone().zip(received);
+        let received = exchange_descriptors(&self.store, label, among.clone(), descriptor.as_fd())?;
+        let others = among.zip(received);
         let others = others.filter_map(|(rank, descriptor)| Some((rank, descriptor?)));
         all_or_none(others.map(|(rank, descriptor)| {
             RankWindow::import(rank, descriptor.as_fd(), own.mapped_bytes(), user)
         }))
     }
 
-    /// The same, into the current context.
-    fn by_ipc(&self, label: &str, own: &RankWindow) -> Result<Vec<RankWindow>, BackendError> {
+    /// Opens the same windows by CUDA IPC, into the current context.
+    fn by_ipc(
+        &self,
+        label: &str,
+        own: &RankWindow,
+        among: Range<usize>,
+    ) -> Result<Vec<RankWindow>, BackendError> {
         let rank = self.store.member().rank;
         let handles = self.store.gather(label, &own.ipc_handle(rank)?)?;
         let others = handles.into_iter().enumerate();
-        let others = others.filter(|(other, _)| self.node.contains(other) && *other != rank);
+        let others = others.filter(|(other, _)| among.contains(other) && *other != rank);
         all_or_none(others.map(|(other, handle)| {
             let handle = handle.try_into().map_err(|_| BackendError::Group {
                 what: format!("the handle that rank {other} sent does not open a window"),

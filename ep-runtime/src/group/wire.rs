@@ -8,6 +8,8 @@ use ep_codegen::plan::Plan;
 use super::{Group, positive};
 use crate::error::CallError;
 use crate::memory::DeviceMemory;
+#[cfg(target_os = "linux")]
+use crate::net::{CardTraffic, Opened};
 
 /// What joins the nodes of a group.
 pub(crate) trait Wire: Send + Sync {
@@ -23,6 +25,12 @@ pub(crate) trait Wire: Send + Sync {
 
     /// Opens a network for kernels that share a window; all processes do it together.
     fn open(&self, group: &Group, plans: &[&Plan]) -> Result<Net, CallError>;
+
+    /// Its network cards that are kernels; none: it has no such cards.
+    #[cfg(target_os = "linux")]
+    fn opened(&self) -> Option<&Arc<Opened>> {
+        None
+    }
 
     /// What its networks have been asked for and not carried out, in words, while no kernel runs.
     fn pending(&self) -> Vec<String> {
@@ -51,6 +59,20 @@ impl Group {
     /// other's memory, and reach all others over a network.
     pub fn nodes(&self) -> usize {
         self.shared.wire.as_ref().map_or(1, |wire| wire.nodes())
+    }
+
+    /// What the network card of each rank has carried, between two calls. A process knows the cards of its own ranks. None:
+    /// the group has no cards that are kernels.
+    #[cfg(target_os = "linux")]
+    pub fn card_traffic(&self) -> Result<Option<Vec<CardTraffic>>, CallError> {
+        let opened = self.shared.wire.as_ref().and_then(|wire| wire.opened());
+        let traffic = opened.map(|opened| opened.traffic(self.ranks()));
+        traffic.transpose().map_err(CallError::Network)
+    }
+
+    /// Whether the kernels of its ranks write to network cards themselves, to reach ranks of other nodes.
+    pub fn writes_to_cards(&self) -> bool {
+        self.carrier() == Some(Transport::Ibgda)
     }
 
     /// What carries rows between nodes; none: there is one node.

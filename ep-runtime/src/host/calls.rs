@@ -29,8 +29,33 @@ impl Backend for HostBackend {
         self.options.local.clone()
     }
 
+    fn emulator(&self) -> Option<&HostBackend> {
+        Some(self)
+    }
+
+    #[cfg(target_os = "linux")]
+    fn node(&self) -> Range<usize> {
+        self.others.as_ref().map_or(self.local(), |others| others.node())
+    }
+
+    #[cfg(target_os = "linux")]
+    fn gather(&self, label: &str, value: u64) -> Result<Vec<u64>, BackendError> {
+        self.others.as_ref().map_or(Ok(vec![value]), |others| others.gather(label, value))
+    }
+
+    #[cfg(not(target_os = "linux"))]
     fn gather(&self, _: &str, value: u64) -> Result<Vec<u64>, BackendError> {
         Ok(vec![value])
+    }
+
+    #[cfg(target_os = "linux")]
+    fn say(&self, doing: &str) {
+        self.others.iter().for_each(|others| others.say(doing));
+    }
+
+    #[cfg(target_os = "linux")]
+    fn has_left(&self, rank: usize) -> bool {
+        self.others.as_ref().is_some_and(|others| others.has_left(rank))
     }
 
     fn wait_for(&self, may_come: MayCome) -> Result<(), BackendError> {
@@ -211,6 +236,10 @@ impl Backend for HostBackend {
     }
 
     fn map_window(&self, bytes: u64) -> Result<Mapping, BackendError> {
+        #[cfg(target_os = "linux")]
+        if let Some(others) = &self.others {
+            return self.map_shared(others, others.node(), bytes);
+        }
         let mut machine = self.machine();
         let bases = self.local().map(|rank| machine.alloc(rank, Reach::Window, bytes));
         let bases = bases.collect::<Result<Vec<u64>, _>>()?;
@@ -222,7 +251,19 @@ impl Backend for HostBackend {
         Ok(Mapping { id, bytes, bases: vec![all; bases.len()] })
     }
 
+    #[cfg(target_os = "linux")]
+    fn map_machine_window(&self, bytes: u64) -> Result<Mapping, BackendError> {
+        match &self.others {
+            Some(others) => self.map_shared(others, 0..self.ranks(), bytes),
+            None => self.map_window(bytes),
+        }
+    }
+
     fn unmap_window(&self, mapping: &Mapping) -> Result<(), BackendError> {
+        #[cfg(target_os = "linux")]
+        if self.others.is_some() {
+            return self.unmap_shared(mapping);
+        }
         let bases = self.machine().windows.remove(&mapping.id);
         let unknown = || format!("window {} is not mapped", mapping.id);
         let bases = bases.ok_or_else(|| BackendError::Wrong { what: unknown() })?;

@@ -17,6 +17,7 @@ use super::mlx5::{
 };
 use super::model::ModelOptions;
 use super::pairs::{End, PairLayout};
+use super::resident::CardTraffic;
 use crate::net_error::NetError;
 
 /// Entries that a card works on at once.
@@ -32,6 +33,8 @@ pub(super) struct Shared {
     /// When each rank has received what is on its way to it.
     ports: Vec<AtomicU64>,
     now_ns: AtomicU64,
+    /// The entries, doorbells and bytes of each rank's card.
+    carried: Vec<[AtomicU64; 3]>,
 }
 
 impl Shared {
@@ -42,6 +45,23 @@ impl Shared {
             failure: OnceLock::new(),
             ports,
             now_ns: AtomicU64::new(0),
+            carried: (0..ranks).map(|_| <[AtomicU64; 3]>::default()).collect(),
+        }
+    }
+
+    /// What the card of each rank has carried.
+    pub(super) fn traffic(&self) -> Vec<CardTraffic> {
+        let read = |counts: &[AtomicU64; 3]| {
+            let [entries, doorbells, bytes] =
+                counts.each_ref().map(|count| count.load(Ordering::Relaxed));
+            CardTraffic { entries, doorbells, bytes }
+        };
+        self.carried.iter().map(read).collect()
+    }
+
+    fn count(&self, rank: usize, [entries, doorbells, bytes]: [u64; 3]) {
+        for (sum, number) in self.carried[rank].iter().zip([entries, doorbells, bytes]) {
+            sum.fetch_add(number, Ordering::Relaxed);
         }
     }
 
@@ -168,7 +188,10 @@ impl CardPair {
         let said = (memory.peek(doorbell), mlx5::recorded(memory.peek_half(record)));
         match self.heard.hear(said, self.read, (self.number(), self.layout.0.slots)) {
             Ok(News::Nothing) => return false,
-            Ok(News::Doorbell) => drop(memory.acquire(doorbell)),
+            Ok(News::Doorbell) => {
+                memory.acquire(doorbell);
+                self.shared.count(self.end.rank, [0, 1, 0]);
+            }
             Ok(News::Record) => drop(memory.acquire_half(record)),
             Err((number, why)) => self.refuse(memory, (number, Syndrome::Operation), why),
         }
@@ -241,6 +264,7 @@ impl CardPair {
         let arrives = self.free_ns + self.latency_ns;
         let incoming = (bytes.len() as u64, self.receives_per_us);
         let arrives = self.shared.received(self.end.peer, arrives, incoming);
+        self.shared.count(self.end.rank, [1, 0, bytes.len() as u64]);
         let packet = &mut self.packets[at];
         packet.bytes = bytes;
         packet.stage = Stage::Sent(0);

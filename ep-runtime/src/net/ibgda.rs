@@ -15,6 +15,7 @@ mod end;
 #[cfg(test)]
 mod layouts;
 mod library;
+mod nearest;
 mod objects;
 mod places;
 mod rows;
@@ -27,6 +28,7 @@ use std::sync::Arc;
 
 pub use device::CardPort;
 pub use library::Verbs;
+pub(crate) use nearest::{card_places, nearest};
 
 use super::layout::Layout;
 use super::mlx5::{BLOCK_BYTES, COMPLETION_WORD_AT, INVALID};
@@ -41,16 +43,21 @@ use crate::memory::{DeviceMemory, HostMemory};
 use crate::net_error::NetError;
 use device::Device;
 use end::CardEnd;
-use objects::{Domain, Made, QueuePair, Registers, Umem};
+use nearest::Seat;
+use objects::{Domain, Kind, Made, QueuePair, Registers, Umem};
 use places::{CardPlaces, PAGE};
 use rows::Rows;
 
 /// Options of a network of cards. All ranks must use the same options, except `devices` and `rows_on_host`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CardOptions {
-    /// The card of each local rank in turn, such as `mlx5_0` or `mlx5_0:1`; empty: the first one with an
-    /// active port.
+    /// The card of each rank of a node in turn, such as `mlx5_0` or `mlx5_0:1`; empty: of those with an active port, the
+    /// nearest one to the GPU of the rank by their places on the PCIe bus.
     pub devices: Vec<String>,
+    /// Service level of packets on InfiniBand, from 0 to 15; on Ethernet their priority, from 0 to 7.
+    pub service_level: u8,
+    /// Traffic class of packets with a GID; on Ethernet its upper 6 bits are the DSCP.
+    pub traffic_class: u8,
     /// Whether rows are in host memory even if the card can access GPU memory.
     pub rows_on_host: bool,
     /// Bytes for rows on each rank, which peers write into.
@@ -68,6 +75,8 @@ impl CardOptions {
     pub fn new(data_bytes: u64) -> CardOptions {
         CardOptions {
             devices: Vec::new(),
+            service_level: 0,
+            traffic_class: 0,
             rows_on_host: false,
             data_bytes,
             queues: 2,
@@ -100,10 +109,11 @@ impl CardNetwork {
         store: &Store,
         options: &CardOptions,
     ) -> Result<CardNetwork, NetError> {
-        let index = group.local().position(|rank| rank == local).unwrap_or(0);
+        // Ranks of a node differ in it, whether they share a process or not.
+        let index = local - group.backend().node().start;
         let open = || {
             let verbs = Verbs::find()?;
-            Device::open(verbs, options.device(index))
+            Device::open(verbs, options.device(index), &Seat::of(group.backend().as_ref(), local))
         };
         CardNetwork::join_with(group.backend(), local, store, options, open)
     }
@@ -124,7 +134,12 @@ impl CardNetwork {
             counters: options.counters,
         };
         // All come to a step, so that nobody waits for one that has failed.
-        let fits = layout.check_pairs();
+        let level = u64::from(options.service_level);
+        let what = "the service level of packets";
+        let fits = layout.check_pairs().and(match level {
+            0..16 => Ok(()),
+            value => Err(NetError::Option { what, value, least: 0, most: 15 }),
+        });
         let brought: Vec<u8> =
             layout.numbers().iter().flat_map(|(_, number)| number.to_le_bytes()).collect();
         let brought = store.gather("compare networks of cards", &brought)?;
@@ -192,6 +207,7 @@ fn told<T>(step: &Result<T, NetError>, what: impl FnOnce(&T) -> Vec<u8>) -> Vec<
 struct Opened {
     layout: Layout,
     rank: usize,
+    kind: Kind,
     /// By peer and queue; none to the own rank.
     pairs: Vec<Option<QueuePair>>,
     registers: Registers,
@@ -272,6 +288,10 @@ impl Opened {
         Ok(Opened {
             layout,
             rank,
+            kind: Kind {
+                service_level: options.service_level,
+                traffic_class: options.traffic_class,
+            },
             pairs,
             registers,
             _umem: umem,
@@ -317,7 +337,7 @@ impl Opened {
             for queue in 0..self.layout.queues {
                 let theirs = there.pairs[self.layout.flow(self.rank, queue)];
                 if let Some(pair) = self.pair(peer, queue) {
-                    pair.connect(&self.device, &self.domain, there, theirs)?;
+                    pair.connect((&self.device, &self.domain), self.kind, there, theirs)?;
                 }
             }
         }

@@ -17,13 +17,14 @@ use super::card::{CardPair, Shared};
 use super::layout::{ALIGNMENT, Layout, WINDOW};
 use super::pairs::{End, PairLayout};
 use super::queue::{self, Joined, Limits, Request, STAMP_AT};
+use super::resident::CardTraffic;
 use super::stream::{Landing, Sending};
 use super::view::{Ends, NetPart, Places, Views};
 use crate::backend::Backend;
 use crate::error::CallError;
 use crate::group::Watched;
 use crate::host::HostBackend;
-use crate::memory::{DeviceMemory, HostMemory};
+use crate::memory::{DeviceMemory, HostMemory, Window};
 use crate::net_error::NetError;
 
 /// What a kernel that has a network for itself finds before its part, as if others shared it.
@@ -60,6 +61,8 @@ impl Default for ModelOptions {
 /// The memory of all ranks of a modeled network.
 pub struct ModelNetwork {
     memories: Vec<HostMemory>,
+    /// The memory of all ranks, if processes share it.
+    _window: Option<Window>,
     views: Vec<Views>,
     shared: Arc<Shared>,
 }
@@ -88,7 +91,7 @@ impl ModelNetwork {
                 backend.add_actor(Box::new(actor));
             }
         }
-        Ok(ModelNetwork { memories, views, shared })
+        Ok(ModelNetwork { memories, _window: None, views, shared })
     }
 
     /// Connects all ranks of the backend, whose kernels write to the card of their rank, and adds models of
@@ -103,23 +106,28 @@ impl ModelNetwork {
         layout.0.check_pairs()?;
         let (memories, bases) = memories(&any, layout.bytes())?;
         let shared = Arc::new(Shared::new(ranks));
-        let mut views = Vec::new();
-        for rank in 0..ranks {
-            let words = layout.table(rank, &bases);
-            let table = DeviceMemory::zeroed(&any, rank, words.len() as u64)?;
-            table.write(0, &words)?;
-            let counters = bases[rank] + layout.counters(0, 0);
-            let places = Places { data: bases[rank], counters, ends: Ends::Pairs };
-            views.push(Views::at((&any, rank), (&layout.0, rank), places, table)?);
-            for (peer, queue) in layout.ends().filter(|(peer, _)| *peer != rank) {
-                for (at, words) in layout.begun(peer, queue) {
-                    memories[rank].write(at, &words)?;
-                }
-                let end = End { rank, peer, queue };
-                backend.add_actor(Box::new(CardPair::new(end, layout, &bases, options, &shared)));
-            }
-        }
-        Ok(ModelNetwork { memories, views, shared })
+        let cards = Cards { backend: &any, emulator: backend, layout, options, shared: &shared };
+        let views = (0..ranks).map(|rank| cards.views(rank, &bases));
+        let views = views.collect::<Result<Vec<_>, _>>()?;
+        Ok(ModelNetwork { memories, _window: None, views, shared })
+    }
+
+    /// Connects the local ranks of a group to all of its ranks, as [`ModelNetwork::of_cards`] does. Other processes of
+    /// the machine have the other ranks.
+    pub(super) fn of_shared_cards(
+        backend: &Arc<dyn Backend>,
+        emulator: &HostBackend,
+        layout: Layout,
+        options: &ModelOptions,
+    ) -> Result<ModelNetwork, NetError> {
+        let layout = PairLayout(layout);
+        layout.0.check_pairs()?;
+        let window = Window::of_machine(backend, layout.bytes())?;
+        let shared = Arc::new(Shared::new(layout.0.ranks));
+        let cards = Cards { backend, emulator, layout, options, shared: &shared };
+        let views = backend.local().map(|rank| cards.views(rank, window.bases(rank)?));
+        let views = views.collect::<Result<Vec<_>, _>>()?;
+        Ok(ModelNetwork { memories: Vec::new(), _window: Some(window), views, shared })
     }
 
     /// The network that a plan needs, if any. The plan's kernel uses the part after that of another kernel,
@@ -173,6 +181,16 @@ impl ModelNetwork {
         self.shared.failure.get().cloned()
     }
 
+    /// What the card of each rank has carried; of queues, nothing is known.
+    pub(super) fn traffic(&self) -> Vec<CardTraffic> {
+        self.shared.traffic()
+    }
+
+    /// The descriptions of the local ranks' networks for kernels, which are kept elsewhere from then on.
+    pub(super) fn take_views(&mut self) -> Vec<Views> {
+        std::mem::take(&mut self.views)
+    }
+
     /// The same, for a group to ask.
     pub(super) fn watched(&self) -> Arc<Watched> {
         let shared = Arc::clone(&self.shared);
@@ -203,6 +221,36 @@ impl ModelNetwork {
 impl Drop for ModelNetwork {
     fn drop(&mut self) {
         self.shared.gone.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Models of cards in the making.
+struct Cards<'a> {
+    backend: &'a Arc<dyn Backend>,
+    emulator: &'a HostBackend,
+    layout: PairLayout,
+    options: &'a ModelOptions,
+    shared: &'a Arc<Shared>,
+}
+
+impl Cards<'_> {
+    /// Adds the card of a rank, which knows the memory of each rank at one of `bases`, and describes it to kernels.
+    fn views(&self, rank: usize, bases: &[u64]) -> Result<Views, NetError> {
+        let Cards { backend, emulator, layout, options, shared } = *self;
+        let words = layout.table(rank, bases);
+        let table = DeviceMemory::zeroed(backend, rank, words.len() as u64)?;
+        table.write(0, &words)?;
+        for (peer, queue) in layout.ends().filter(|(peer, _)| *peer != rank) {
+            for (at, words) in layout.begun(peer, queue) {
+                let bytes: Vec<u8> = words.into_iter().flat_map(u32::to_le_bytes).collect();
+                backend.write(rank, bases[rank] + at, &bytes)?;
+            }
+            let end = End { rank, peer, queue };
+            emulator.add_actor(Box::new(CardPair::new(end, layout, bases, options, shared)));
+        }
+        let counters = bases[rank] + layout.counters(0, 0);
+        let places = Places { data: bases[rank], counters, ends: Ends::Pairs };
+        Views::at((backend, rank), (&layout.0, rank), places, table)
     }
 }
 

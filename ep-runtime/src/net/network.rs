@@ -53,6 +53,11 @@ pub struct NetOptions {
 }
 
 impl NetOptions {
+    /// Options for a group, whose kernels say how many bytes they need.
+    pub fn of_group(provider: Provider) -> NetOptions {
+        NetOptions { queues: 2, ..NetOptions::new(provider, 0) }
+    }
+
     /// Options of this provider for `data_bytes` bytes of rows in total.
     pub fn new(provider: Provider, data_bytes: u64) -> NetOptions {
         NetOptions {

@@ -8,7 +8,9 @@ use std::time::Duration;
 use ep_codegen::ir::Transport;
 use ep_codegen::plan::Plan;
 
-use super::{CardNetwork, CardOptions, NetOptions, NetPart, Network};
+use super::{
+    CardNetwork, CardOptions, Carrier, NetOptions, NetPart, Network, Opened, ResidentNetwork,
+};
 use crate::backend::{Backend, BackendError};
 use crate::error::CallError;
 use crate::group::{Group, GroupOptions, Net, Wire};
@@ -19,15 +21,11 @@ use crate::net_error::NetError;
 /// Processes, of which each has ranks of one node.
 struct Processes {
     nodes: usize,
-    over: Over,
+    over: Carrier,
     /// Of each local rank.
     stores: Vec<Arc<Store>>,
-}
-
-/// What carries their rows.
-enum Over {
-    Fabric(NetOptions),
-    Cards(CardOptions),
+    /// Its cards that are kernels.
+    opened: Arc<Opened>,
 }
 
 impl Group {
@@ -42,7 +40,7 @@ impl Group {
         net: &NetOptions,
         deadline: Duration,
     ) -> Result<Group, CallError> {
-        Group::over_processes(backend, options, id, Over::Fabric(net.clone()), deadline)
+        Group::over_processes(backend, options, id, net.clone().into(), deadline)
     }
 
     /// As [`Group::over_network`], over network cards with mlx5 work queues that kernels write to
@@ -55,7 +53,7 @@ impl Group {
         cards: &CardOptions,
         deadline: Duration,
     ) -> Result<Group, CallError> {
-        Group::over_processes(backend, options, id, Over::Cards(cards.clone()), deadline)
+        Group::over_processes(backend, options, id, Carrier::Ibgda(cards.clone()), deadline)
     }
 
     /// The group of a process with one rank, as launchers start one process for each GPU of several nodes.
@@ -65,17 +63,19 @@ impl Group {
     /// ```text
     /// let store = Arc::new(Store::join(&id, Member { rank, ranks }, deadline)?);
     /// let backend = Arc::new(GpuBackend::join_node(device, &store, nodes, compile)?);
-    /// let group = Group::over_store(backend, options, &store, &net)?;
+    /// let group = Group::over_store(backend, options, &store, &Carrier::from_environment()?)?;
     /// ```
     ///
-    /// Ranks are numbered node by node, with equally many on each. Rows to other nodes go over libfabric,
-    /// through an endpoint and a thread of each process. All calls are those of [`Group::over_network`].
-    /// All processes must name one provider, or all fail. In a group of one node, the ranks use no network.
+    /// Ranks are numbered node by node, with equally many on each. Rows to other nodes go over libfabric, through an
+    /// endpoint and a thread of each process, or over network cards, one for each process. [`Carrier::Card`] needs a
+    /// backend that keeps SMs for it ([`GpuBackend::beside_cards`](crate::gpu::GpuBackend::beside_cards)) and all
+    /// processes on one machine. All calls are those of [`Group::over_network`]. All processes must name one network,
+    /// or all fail. In a group of one node, the ranks use no network.
     pub fn over_store(
         backend: Arc<dyn Backend>,
         options: GroupOptions,
         store: &Arc<Store>,
-        net: &NetOptions,
+        over: &Carrier,
     ) -> Result<Group, CallError> {
         let (nodes, member) = (nodes_of(backend.as_ref())?, store.member());
         let (own, local) = (member.rank..member.rank + 1, backend.local());
@@ -89,11 +89,16 @@ impl Group {
         if nodes == 1 {
             return Group::new(backend, options);
         }
-        // Another number of nodes or another provider is another step, which the store names.
-        let step = format!("join {nodes} nodes over {}", net.provider);
-        store.meet(&step).map_err(BackendError::from)?;
-        let wire =
-            Processes { nodes, over: Over::Fabric(net.clone()), stores: vec![store.clone()] };
+        // Another number of nodes or another network is another step, which the store names.
+        store.meet(&format!("join {nodes} nodes over {over}")).map_err(BackendError::from)?;
+        if let Some(other) = store.elsewhere().filter(|_| over.takes_sms()) {
+            let what = format!(
+                "`{over}` connects processes of one machine, and ranks 0 and {other} are on different machines or in \
+                different network namespaces"
+            );
+            return Err(CallError::Mismatch { what });
+        }
+        let wire = Processes::new(nodes, over.clone(), vec![store.clone()]);
         Group::joined(backend, options, Some(Box::new(wire)))
     }
 
@@ -101,14 +106,20 @@ impl Group {
         backend: Arc<dyn Backend>,
         options: GroupOptions,
         id: &UniqueId,
-        over: Over,
+        over: Carrier,
         deadline: Duration,
     ) -> Result<Group, CallError> {
         let (nodes, ranks) = (nodes_of(backend.as_ref())?, backend.ranks());
         let join = |rank: usize| Store::join(id, Member { rank, ranks }, deadline).map(Arc::new);
         let stores = at_once(backend.local(), join).map_err(BackendError::from)?;
-        let wire = Processes { nodes, over, stores };
+        let wire = Processes::new(nodes, over, stores);
         Group::joined(backend, options, Some(Box::new(wire)))
+    }
+}
+
+impl Processes {
+    fn new(nodes: usize, over: Carrier, stores: Vec<Arc<Store>>) -> Processes {
+        Processes { nodes, over, stores, opened: Arc::default() }
     }
 }
 
@@ -131,10 +142,7 @@ impl Wire for Processes {
     }
 
     fn carrier(&self) -> Transport {
-        match self.over {
-            Over::Fabric(_) => Transport::Rdma,
-            Over::Cards(_) => Transport::Ibgda,
-        }
+        self.over.transport()
     }
 
     fn gather(&self, label: &str, value: u64) -> Result<Vec<u64>, CallError> {
@@ -144,21 +152,38 @@ impl Wire for Processes {
         Ok(brought.first().into_iter().flatten().map(number).collect())
     }
 
+    fn pending(&self) -> Vec<String> {
+        self.opened.pending()
+    }
+
+    fn opened(&self) -> Option<&Arc<Opened>> {
+        self.over.takes_sms().then_some(&self.opened)
+    }
+
     fn open(&self, group: &Group, plans: &[&Plan]) -> Result<Net, CallError> {
         let plans = plans.iter().copied();
         let (parts, data_bytes, counters) = NetPart::place(plans, &self.carrier())?;
         let ranks = || group.local().zip(self.stores.iter().map(Arc::as_ref));
         match &self.over {
-            Over::Fabric(options) => {
+            Carrier::Libfabric(options) => {
                 let options = NetOptions { data_bytes, counters, ..options.clone() };
                 let join = |(rank, store)| Network::join(group, rank, store, &options);
                 opened(at_once(ranks(), join)?, &parts, Network::part)
             }
-            Over::Cards(options) => {
+            Carrier::Ibgda(options) => {
                 let data_bytes = data_bytes.max(1);
                 let options = CardOptions { data_bytes, counters, ..options.clone() };
                 let join = |(rank, store)| CardNetwork::join(group, rank, store, &options);
                 opened(at_once(ranks(), join)?, &parts, CardNetwork::part)
+            }
+            Carrier::Card(options) => {
+                let network = ResidentNetwork::new(
+                    group.backend(),
+                    self.nodes,
+                    (data_bytes.max(1), counters),
+                    options,
+                )?;
+                self.opened.net(network, group, &parts)
             }
         }
     }
@@ -300,8 +325,8 @@ mod tests {
         at_once(0..4, |rank| Ok::<T, ()>(one(rank))).unwrap()
     }
 
-    fn over(provider: Provider) -> NetOptions {
-        NetOptions::new(provider, 0)
+    fn over(provider: Provider) -> Carrier {
+        NetOptions::of_group(provider).into()
     }
 
     #[test]

@@ -3,9 +3,6 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// The environment variable that names the network between nodes if a call does not.
-pub const NET_VARIABLE: &str = "EPFORGE_NET";
-
 /// A kind of network, by its name in libfabric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Provider {
@@ -22,14 +19,6 @@ pub enum Provider {
 impl Provider {
     /// All providers.
     pub const ALL: [Provider; 4] = [Provider::Tcp, Provider::Shm, Provider::Verbs, Provider::Efa];
-
-    /// The provider that `EPFORGE_NET` names; unset: sockets, which every machine has.
-    pub fn from_environment() -> Result<Provider, String> {
-        match std::env::var(NET_VARIABLE) {
-            Ok(name) => name.parse().map_err(|error| format!("{NET_VARIABLE}: {error}")),
-            Err(_) => Ok(Provider::Tcp),
-        }
-    }
 
     /// The name of the provider.
     pub fn name(self) -> &'static str {

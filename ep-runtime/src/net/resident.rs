@@ -1,4 +1,4 @@
-//! Network cards that are kernels: on GPUs of one process, without a network card.
+//! Network cards that are kernels: on GPUs of one machine, without a network card.
 //!
 //! A kernel on a few SMs of each GPU plays the cards of its ranks (`card.cu`). It reads the work-queue entries of mlx5
 //! that the kernels of the ranks write, and carries their bytes to the memory of the peer by stores, at the rate and
@@ -6,12 +6,13 @@
 //!
 //! The layout of memory is that of the model of a card (`pairs.rs`), in a window on the GPUs.
 
+mod group;
 mod tables;
 #[cfg(all(test, feature = "host"))]
 mod tests;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use ep_codegen::ir::Transport;
@@ -19,13 +20,18 @@ use ep_codegen::plan::Plan;
 
 use super::layout::Layout;
 use super::mlx5::{Entry, recorded};
+#[cfg(feature = "host")]
+use super::model::{ModelNetwork, ModelOptions};
 use super::pairs::{End, PairLayout};
 use super::view::{Ends, NetPart, Places, Views};
-use crate::backend::{Backend, Block, Code, Companion, Stream};
+use crate::backend::{Backend, BackendError, Block, Code, Companion, Stream};
 use crate::error::CallError;
-use crate::group::{Group, GroupOptions, Net, Watched, Wire};
+use crate::group::Watched;
+#[cfg(feature = "host")]
+use crate::host::HostBackend;
 use crate::memory::{DeviceMemory, HostMemory, Window};
 use crate::net_error::NetError;
+pub(crate) use group::Opened;
 use tables::{
     CONTROL_BYTES, COUNTS_AT, FAULT_BYTES, Fault, KNOWN_AT, Played, STATE_BYTES, WORK_BYTES, Words,
 };
@@ -48,6 +54,8 @@ const PORTS_MAX: usize = 64;
 
 /// Entries of a queue pair, and queues of a rank.
 const SLOTS: usize = 1024;
+#[cfg(feature = "host")]
+const MODEL_SLOTS: usize = 64;
 const QUEUES: usize = 2;
 
 /// SMs of each GPU that play its cards.
@@ -85,18 +93,26 @@ pub struct CardTraffic {
     pub bytes: u64,
 }
 
-/// The network of all ranks of a process, each with a card that is a kernel.
+/// The network of all ranks of a process, each with a card that is a kernel, or a model of one in the emulator. Other
+/// processes of the machine may have the other ranks of the group.
 pub struct ResidentNetwork {
     views: Vec<Views>,
     players: Arc<Vec<Player>>,
     /// Stops the kernels before their memory goes.
     beside: Option<Box<dyn Send>>,
     backend: Arc<dyn Backend>,
+    memory: Memory,
+}
+
+/// What the cards use.
+enum Memory {
     #[cfg_attr(
         not(all(test, feature = "host")),
         expect(dead_code, reason = "kept for the kernels")
     )]
-    window: Window,
+    Window(Window),
+    #[cfg(feature = "host")]
+    Models(ModelNetwork),
 }
 
 /// The kernel of one GPU.
@@ -118,8 +134,8 @@ struct Player {
 }
 
 impl ResidentNetwork {
-    /// Connects all ranks of a backend on GPUs, all of them in this process, for so many bytes of rows and counters.
-    /// Ranks of one node do not use their cards between them.
+    /// Connects the ranks of a group on one machine, for so many bytes of rows and counters; all of its processes make
+    /// this call. Ranks of one node do not use their cards between them.
     pub fn new(
         backend: &Arc<dyn Backend>,
         nodes: usize,
@@ -127,11 +143,48 @@ impl ResidentNetwork {
         options: &ResidentOptions,
     ) -> Result<ResidentNetwork, NetError> {
         let ranks = backend.ranks();
+        #[cfg(feature = "host")]
+        if let Some(emulator) = backend.emulator() {
+            return ResidentNetwork::modelled(backend, emulator, (data_bytes, counters), options);
+        }
         let layout = Layout { ranks, data_bytes, queues: QUEUES, slots: SLOTS, counters };
         let mut network = ResidentNetwork::idle(backend, nodes, PairLayout(layout), options)?;
         let companions = network.players.iter().map(|player| player.companion(options));
         network.beside = Some(backend.accompany(companions.collect())?);
         Ok(network)
+    }
+
+    /// Models of the cards, whose memory the processes share.
+    #[cfg(feature = "host")]
+    fn modelled(
+        backend: &Arc<dyn Backend>,
+        emulator: &HostBackend,
+        (data_bytes, counters): (u64, usize),
+        options: &ResidentOptions,
+    ) -> Result<ResidentNetwork, NetError> {
+        if let Some((from, to, entry)) = options.failing.first() {
+            let why = format!(
+                "`fail={from}-{to}@{entry}` works only on GPUs: models of cards fail no entry"
+            );
+            return Err(NetError::NoCard { why });
+        }
+        let ResidentOptions { bytes_per_us, latency, .. } = *options;
+        let model = ModelOptions { bytes_per_us, latency, ..ModelOptions::default() };
+        let layout = Layout {
+            ranks: backend.ranks(),
+            data_bytes,
+            queues: QUEUES,
+            slots: MODEL_SLOTS,
+            counters,
+        };
+        let mut network = ModelNetwork::of_shared_cards(backend, emulator, layout, &model)?;
+        Ok(ResidentNetwork {
+            views: network.take_views(),
+            players: Arc::default(),
+            beside: None,
+            backend: Arc::clone(backend),
+            memory: Memory::Models(network),
+        })
     }
 
     /// All of it, with kernels that do not run yet.
@@ -142,7 +195,7 @@ impl ResidentNetwork {
         options: &ResidentOptions,
     ) -> Result<ResidentNetwork, NetError> {
         layout.0.check_pairs()?;
-        let window = Window::new(backend, layout.bytes())?;
+        let window = Window::of_machine(backend, layout.bytes())?;
         let mut views = Vec::new();
         for rank in backend.local() {
             let (bases, own) = (window.bases(rank)?, window.own(rank)?);
@@ -169,7 +222,13 @@ impl ResidentNetwork {
             players.push(Player::new(backend, layout, (ranks, each), &window, options)?);
         }
         let (backend, players) = (Arc::clone(backend), Arc::new(players));
-        Ok(ResidentNetwork { views, players, beside: None, backend, window })
+        Ok(ResidentNetwork {
+            views,
+            players,
+            beside: None,
+            backend,
+            memory: Memory::Window(window),
+        })
     }
 
     /// The network that a plan needs, if any.
@@ -187,19 +246,45 @@ impl ResidentNetwork {
         Ok(Some(network))
     }
 
-    /// The addresses of all ranks' `ep::Net`, an argument of kernels.
+    /// The addresses of the local ranks' `ep::Net`, an argument of kernels.
     pub fn addresses(&self) -> Vec<u64> {
         self.views.iter().map(|view| view.all.address()).collect()
     }
 
-    /// What the card of each rank has carried, between two calls.
+    /// `ep::Net` of a local rank, for one kernel that has a part of the network.
+    pub fn part(&self, rank: usize, part: NetPart) -> Result<DeviceMemory, NetError> {
+        let local = self.backend.local();
+        let view = rank.checked_sub(local.start).and_then(|index| self.views.get(index));
+        let what = || format!("rank {rank} is not local: this process drives {local:?}");
+        view.ok_or_else(|| BackendError::Wrong { what: what() })?.part(part)
+    }
+
+    /// What the card of each rank has carried, between two calls. A process knows the cards of its own ranks.
     pub fn traffic(&self) -> Result<Vec<CardTraffic>, NetError> {
-        traffic(&self.players, self.backend.ranks())
+        match &self.memory {
+            Memory::Window(_) => traffic(&self.players, self.backend.ranks()),
+            #[cfg(feature = "host")]
+            Memory::Models(models) => Ok(models.traffic()),
+        }
     }
 
     /// The first entry or doorbell that makes no sense, if any.
     pub fn failure(&self) -> Option<NetError> {
-        self.players.iter().find_map(Player::failure)
+        match &self.memory {
+            Memory::Window(_) => self.players.iter().find_map(Player::failure),
+            #[cfg(feature = "host")]
+            Memory::Models(models) => models.failure(),
+        }
+    }
+
+    /// What a group asks whether calls can go on.
+    fn watched(&self) -> Arc<Watched> {
+        #[cfg(feature = "host")]
+        if let Memory::Models(models) = &self.memory {
+            return models.watched();
+        }
+        let players = Arc::clone(&self.players);
+        Arc::new(move || players.iter().find_map(Player::failure).map(CallError::Network))
     }
 }
 
@@ -408,97 +493,4 @@ impl Drop for Player {
 /// Tickets that may be open at once: more than there are movers.
 fn tickets(entries: u64) -> u64 {
     (2 * entries).next_power_of_two().max(1 << 12)
-}
-
-/// Nodes in one process, each with ranks on GPUs.
-struct Cards {
-    nodes: usize,
-    options: ResidentOptions,
-    opened: Arc<Opened>,
-}
-
-/// The cards of all kernels of a group.
-#[derive(Default)]
-pub struct Opened(Mutex<Vec<Weak<Vec<Player>>>>);
-
-impl Opened {
-    /// The queue pairs with entries that their card has not ended, between two calls.
-    fn pending(&self) -> Result<Vec<String>, NetError> {
-        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let known: Vec<_> = known.iter().filter_map(Weak::upgrade).collect();
-        let all = known.iter().map(|players| pending(players)).collect::<Result<Vec<_>, _>>()?;
-        Ok(all.concat())
-    }
-
-    /// What the card of each of `ranks` ranks has carried, between two calls.
-    pub fn traffic(&self, ranks: usize) -> Result<Vec<CardTraffic>, NetError> {
-        let mut all = vec![CardTraffic::default(); ranks];
-        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        for players in known.iter().filter_map(Weak::upgrade) {
-            for (sum, own) in all.iter_mut().zip(traffic(&players, ranks)?) {
-                sum.entries += own.entries;
-                sum.doorbells += own.doorbells;
-                sum.bytes += own.bytes;
-            }
-        }
-        Ok(all)
-    }
-}
-
-impl Group {
-    /// All ranks of a backend on GPUs of this process, divided into this number of nodes, with cards between them that are
-    /// kernels. Every channel of their kernels to other machines must list `ibgda`.
-    pub fn over_resident_cards(
-        backend: Arc<dyn Backend>,
-        nodes: usize,
-        options: GroupOptions,
-        cards: &ResidentOptions,
-    ) -> Result<(Group, Arc<Opened>), CallError> {
-        let (ranks, local) = (backend.ranks(), backend.local());
-        if local.len() != ranks || nodes == 0 || !ranks.is_multiple_of(nodes) {
-            let what = format!(
-                "ranks {local:?} of {ranks} do not form {nodes} nodes with the same \
-            number of ranks"
-            );
-            return Err(CallError::Mismatch { what });
-        }
-        let opened = Arc::new(Opened::default());
-        let wire = Cards { nodes, options: cards.clone(), opened: Arc::clone(&opened) };
-        Ok((Group::joined(backend, options, Some(Box::new(wire)))?, opened))
-    }
-}
-
-impl Wire for Cards {
-    fn nodes(&self) -> usize {
-        self.nodes
-    }
-
-    fn carrier(&self) -> Transport {
-        Transport::Ibgda
-    }
-
-    fn gather(&self, _: &str, value: u64) -> Result<Vec<u64>, CallError> {
-        Ok(vec![value])
-    }
-
-    fn pending(&self) -> Vec<String> {
-        self.opened.pending().unwrap_or_else(|error| vec![error.to_string()])
-    }
-
-    fn open(&self, group: &Group, plans: &[&Plan]) -> Result<Net, CallError> {
-        let (parts, bytes, counters) =
-            NetPart::place(plans.iter().copied(), &Transport::Ibgda).map_err(CallError::Network)?;
-        let size = (bytes.max(1), counters);
-        let network = ResidentNetwork::new(group.backend(), self.nodes, size, &self.options)?;
-        let view = |part: &NetPart| network.views.iter().map(|view| view.part(*part)).collect();
-        let views = parts.iter().map(view).collect::<Result<Vec<_>, NetError>>()?;
-        let players = Arc::clone(&network.players);
-        let mut opened = self.opened.0.lock().unwrap_or_else(PoisonError::into_inner);
-        opened.push(Arc::downgrade(&players));
-        drop(opened);
-        let failure: Arc<Watched> =
-            Arc::new(move || players.iter().find_map(Player::failure).map(CallError::Network));
-        group.watch(&failure);
-        Ok(Net { views, _ends: Mutex::new(Box::new((network, failure))) })
-    }
 }

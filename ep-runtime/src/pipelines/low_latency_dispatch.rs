@@ -11,7 +11,7 @@ pipeline! {
     /// they are one kernel.
     pub pipeline LowLatencyDispatch {
         shape {
-            ranks: 1..=64, nodes: 1..=64, hidden: 16..=32768 step 16, topk: 1..=32,
+            ranks: 1..=1024, nodes: 1..=1024, hidden: 16..=32768 step 16, topk: 1..=32,
             experts: 1..=4096, max_tokens: 1..=8192,
             let local_ranks = ceil(ranks, nodes),
             let local_experts = ceil(experts, ranks),

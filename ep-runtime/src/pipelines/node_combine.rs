@@ -10,7 +10,7 @@ pipeline! {
     /// Sums the rows that the experts made of a token, first per node, then over the nodes.
     pub pipeline NodeCombine {
         shape {
-            nodes: 2..=64, local_ranks: 1..=8, hidden: 16..=32768 step 16, topk: 1..=32,
+            nodes: 2..=128, local_ranks: 1..=8, hidden: 16..=32768 step 16, topk: 1..=32,
             let ranks = nodes * local_ranks,
         }
         tune {

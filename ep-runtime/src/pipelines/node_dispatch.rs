@@ -10,7 +10,7 @@ pipeline! {
     /// Sends each token's row to every rank that owns one of its experts, through a rail.
     pub pipeline NodeDispatch {
         shape {
-            nodes: 2..=64, local_ranks: 1..=8,
+            nodes: 2..=128, local_ranks: 1..=8,
             hidden: 16..=32768 step 16, topk: 1..=32, experts: 1..=4096,
             let ranks = nodes * local_ranks,
         }

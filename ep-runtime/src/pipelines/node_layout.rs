@@ -8,7 +8,7 @@ pipeline! {
     /// along each rail those of every stripe.
     pub pipeline NodeLayout {
         shape {
-            nodes: 2..=64, local_ranks: 1..=8, topk: 1..=32, experts: 1..=4096, stripes: 1..=1024,
+            nodes: 2..=128, local_ranks: 1..=8, topk: 1..=32, experts: 1..=4096, stripes: 1..=1024,
             let ranks = nodes * local_ranks,
             let local_experts = ceil(experts, ranks),
         }

@@ -14,7 +14,7 @@ use ep_runtime::group::{Group, GroupOptions};
 use ep_runtime::host::mutant::Mutant;
 use ep_runtime::host::{HostBackend, HostOptions, Programs, TIMEOUT};
 use ep_runtime::join::{Member, Store, UniqueId};
-use ep_runtime::net::{CardOptions, ModelOptions, NetError, NetOptions, Provider};
+use ep_runtime::net::{CardOptions, Carrier, ModelOptions, NetError, NetOptions, Provider};
 use ep_runtime::pipelines::{LowLatencyDispatch, NodeLayout, low_latency_dispatch, node_layout};
 use ep_runtime::tensor::{Bf16, DeviceTensor};
 use ep_runtime::tune::{Destination, Pushes};
@@ -57,35 +57,39 @@ fn one_node() {
     }
 }
 
-/// The same of one rank: of a node of its own in the emulator, or of one of two ranks on GPUs.
+/// What a process of one rank runs: on a node of its own or with another rank on its node, in the emulator, or on GPUs.
 #[test]
 fn one_rank() {
-    let (Ok(rank), Ok(provider)) = (std::env::var(RANK), std::env::var(PROVIDER)) else { return };
+    let (Ok(rank), Ok(carrier)) = (std::env::var(RANK), std::env::var(PROVIDER)) else { return };
     let task = std::env::var(TASK).expect("a task");
     let (place, task) = task.split_once(' ').expect("a place and a task");
-    let each = if place == "gpus" { EACH } else { 1 };
+    let each = if place == "alone" { 1 } else { EACH };
     let member = Member { rank: rank.parse().expect("a rank"), ranks: NODES * each };
     let id = UniqueId::from_variable(ID).expect("an id").expect("an id");
     let store = Store::join(&id, member, Duration::from_secs(100)).expect("all ranks");
     let (store, local) = (Arc::new(store), member.rank..member.rank + 1);
+    let mut carrier: Carrier = carrier.parse().expect("a carrier");
+    if let Carrier::Libfabric(net) = &mut carrier {
+        net.silence = Duration::from_secs(if task == "lost" { 3 } else { 20 });
+    }
     let (backend, timeout): (Arc<dyn Backend>, Duration) = match place {
         "gpus" => {
             let device = (member.rank % gpu::devices().expect("GPUs").len()) as i32;
             let compile = compiler().expect("NVRTC");
-            let backend = GpuBackend::join_node(device, &store, NODES, compile).unwrap();
+            let mut backend = GpuBackend::join_node(device, &store, NODES, compile).unwrap();
+            if carrier.takes_sms() {
+                backend = backend.beside_cards();
+            }
             (Arc::new(backend), Duration::from_secs(20))
         }
         _ => {
             let host = HostOptions { local, ..HostOptions::new(member.ranks) };
             let programs = Programs::find().expect("a compiler");
-            (HostBackend::new(&programs, host).expect("a rank"), TIMEOUT)
+            (HostBackend::join_node(&programs, host, &store, NODES).expect("a rank"), TIMEOUT)
         }
     };
-    let provider: Provider = provider.parse().expect("a provider");
-    let silence = Duration::from_secs(if task == "lost" { 3 } else { 20 });
-    let net = NetOptions { queues: 2, silence, ..NetOptions::new(provider, 0) };
     let options = GroupOptions { timeout, ..GroupOptions::default() };
-    let group = Group::over_store(backend, options, &store, &net).unwrap();
+    let group = Group::over_store(backend, options, &store, &carrier).unwrap();
     assert_eq!((group.nodes(), group.ranks(), group.local().len()), (NODES, member.ranks, 1));
     match task {
         "calls" => calls::agree_with_one_node(&group, calls::Case::Plain),
@@ -108,7 +112,7 @@ fn lose_the_last(group: &Group, member: Member) {
             // Nothing is given back, as when a process is killed.
             Ok(()) if member.rank == last && call == 3 => std::process::exit(0),
             Ok(()) => {}
-            Err(CallError::Network(error)) => {
+            Err(error @ (CallError::Network(_) | CallError::Timeout(_))) => {
                 let said = error.to_string();
                 return assert!(said.contains(&format!("rank {last}")), "{said}");
             }
@@ -119,14 +123,14 @@ fn lose_the_last(group: &Group, member: Member) {
 }
 
 /// Runs a test of this program in so many processes, which differ in one variable.
-fn run_processes(test: &str, count: usize, (variable, task): (&str, &str), provider: Provider) {
+fn run_processes(test: &str, count: usize, (variable, task): (&str, &str), carrier: &str) {
     let id = UniqueId::local().expect("an id");
     let start = |index: usize| -> Child {
         let mut command = Command::new(std::env::current_exe().expect("this program"));
         command.args(["--exact", test]).stdin(Stdio::null());
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         command.env(variable, index.to_string()).env(TASK, task);
-        command.env(PROVIDER, provider.to_string());
+        command.env(PROVIDER, carrier);
         match index {
             0 => id.hand_to(&mut command, ID),
             _ => id.give_to(&mut command, ID),
@@ -139,10 +143,7 @@ fn run_processes(test: &str, count: usize, (variable, task): (&str, &str), provi
         let [out, errors] =
             [&ended.stdout, &ended.stderr].map(|said| String::from_utf8_lossy(said));
         let status = ended.status;
-        assert!(
-            status.success(),
-            "{provider}, {task}, {variable} {index}: {status}: {out}{errors}"
-        );
+        assert!(status.success(), "{carrier}, {task}, {variable} {index}: {status}: {out}{errors}");
     }
 }
 
@@ -150,17 +151,30 @@ fn run_processes(test: &str, count: usize, (variable, task): (&str, &str), provi
 fn rows_go_between_processes_and_back() {
     for provider in [Provider::Tcp, Provider::Shm] {
         if can_use(provider) {
-            run_processes("nodes::one_node", NODES, (NODE, ""), provider);
+            run_processes("nodes::one_node", NODES, (NODE, ""), provider.name());
         }
     }
 }
 
 #[test]
 fn rows_go_between_processes_of_one_rank_at_length() {
-    for (provider, task) in [(Provider::Tcp, "host calls"), (Provider::Shm, "host lost")] {
+    for (provider, task) in [(Provider::Tcp, "alone calls"), (Provider::Shm, "alone lost")] {
         if can_use(provider) {
-            run_processes("nodes::one_rank", NODES, (RANK, task), provider);
+            run_processes("nodes::one_rank", NODES, (RANK, task), provider.name());
         }
+    }
+}
+
+/// Two processes on each of two nodes, with models of network cards between them.
+#[test]
+fn rows_go_between_processes_over_cards() {
+    run_processes("nodes::one_rank", NODES * EACH, (RANK, "shared hops"), "card:50GB/s,3us");
+}
+
+#[test]
+fn calls_go_between_processes_over_cards_at_length() {
+    for task in ["shared calls", "shared lost"] {
+        run_processes("nodes::one_rank", NODES * EACH, (RANK, task), "card");
     }
 }
 
@@ -168,11 +182,13 @@ fn rows_go_between_processes_of_one_rank_at_length() {
 #[test]
 fn rows_go_between_processes_of_one_gpu() {
     let Some(_turn) = turn() else { return };
-    for provider in [Provider::Shm, Provider::Tcp] {
+    let mut carriers = vec!["card"];
+    carriers.extend(
+        [Provider::Shm, Provider::Tcp].into_iter().filter(|it| can_use(*it)).map(Provider::name),
+    );
+    for carrier in carriers {
         for task in ["gpus hops", "gpus calls", "gpus lost"] {
-            if can_use(provider) {
-                run_processes("nodes::one_rank", NODES * EACH, (RANK, task), provider);
-            }
+            run_processes("nodes::one_rank", NODES * EACH, (RANK, task), carrier);
         }
     }
 }

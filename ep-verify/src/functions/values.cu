@@ -85,8 +85,8 @@ __device__ __forceinline__ void owners_of(Out& out) {
         out.put(ep::local_expert(table.begins, i % kRanks, expert));
         const ep::i64 experts[3] = {expert, asked(i / 2, table.end()), -1};
         const ep::Row<ep::i64, 3> row = ep::row_of<3>(experts, i % 5 != 0);
-        const ep::RankSet set = ep::ranks_of<kRanks>(row, table.begins);
-        out.put(static_cast<ep::i64>(set.bits));
+        const auto set = ep::ranks_of<kRanks>(row, table.begins);
+        out.put(static_cast<ep::i64>(set.words[i % ep::rank_words(kRanks)]));
         out.put(set.has(i % kRanks) ? 1 : 0);
     }
 }
@@ -98,16 +98,19 @@ __device__ __forceinline__ void owners(Out& out) {
     owners_of<8>(out);
     owners_of<33>(out);
     owners_of<64>(out);
+    owners_of<130>(out);
 }
 
 /// The flags of a set from every place of a word on, eight bytes to a number.
 template <int kRanks>
 __device__ __forceinline__ void flags_of(Out& out) {
-    constexpr int kBytes = 80;
+    constexpr int kBytes = 144;
     for (int from = 0; from < 10; ++from) {
         alignas(8) ep::u8 bytes[kBytes];
         for (int i = 0; i < kBytes; ++i) bytes[i] = 7;
-        const ep::RankSet set{0x9d2c5680ca6b4e1dull << from};
+        ep::RankSet<ep::rank_words(kRanks)> set{};
+        set.words[0] = 0x9d2c5680ca6b4e1dull << from;
+        set.words[ep::rank_words(kRanks) - 1] |= 0x5ull << from;
         ep::store_flags<kRanks>(reinterpret_cast<bool*>(bytes + 4 + from), set);
         for (int i = 0; i < kBytes; i += 8) {
             ep::u64 word = 0;
@@ -124,6 +127,7 @@ __device__ __forceinline__ void flags(Out& out) {
     flags_of<8>(out);
     flags_of<33>(out);
     flags_of<64>(out);
+    flags_of<100>(out);
 }
 
 /// Rows of numbers, those of 32 bits and others, in a lane that has a row and in one that has none.

@@ -232,7 +232,7 @@ fn begins(ranks: usize) -> Vec<i64> {
 
 fn owners() -> Vec<i64> {
     let mut all = Vec::new();
-    for ranks in [1, 2, 3, 8, 33, 64] {
+    for ranks in [1, 2, 3, 8, 33, 64, 130] {
         let begins = begins(ranks);
         let end = begins[ranks];
         let asked = |i: i64| match i - end {
@@ -248,8 +248,11 @@ fn owners() -> Vec<i64> {
             let local = if owner(expert) == Some(rank) { expert - begins[rank] } else { -1 };
             let row = if i % 5 == 0 { vec![] } else { vec![expert, asked(i / 2), -1] };
             let owned = row.into_iter().filter_map(owner);
-            let set = owned.fold(0_u64, |set, rank| set | 1 << rank);
-            all.extend([number(owner(expert)), local, set as i64, (set >> rank & 1) as i64]);
+            let mut set = [0_u64; 3];
+            owned.for_each(|rank| set[rank / 64] |= 1 << (rank % 64));
+            let (word, has) =
+                (set[i as usize % ranks.div_ceil(64)], set[rank / 64] >> (rank % 64) & 1);
+            all.extend([number(owner(expert)), local, word as i64, has as i64]);
         }
     }
     all
@@ -257,12 +260,13 @@ fn owners() -> Vec<i64> {
 
 fn flags() -> Vec<i64> {
     let mut all = Vec::new();
-    for ranks in [1, 4, 5, 8, 33, 64] {
+    for ranks in [1, 4, 5, 8, 33, 64, 100] {
         for from in 0..10 {
-            let set = 0x9d2c_5680_ca6b_4e1d_u64 << from;
-            let mut bytes = [7; 80];
+            let mut set = [0x9d2c_5680_ca6b_4e1d_u64 << from, 0];
+            set[(ranks - 1) / 64] |= 5 << from;
+            let mut bytes = [7; 144];
             for rank in 0..ranks {
-                bytes[4 + from + rank] = (set >> rank & 1) as u8;
+                bytes[4 + from + rank] = (set[rank / 64] >> (rank % 64) & 1) as u8;
             }
             let words = bytes.chunks_exact(8).filter_map(|word| word.try_into().ok());
             all.extend(words.map(i64::from_le_bytes));

@@ -193,25 +193,37 @@ __device__ __forceinline__ Row<T, kCount> row_of(const T* values, bool present =
     return row;
 }
 
-/// The ranks that a token goes to, a bit each.
+/// The ranks that a token goes to, of 64 for each word.
+template <int kWords>
 struct RankSet {
-    u64 bits;
+    u64 words[kWords];
 
     /// Whether the token goes to `rank`: `routed(ids, rank)`.
-    __device__ __forceinline__ bool has(int rank) const { return (bits >> rank & 1) != 0; }
+    __device__ __forceinline__ bool has(int rank) const {
+        const u64 word = kWords == 1 ? words[0] : words[rank >> 6];
+        return (word >> (rank & 63) & 1) != 0;
+    }
 };
+
+/// Words of a set of so many ranks.
+constexpr int rank_words(int ranks) { return (ranks + 63) / 64; }
 
 /// The ranks that own at least one of the experts of a row; none for a lane without one.
 template <int kRanks, int kCount>
-__device__ __forceinline__ RankSet ranks_of(const Row<i64, kCount>& row, const i32* expert_begin) {
+__device__ __forceinline__ RankSet<rank_words(kRanks)> ranks_of(const Row<i64, kCount>& row,
+                                                               const i32* expert_begin) {
     i32 ranks[kCount];
     find_owners<kRanks>(row.values, expert_begin, ranks);
-    RankSet set{0};
+    RankSet<rank_words(kRanks)> set{};
 #pragma unroll
     for (int k = 0; k < kCount; ++k) {
         // The shift of 32 bits is enough for most groups, and cheaper.
         const u64 bit = kRanks <= 32 ? u64{1u << (ranks[k] & 31)} : 1ull << (ranks[k] & 63);
-        set.bits |= ranks[k] >= 0 && row.present ? bit : 0;
+#pragma unroll
+        for (int word = 0; word < rank_words(kRanks); ++word) {
+            const bool is_here = kRanks <= 64 || ranks[k] >> 6 == word;
+            set.words[word] |= ranks[k] >= 0 && row.present && is_here ? bit : 0;
+        }
     }
     return set;
 }
@@ -219,12 +231,13 @@ __device__ __forceinline__ RankSet ranks_of(const Row<i64, kCount>& row, const i
 /// Writes whether the token goes to each rank, `routed(ids, rank)`, four of them at once where they
 /// lie in whole words.
 template <int kRanks>
-__device__ __forceinline__ void store_flags(bool* flags, RankSet set) {
+__device__ __forceinline__ void store_flags(bool* flags, RankSet<rank_words(kRanks)> set) {
     if (kRanks % 4 == 0 && reinterpret_cast<u64>(flags) % 4 == 0) {
 #pragma unroll
         for (int rank = 0; rank < kRanks; rank += 4) {
             // Copies the four bits 7, 14 and 21 further: each comes to stand in a byte of its own.
-            const u32 four = static_cast<u32>(set.bits >> rank & 15) * 0x00204081u & 0x01010101u;
+            const u64 bits = set.words[rank >> 6] >> (rank & 63);
+            const u32 four = static_cast<u32>(bits & 15) * 0x00204081u & 0x01010101u;
             reinterpret_cast<u32*>(flags)[rank / 4] = four;
         }
     } else {

@@ -75,7 +75,7 @@ struct RouteSmem {
 
 /// What `ranks_of` gives. Where the ranks are few, all begins are loaded at once, beside the row.
 template <class Role, int kCount>
-__device__ __forceinline__ RankSet route_of(const Row<i64, kCount>& row, const i32* expert_begin) {
+__device__ __forceinline__ RankSet<1> route_of(const Row<i64, kCount>& row, const i32* expert_begin) {
     constexpr int kFew = 8;
     if constexpr (Role::kRanks > kFew) {
         return ranks_of<Role::kRanks>(row, expert_begin);
@@ -83,7 +83,7 @@ __device__ __forceinline__ RankSet route_of(const Row<i64, kCount>& row, const i
         i32 begins[Role::kRanks + 1];
 #pragma unroll
         for (int rank = 0; rank <= Role::kRanks; ++rank) begins[rank] = expert_begin[rank];
-        RankSet set{0};
+        RankSet<1> set{};
 #pragma unroll
         for (int rank = 0; rank < Role::kRanks; ++rank) {
             bool found = false;
@@ -91,7 +91,7 @@ __device__ __forceinline__ RankSet route_of(const Row<i64, kCount>& row, const i
             for (int k = 0; k < kCount; ++k) {
                 found = found || (row.values[k] >= begins[rank] && row.values[k] < begins[rank + 1]);
             }
-            set.bits |= found && row.present ? u64{1} << rank : 0;
+            set.words[0] |= found && row.present ? u64{1} << rank : 0;
         }
         return set;
     }
@@ -153,7 +153,7 @@ __device__ __forceinline__ void count_routes(const Group& group, RouteSmem<Role>
         const int token = base + lane_index();
         const bool present = token < tokens;
         const auto experts = row(present ? token : tokens - 1, present);
-        const RankSet ranks = route_of<Role>(experts, expert_begin);
+        const RankSet<1> ranks = route_of<Role>(experts, expert_begin);
 #pragma unroll 1
         for (int rank = 0; rank < Role::kRanks; ++rank) {
             const u32 lanes = __ballot_sync(kAllLanes, ranks.has(rank));

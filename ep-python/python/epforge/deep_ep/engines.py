@@ -26,6 +26,9 @@ from .utils.event import EventHandle, EventOverlap
 if TYPE_CHECKING:
     import torch
 
+#: Ranks of a node, as size hints suppose.
+NODE_RANKS = 8
+
 #: Handles that a buffer has: layers of a model keep theirs until they go back.
 HANDLES = 256
 
@@ -339,6 +342,16 @@ def bytes_of(ranks: int, tokens: int, hidden: int, topk: int, experts: int, use_
     shape = Shape(hidden, topk, experts, payload_of(use_fp8, False), weights=True)
     usage = calls.Buffer.bytes(ranks, **options_of(shape, tokens, live))
     return sum(usage.values()) - usage["host"]
+
+
+def nodes_of(ranks: int) -> int:
+    """On how many nodes of 8 so many ranks are, as size hints suppose."""
+    return 1 if ranks <= NODE_RANKS or ranks % NODE_RANKS else ranks // NODE_RANKS
+
+
+def network_bytes_of(ranks: int, nodes: int, shape: Shape, tokens: int) -> int:
+    """Bytes of the rows of a shape's buffer that pass through a network, on each of so many ranks."""
+    return calls.Buffer.network_bytes(ranks, nodes=nodes, **options_of(shape, tokens, live=1))
 
 
 def sent_by(buffer: calls.Buffer, arrays: tuple[Any, ...], sms: int | None) -> Sent:

@@ -12,7 +12,19 @@ from .._core import Mismatch
 from ..arrays import Found
 from ..results import Handle
 from ._torch import own_experts, require
-from .engines import Engines, FacadeHandle, Shape, Way, as_sent, biases_of, bytes_of, payload_of, require_handle
+from .engines import (
+    Engines,
+    FacadeHandle,
+    Shape,
+    Way,
+    as_sent,
+    biases_of,
+    bytes_of,
+    network_bytes_of,
+    nodes_of,
+    payload_of,
+    require_handle,
+)
 from .knobs import CHUNKS, NODES, QUEUES, tell_of_ignored
 from .low_latency import LowLatencyCalls
 from .utils.event import EventHandle, EventOverlap
@@ -29,7 +41,7 @@ MOST_AT_FIRST = 8192
 
 @dataclass(frozen=True)
 class Config:
-    """How a call runs: of these numbers only that of the SMs means something here."""
+    """How a call runs: of these numbers only that of the SMs means something here. The others are told of once."""
 
     num_sms: int = 20
     num_max_nvl_chunked_send_tokens: int = 6
@@ -42,12 +54,22 @@ class Config:
         tell_of_ignored(CHUNKS, **{it.name: (getattr(self, it.name), it.default) for it in chunks})
 
     def get_nvl_buffer_size_hint(self, hidden_bytes: int, num_ranks: int) -> int:
-        """Bytes for rows that come, and in the same place for rows that go back, of 4096 tokens on each rank."""
-        return HINTED_TOKENS * num_ranks * hidden_bytes
+        """Bytes for the rows of 4096 tokens on each rank: those that come, and those that go back.
+
+        Within a node both are in one place. More than 8 ranks are on nodes of 8.
+        """
+        return HINTED_TOKENS * num_ranks * hidden_bytes * (1 if nodes_of(num_ranks) == 1 else 2)
 
     def get_rdma_buffer_size_hint(self, hidden_bytes: int, num_ranks: int) -> int:
-        """None: rows between nodes go through memory of the processor, beside those bytes."""
-        return 0
+        """Bytes of the rows that pass through the network, beside those bytes; none within a node.
+
+        The plan of dispatch and combine says how many: for top-8 of 8 experts on each rank.
+        """
+        nodes = nodes_of(num_ranks)
+        if nodes == 1:
+            return 0
+        shape = Shape(-(-hidden_bytes // 32) * 16, 8, 8 * num_ranks, payload_of(False, False), weights=True)
+        return network_bytes_of(num_ranks, nodes, shape, HINTED_TOKENS)
 
 
 class DispatchHandle:

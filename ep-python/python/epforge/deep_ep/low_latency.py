@@ -11,7 +11,7 @@ from .._core import Mismatch
 from ..low_latency import MOST_TOKENS, TILE, WAYS, LowLatency, Packed, Sums
 from ._torch import require, whole_words
 from .absent import absent
-from .engines import BETWEEN, Engines, payload_of, require_handle
+from .engines import BETWEEN, Engines, nodes_of, payload_of, require_handle
 from .utils.event import EventOverlap
 
 if TYPE_CHECKING:
@@ -83,10 +83,23 @@ class LowLatencyCalls:
     def get_low_latency_rdma_size_hint(
         num_max_dispatch_tokens_per_rank: int, hidden: int, num_ranks: int, num_experts: int
     ) -> int:
-        """Bytes of the slots in which rows arrive, of two dispatches and two combines and of two calls of each."""
-        per_rank = -(-num_experts // num_ranks) * num_ranks
-        slot = 2 * hidden + 128
-        return BETWEEN * 2 * num_max_dispatch_tokens_per_rank * (per_rank + num_experts) * slot
+        """Bytes that the plan of the calls takes for top-8 and BF16 rows both ways, on nodes of 8 ranks.
+
+        Between nodes they include the rows that pass through the network.
+        """
+        nodes = nodes_of(num_ranks)
+        shape: dict[str, Any] = {
+            "tokens": checked_most(num_max_dispatch_tokens_per_rank),
+            "hidden": hidden,
+            "topk": min(8, num_experts),
+            "experts": num_experts,
+            "between": BETWEEN,
+        }
+        if nodes == 1:
+            return LowLatency.bytes(num_ranks, way="per-rank", **shape)
+        return LowLatency.bytes(num_ranks, nodes=nodes, **shape) + LowLatency.network_bytes(
+            num_ranks, nodes=nodes, **shape
+        )
 
     @staticmethod
     def low_latency_bytes(

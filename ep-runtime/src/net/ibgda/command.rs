@@ -135,8 +135,12 @@ pub(super) mod qp {
     pub(in super::super) const ACK_TIMEOUT: Field = path(0x40, 5);
     pub(in super::super) const OWN_GID: Field = path(0x48, 8);
     pub(in super::super) const HOPS: Field = path(0x58, 8);
+    pub(in super::super) const TRAFFIC_CLASS: Field = path(0x64, 8);
     pub(in super::super) const GID: Field = path(0x80, 128);
+    pub(in super::super) const DSCP: Field = path(0x10a, 6);
     pub(in super::super) const UDP_PORT: Field = path(0x110, 16);
+    pub(in super::super) const PRIORITY: Field = path(0x121, 3);
+    pub(in super::super) const SERVICE_LEVEL: Field = path(0x124, 4);
     pub(in super::super) const PORT: Field = path(0x128, 8);
     pub(in super::super) const MAC: Field = path(0x130, 48);
 }

@@ -6,6 +6,7 @@ use std::net::Ipv6Addr;
 use std::ptr::NonNull;
 
 use super::library::{Called, Verbs};
+use super::nearest::Seat;
 use super::sys::{self, ContextAttr, DeviceAttr, Gid, GidEntry, IbContext, IbDevice, PortAttr};
 use crate::net_error::NetError;
 
@@ -265,18 +266,24 @@ impl<'a> Wanted<'a> {
 }
 
 impl Device {
-    /// The first active port of the device that is `named`, or of the first mlx5 card that has any.
-    pub(super) fn open(verbs: &'static Verbs, named: Option<&str>) -> Result<Device, NetError> {
+    /// The first active port of the device that is `named`, or of the mlx5 card nearest to `seat` that has any.
+    pub(super) fn open(
+        verbs: &'static Verbs,
+        named: Option<&str>,
+        seat: &Seat,
+    ) -> Result<Device, NetError> {
         let wanted = Wanted::new(named)?;
         let list = DeviceList::new(verbs)?;
+        let (devices, names): (Vec<_>, Vec<_>) = list.devices().unzip();
         let mut seen = Vec::new();
-        for (device, name) in list.devices() {
-            if wanted.device.is_some_and(|wanted| wanted != name) {
+        for at in seat.order(&names) {
+            let (device, name) = (devices[at], &names[at]);
+            if wanted.device.is_some_and(|wanted| wanted != *name) {
                 continue;
             }
             match list.is_mlx5(device) {
                 false => seen.push(format!("{name} is no mlx5 card")),
-                true => match Device::of(verbs, device, &name, wanted.port, &mut seen)? {
+                true => match Device::of(verbs, device, name, wanted.port, &mut seen)? {
                     Some(opened) => return Ok(opened),
                     None => continue,
                 },

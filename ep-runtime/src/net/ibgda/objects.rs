@@ -355,12 +355,19 @@ impl Made<'_> {
     }
 }
 
+/// Which of its kinds of traffic a fabric takes packets for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Kind {
+    pub(super) service_level: u8,
+    pub(super) traffic_class: u8,
+}
+
 impl QueuePair {
     /// Joins it to the queue pair `peer_number` of a card that `there` describes.
     pub(super) fn connect(
         &self,
-        device: &Device,
-        domain: &Domain,
+        (device, domain): (&Device, &Domain),
+        kind: Kind,
         there: &CardEnd,
         peer_number: u32,
     ) -> Result<(), NetError> {
@@ -381,7 +388,7 @@ impl QueuePair {
             .with(qp::PEER, peer_number.into())
             .with(qp::NOT_READY_TIMER, NOT_READY_TIMER)
             .with(qp::LOG_ATOMICS_TAKEN, taken.into());
-        let asked = self.with_path(asked, device, domain, there, peer_number)?;
+        let asked = self.with_path(asked, (device, domain), kind, there, peer_number)?;
         self.modify(device, &asked)?;
         let asked = Command::of_queue(command::RTR2RTS_QP)
             .with(command::NUMBER, self.number.into())
@@ -407,8 +414,8 @@ impl QueuePair {
     fn with_path(
         &self,
         asked: Command,
-        device: &Device,
-        domain: &Domain,
+        (device, domain): (&Device, &Domain),
+        Kind { service_level, traffic_class }: Kind,
         there: &CardEnd,
         peer_number: u32,
     ) -> Result<Command, NetError> {
@@ -418,16 +425,24 @@ impl QueuePair {
             true => asked
                 .with_bytes(qp::GID, &there.gid)
                 .with(qp::OWN_GID, port.gid_index.into())
-                .with(qp::HOPS, HOPS.into()),
+                .with(qp::HOPS, HOPS.into())
+                .with(qp::TRAFFIC_CLASS, traffic_class.into()),
             false => asked,
         };
         if !port.is_ethernet {
-            return Ok(asked.with(qp::LID, there.lid.into()).with(qp::GLOBAL, is_global.into()));
+            return Ok(asked
+                .with(qp::LID, there.lid.into())
+                .with(qp::GLOBAL, is_global.into())
+                .with(qp::SERVICE_LEVEL, service_level.into()));
         }
         let mac = next_hop(device, domain, there)?;
         // Ports from 0xc000 on are free; the pair chooses one, so that pairs take different ways.
         let port = 0xc000 | (self.number ^ peer_number) & 0x3fff;
-        Ok(asked.with_bytes(qp::MAC, &mac).with(qp::UDP_PORT, port.into()))
+        Ok(asked
+            .with_bytes(qp::MAC, &mac)
+            .with(qp::UDP_PORT, port.into())
+            .with(qp::DSCP, u64::from(traffic_class >> 2))
+            .with(qp::PRIORITY, u64::from(service_level & 7)))
     }
 }
 

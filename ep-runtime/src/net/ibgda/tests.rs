@@ -13,7 +13,8 @@ use crate::join::{Member, UniqueId};
 const LAYOUT: Layout = Layout { ranks: 2, data_bytes: 1000, queues: 2, slots: 64, counters: 8 };
 
 fn options() -> CardOptions {
-    CardOptions { queues: 2, slots: 64, counters: 8, ..CardOptions::new(1000) }
+    let kind = CardOptions { service_level: 3, traffic_class: 106, ..CardOptions::new(1000) };
+    CardOptions { queues: 2, slots: 64, counters: 8, ..kind }
 }
 
 fn any(backend: &Arc<FakeBackend>) -> Arc<dyn Backend> {
@@ -31,7 +32,7 @@ fn opened(
     rank: usize,
     verbs: &'static Verbs,
 ) -> Result<Opened, NetError> {
-    let open = || Device::open(verbs, None);
+    let open = || Device::open(verbs, None, &Seat::default());
     Opened::new(&any(backend), rank, (LAYOUT, rank), &options(), open)
 }
 
@@ -180,6 +181,10 @@ fn pairs_are_joined_over_ethernet() {
             (qp::GLOBAL, 0),
             (qp::LID, 0),
             (qp::UDP_PORT, 0xc000 | own[index] ^ theirs[index]),
+            (qp::TRAFFIC_CLASS, 106),
+            (qp::DSCP, 26),
+            (qp::PRIORITY, 3),
+            (qp::SERVICE_LEVEL, 0),
         ];
         expected.into_iter().for_each(|(field, number)| assert_eq!(field.read(asked), number));
         // The path begins at byte 48; the GID is 16 bytes into it, and the MAC behind 38.
@@ -205,7 +210,14 @@ fn pairs_are_joined_over_infiniband() {
     let backend = FakeBackend::new(2);
     let (both, _) = joined(&backend, verbs).unwrap();
     for asked in commands(command::INIT2RTR_QP) {
-        let expected = [(qp::LID, 0x31), (qp::GLOBAL, 0), (qp::MTU, 4), (qp::UDP_PORT, 0)];
+        let expected = [
+            (qp::LID, 0x31),
+            (qp::GLOBAL, 0),
+            (qp::MTU, 4),
+            (qp::UDP_PORT, 0),
+            (qp::SERVICE_LEVEL, 3),
+            (qp::PRIORITY, 0),
+        ];
         expected.into_iter().for_each(|(field, number)| assert_eq!(field.read(&asked), number));
     }
     assert!(double(|it| it.asked_ways.is_empty()), "LIDs need no way");
@@ -285,7 +297,7 @@ fn rows_are_where_the_card_reaches_them() {
         }
         drop(opened);
         let host = CardOptions { rows_on_host: true, ..options() };
-        let open = || Device::open(verbs, None);
+        let open = || Device::open(verbs, None, &Seat::default());
         let opened = Opened::new(&any(&backend), 0, (LAYOUT, 0), &host, open).unwrap();
         assert_eq!(opened.rows.on, RowsOn::Host);
     }
@@ -294,7 +306,7 @@ fn rows_are_where_the_card_reaches_them() {
 /// The error of a card that is named so.
 fn refused(named: Option<&str>, change: impl FnOnce(&mut double::Double)) -> String {
     let verbs = begin(change);
-    let error = Device::open(verbs, named).map(drop).unwrap_err().to_string();
+    let error = Device::open(verbs, named, &Seat::default()).map(drop).unwrap_err().to_string();
     assert_eq!(left(), (vec![], vec![]), "{error}");
     error
 }
@@ -327,12 +339,16 @@ fn a_card_that_cannot_be_used_says_why() {
 fn the_port_and_the_address_are_chosen() {
     let down = double::DoublePort { state: 1, ..ETHERNET };
     let verbs = begin(|it| it.ports = vec![down, ETHERNET]);
-    let device = Device::open(verbs, Some("mlx5_0")).unwrap();
+    let device = Device::open(verbs, Some("mlx5_0"), &Seat::default()).unwrap();
     assert_eq!((device.name.as_str(), device.port.number), ("mlx5_0:2", 2));
     assert_eq!((device.port.gid.0, device.port.gid_index, device.log_atomics), (IPV4, 3, (4, 3)));
     drop(device);
     let verbs = begin(|it| it.gids = vec![Some((2, LOCAL)), Some((2, [0x20; 16]))]);
-    assert_eq!(Device::open(verbs, None).unwrap().port.gid_index, 1, "known beyond the link");
+    assert_eq!(
+        Device::open(verbs, None, &Seat::default()).unwrap().port.gid_index,
+        1,
+        "known beyond the link"
+    );
     let verbs = begin(|it| it.ports = vec![ETHERNET, INFINIBAND, down]);
     let ports = card_ports(verbs).unwrap().into_iter();
     let said: Vec<String> = ports.map(|port| port.unwrap().to_string()).collect();
@@ -371,7 +387,7 @@ fn together(
                 let member = Member { rank, ranks: 2 };
                 let store = Store::join(id, member, Duration::from_secs(20)).unwrap();
                 let backend = any(&FakeBackend::new(2));
-                let open = || Device::open(verbs, options.device(0));
+                let open = || Device::open(verbs, options.device(0), &Seat::default());
                 let network = CardNetwork::join_with(&backend, rank, &store, &options, open);
                 let said = network.map(|network| {
                     assert_eq!(

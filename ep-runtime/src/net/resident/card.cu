@@ -742,17 +742,18 @@ __device__ __forceinline__ bool is_idle(const Pair& pair, State* state) {
     return record == (ended & 0xffffu);
 }
 
-/// Stops the card when the host says so, or when it has nothing left to do.
+/// Stops the card when the host says so, or at once, when it has nothing left to do: ranks of other processes may wait for
+/// entries that no kernel here waits for.
 __device__ __forceinline__ void run_warden(const Card& card) {
     const Args& args = card.args;
     for (bool is_over = false; !is_over;) {
-        is_over = static_cast<i32>(load_acquire_sys(args.stop) - args.start) >= 0;
-        if (args.until_idle != 0) {
+        const bool is_told = static_cast<i32>(load_acquire_sys(args.stop) - args.start) >= 0;
+        if (args.until_idle != 0 || __ballot_sync(kAllLanes, is_told) != 0) {
             bool is_quiet = true;
             for (u32 at = static_cast<u32>(card.lane); at < args.pair_count; at += kLanes) {
                 is_quiet = is_quiet && is_idle(args.pairs[at], args.states + at);
             }
-            is_over = is_over || __ballot_sync(kAllLanes, !is_quiet) == 0;
+            is_over = __ballot_sync(kAllLanes, !is_quiet) == 0;
             is_over = is_over || load_relaxed_gpu(&args.control->faults) != 0;
         }
         is_over = __ballot_sync(kAllLanes, is_over) != 0;

@@ -254,6 +254,15 @@ fn the_kernel_decodes_what_the_model_decodes() {
     assert!((STREAMS..EACH * STREAMS / 2).contains(&wrong), "{wrong}");
 }
 
+impl ResidentNetwork {
+    fn window(&self) -> &Window {
+        match &self.memory {
+            Memory::Window(window) => window,
+            Memory::Models(_) => panic!("these cards are models"),
+        }
+    }
+}
+
 /// Ranks whose queue pairs are filled before their cards run.
 struct Filled {
     backend: Arc<dyn Backend>,
@@ -272,8 +281,13 @@ const SOURCES: u64 = 40_000;
 
 /// Starts the card kernel of rank 0, which plays the cards of all ranks here.
 fn start(network: &ResidentNetwork, options: &ResidentOptions) {
+    start_until(network, options, true);
+}
+
+/// Starts it until it has nothing left to do, or until the host has stopped it and it has nothing left to do.
+fn start_until(network: &ResidentNetwork, options: &ResidentOptions, until_idle: bool) {
     let player = &network.players[0];
-    let args = player.args(options, true);
+    let args = player.args(options, until_idle);
     launch(&network.backend, 0, player.code, &args);
 }
 
@@ -291,7 +305,7 @@ impl Filled {
         let mut random = Random(seed);
         let memory = |rank: usize| {
             let mut bytes = vec![0; layout.bytes() as usize];
-            backend.read(rank, network.window.own(rank).unwrap(), &mut bytes).unwrap();
+            backend.read(rank, network.window().own(rank).unwrap(), &mut bytes).unwrap();
             bytes[..SOURCES as usize].iter_mut().for_each(|byte| *byte = random.word() as u8);
             bytes
         };
@@ -324,7 +338,7 @@ impl Filled {
     }
 
     fn side(&self, end: End) -> Side {
-        let bases = self.network.window.bases(end.rank).unwrap();
+        let bases = self.network.window().bases(end.rank).unwrap();
         Side { layout: self.layout, end, own: bases[end.rank], theirs: bases[end.peer] }
     }
 
@@ -384,7 +398,7 @@ impl Filled {
     /// Lets the cards run until they have nothing left to do.
     fn run(&self, options: &ResidentOptions) {
         for rank in 0..FILLED_RANKS {
-            let at = self.network.window.own(rank).unwrap();
+            let at = self.network.window().own(rank).unwrap();
             self.backend.write(rank, at, &self.before[rank]).unwrap();
         }
         start(&self.network, options);
@@ -394,7 +408,7 @@ impl Filled {
     fn check(&self) {
         for (rank, want) in self.after.iter().enumerate() {
             let mut got = vec![0; want.len()];
-            self.backend.read(rank, self.network.window.own(rank).unwrap(), &mut got).unwrap();
+            self.backend.read(rank, self.network.window().own(rank).unwrap(), &mut got).unwrap();
             let wrong = got.iter().zip(want).position(|(got, want)| got != want);
             assert_eq!(wrong, None, "rank {rank} of {:?}", self.layout);
         }
@@ -433,6 +447,25 @@ fn the_kernel_leaves_what_entries_ask_for() {
         bytes += traffic.iter().map(|it| it.bytes).sum::<u64>();
         assert!(bytes > 1000, "{bytes}");
     }
+}
+
+/// The kernels that wrote the entries may have ended, while ranks of other processes wait for them.
+#[test]
+fn a_card_that_is_stopped_carries_out_what_it_has_been_told_of() {
+    let options = ResidentOptions { bytes_per_us: 10, ..ResidentOptions::default() };
+    let mut filled = Filled::new(9, &options);
+    for end in filled.ends() {
+        filled.fill(end, 20, 20);
+    }
+    for rank in 0..FILLED_RANKS {
+        let at = filled.network.window().own(rank).unwrap();
+        filled.backend.write(rank, at, &filled.before[rank]).unwrap();
+    }
+    // The number of its start, as the last argument says.
+    filled.network.players[0].stop.write(0, &[1]).unwrap();
+    start_until(&filled.network, &options, false);
+    filled.backend.sync(0, Stream::OWN).unwrap();
+    filled.check();
 }
 
 #[test]
@@ -482,7 +515,7 @@ impl Posted {
         let layout = Layout { ranks: 2, data_bytes: bytes, queues: 1, slots: 64, counters: 1 };
         let layout = PairLayout(layout);
         let network = ResidentNetwork::idle(&backend, 2, layout, options).unwrap();
-        let bases = network.window.bases(0).unwrap();
+        let bases = network.window().bases(0).unwrap();
         let end = End { rank: 0, peer: 1, queue: 0 };
         let side = Side { layout, end, own: bases[0], theirs: bases[1] };
         let mut random = Random(seed.into());

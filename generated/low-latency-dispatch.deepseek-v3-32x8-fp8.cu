@@ -1,0 +1,324 @@
+// low-latency-dispatch  payload=fp8
+// experts=256 hidden=7168 local_experts=1 local_ranks=8 max_tokens=128 nodes=32 ranks=256 shares=4 stages=3 tiles=512 topk=8
+// sm_90a: 256 threads and 0 bytes of shared memory a block, at least 1 blocks
+//
+// Roles:
+//   Cast: 8 warps on all blocks; composed: ep::SlotRowsOut
+//   Pack: a warp for each of local_experts x ranks x shares = 1024 (8 warps on all blocks); composed: ep::SlotRowsIn
+//
+// Window, the same on every rank:
+//   rows.slots       0x00000000   15204352 bytes  2 epochs x 8 x 128 slots x 7424; Cast writes, Pack reads
+//   rows.closed      0x00e80000        128 bytes  2 epochs x 8 peers x 1 x 8; Cast writes, Pack reads
+//   rows.released    0x00e80080         32 bytes  8 peers x 4; Pack writes, Cast reads
+//   rows.taken       0x00e80100       1024 bytes  256 peers x 1 x 4; Cast writes, Cast reads
+//   rows.closers     0x00e80500          4 bytes  1 word x 4; Cast writes, Cast reads
+//   rows.closed_told 0x00e80580        992 bytes  248 peers x 4; Cast writes, Cast reads
+//   rows.released_told 0x00e80980        992 bytes  248 peers x 4; Pack writes, Pack reads
+//   rows.readers     0x00e80d80          4 bytes  1 word x 4; Pack writes, Pack reads
+//   rows.waited      0x00e80e00       2048 bytes  256 peers x 8; Pack writes, Pack reads
+//   Cast.claims      0x00e81600          8 bytes  2 calls x 1 words x 4; Cast writes, Cast reads
+//
+// Network, the same on every rank:
+//   rows.inbox       0x00000000  471334912 bytes  2 epochs x 248 peers x 128 slots x 7424; Cast writes, Pack reads
+//   rows.outbox      0x1c180000  471334912 bytes  2 epochs x 248 peers x 128 slots x 7424; Cast writes, Cast reads
+//   rows.counts_in   0x38300000       1984 bytes  2 epochs x 248 peers x 1 x 4; Cast writes, Pack reads
+//   rows.counts_out  0x38300800       1984 bytes  2 epochs x 248 peers x 1 x 4; Cast writes, Cast reads
+// Message Row: row of 7168 bytes, meta record of 240 bytes: x_scale[56] at 0, src[1] at 224
+#include <ep/compute.cuh>
+#include <ep/count.cuh>
+#include <ep/net_slot_rows.cuh>
+#include <ep/slot_rows.cuh>
+#include <ep/slot_times.cuh>
+#include <ep/wide.cuh>
+#include <ep/words.cuh>
+#include <ep/rows.cuh>
+#include <ep/sync.cuh>
+
+namespace low_latency_dispatch {
+
+struct Cfg {
+    static constexpr int kRanks = 256;
+    static constexpr int kHidden = 7168;
+    static constexpr int kTopk = 8;
+    static constexpr int kMaxTokens = 128;
+    static constexpr int kLocalExperts = 1;
+    static constexpr int kTiles = 512;
+    static constexpr int kShares = 4;
+    static constexpr int kThreads = 256;
+
+    struct Row {
+        static constexpr int kRowBytes = 7168;
+        static constexpr int kMetaBytes = 240;
+        static constexpr int kXScale = 0;
+        static constexpr int kSrc = 224;
+        static constexpr int kSrcCount = 1;
+    };
+
+    struct Rows {
+        static constexpr int kChannel = 0;
+        static constexpr int kPeers = 256;
+        static constexpr int kEpochs = 2;
+        static constexpr int kKeys = 256;
+        static constexpr int kArrivals = 128;
+        static constexpr int kSourceStride = 1;
+        static constexpr int kShared = 1;
+        static constexpr bool kCounts = true;
+        static constexpr bool kSkipsOwn = false;
+        static constexpr bool kSkipsAbsent = false;
+        static constexpr int kSlotBytes = 7424;
+        static constexpr int kMeta = 7168;
+        static constexpr int kFarBytes = 7424;
+        static constexpr bool kRail = false;
+        static constexpr int kNodeRanks = 8;
+        static constexpr int kNear = 8;
+        static constexpr bool kIbgda = false;
+        static constexpr ep::u64 kSlots = 0x0;
+        static constexpr ep::u64 kClosed = 0xe80000;
+        static constexpr ep::u64 kReleased = 0xe80080;
+        static constexpr ep::u64 kTaken = 0xe80100;
+        static constexpr ep::u64 kClosers = 0xe80500;
+        static constexpr ep::u64 kClosedTold = 0xe80580;
+        static constexpr ep::u64 kReleasedTold = 0xe80980;
+        static constexpr ep::u64 kReaders = 0xe80d80;
+        static constexpr ep::u64 kWaited = 0xe80e00;
+        static constexpr ep::u64 kInbox = 0x0;
+        static constexpr ep::u64 kOutbox = 0x1c180000;
+        static constexpr ep::u64 kCountsIn = 0x38300000;
+        static constexpr ep::u64 kCountsOut = 0x38300800;
+        static constexpr int kCounters = 0;
+    };
+
+    struct Cast {
+        static constexpr int kRole = 0;
+        static constexpr int kFirstWarp = 0;
+        static constexpr int kWarps = 8;
+        static constexpr int kLoops = 1;
+        static constexpr ep::u64 kClaims = 0xe81600;
+    };
+
+    struct Pack {
+        static constexpr int kRole = 1;
+        static constexpr int kFirstWarp = 0;
+        static constexpr int kWarps = 8;
+    };
+};
+
+struct Args {
+    ep::Group group;
+    // run-time sizes
+    int tokens;
+    // if not null, holds tokens, and the above is its bound
+    const ep::i32* tokens_from;
+    // input x: bf16[tokens, hidden]
+    const ep::bf16* x;
+    ep::i64 x_stride;
+    // input topk_idx: i64[tokens, topk] in -1..experts distinct
+    const ep::i64* topk_idx;
+    ep::i64 topk_idx_stride;
+    // input expert_begin: i32[ranks + 1] in 0..=experts ascending by at most local_experts
+    const ep::i32* expert_begin;
+    // output packed_x: payload[local_experts, ranks * max_tokens, hidden]
+    ep::e4m3* packed_x;
+    float* packed_x_scale;
+    ep::i64 packed_x_scale_stride;
+    ep::i64 packed_x_scale_block_stride;
+    // output packed_count: i32[local_experts]
+    ep::i32* packed_count;
+    // inout statistics: optional i32[local_experts]
+    ep::i32* statistics;
+    // inout wait_ns: optional i64[ranks]
+    ep::i64* wait_ns;
+    // inout arrived_rows: optional i32[local_experts, tiles]
+    ep::i32* arrived_rows;
+    // inout arrived_parts: optional i32[local_experts]
+    ep::i32* arrived_parts;
+    // table src_info: i32[local_experts, ranks * max_tokens]
+    ep::i32* src_info;
+    // table range_first: i32[local_experts, ranks]
+    ep::i32* range_first;
+    // table range_count: i32[local_experts, ranks]
+    ep::i32* range_count;
+    // the network of this rank
+    const ep::Net* net;
+};
+
+/// role Cast on all blocks, one block a token
+__device__ __forceinline__ void cast(const Args& args, ep::Team& team) {
+    const int me = args.group.rank;
+    ep::SlotRowsOut<Cfg::Rows, ep::NetSlotRows<Cfg::Rows>> rows(team, args.net);
+    // +38  for token in tokens
+    ep::Units<Cfg::Cast, 0> units(team, ep::rows_of(args.tokens, args.tokens_from) * Cfg::kTopk);
+    for (int unit; (unit = units.take()) >= 0;) {
+        const int token = unit / Cfg::kTopk;
+        const int k = unit % Cfg::kTopk;
+        // +45  let row = cast_e4m3(x[token], 128)
+        // +46  for expert in topk_idx[token] where alive(owner(expert))
+        const ep::i64 expert = args.topk_idx[token * args.topk_idx_stride + k];
+        if (!(expert >= 0)) continue;
+        if (!ep::is_alive(args.group,
+            ep::i64{ep::owner<Cfg::kRanks>(expert, args.expert_begin)})) continue;
+        // +47  push rows[owner(expert)] at local(expert, owner(expert)) { x: row, src: token }
+        // W2: takes credit of rows, from Pack +67
+        const int to = ep::owner<Cfg::kRanks>(expert, args.expert_begin);
+        const int key = ep::local_expert(args.expert_begin,
+            ep::owner<Cfg::kRanks>(expert, args.expert_begin), expert) * Cfg::kRanks + me;
+        if (rows.reserve(to, key)) {
+            char* slot = rows.slot();
+            ep::cast_row<float>(team, slot, slot + Cfg::Rows::kMeta + Cfg::Row::kXScale, 1,
+                &args.x[token * args.x_stride], Cfg::kHidden);
+            for (int i_3 = team.lane; i_3 < Cfg::Row::kSrcCount; i_3 += ep::kLanes) {
+                ep::set<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Row::kSrc, i_3, token);
+            }
+            rows.publish();
+        }
+    }
+    // +51  close rows
+    // W1: publishes messages of rows, for Pack +67
+    rows.close(team.count());
+}
+
+/// role Pack on all blocks, warps shared by (expert, source, share)
+__device__ __forceinline__ void pack(const Args& args, ep::Team& team) {
+    ep::SlotRowsIn<Cfg::Rows, ep::NetSlotRows<Cfg::Rows>, ep::SlotTimes<Cfg::Rows>> rows(team,
+        args.net, args.wait_ns);
+    for (ep::i64 unit = team.index();
+        unit < ep::i64{Cfg::kLocalExperts} * Cfg::kRanks * Cfg::kShares && !team.stopped;
+        unit += team.count()) {
+        const int expert = static_cast<ep::i32>(unit % Cfg::kLocalExperts);
+        const int source = static_cast<ep::i32>(unit / Cfg::kLocalExperts % Cfg::kRanks);
+        const int share =
+            static_cast<ep::i32>(unit / Cfg::kLocalExperts / Cfg::kRanks % Cfg::kShares);
+        // +57  let first = sum(earlier in 0..source: rows[expert, earlier].count)
+        ep::i64 sum = 0LL;
+        for (int earlier = 0; earlier < source; ++earlier) {
+            const int key = expert * Cfg::kRanks + earlier;
+            const int count = rows.count(key);
+            sum += ep::i64{count};
+        }
+        const ep::i64 first = sum;
+        // +58  let count = rows[expert, source].count
+        const int key_2 = expert * Cfg::kRanks + source;
+        const int count_2 = rows.count(key_2);
+        const int count_3 = count_2;
+        // +59  if share == 0
+        if (share == 0) {
+            // +60  record range_first[expert, source] = first
+            if (team.leader()) {
+                args.range_first[ep::i64{expert} * Cfg::kRanks + source] =
+                    static_cast<ep::i32>(first);
+            }
+            // +61  record range_count[expert, source] = count
+            if (team.leader()) {
+                args.range_count[ep::i64{expert} * Cfg::kRanks + source] = count_3;
+            }
+            // +62  add statistics[expert] = count
+            if (args.statistics != nullptr) {
+                if (team.leader()) {
+                    ep::add_count(&args.statistics[expert], count_3);
+                }
+            }
+        }
+        // +64  if share == 0 && source == ranks - 1
+        if (share == 0 && source == Cfg::kRanks - 1) {
+            // +65  store packed_count[expert] = first + count
+            if (team.leader()) {
+                args.packed_count[expert] = static_cast<ep::i32>(first + count_3);
+            }
+        }
+        // +67  for message in rows[expert, source] at first where message.index % shares == share
+        // W1: takes messages of rows, from Cast +51
+        // W2: publishes credit of rows, for Cast +47
+        const int key_3 = expert * Cfg::kRanks + source;
+        const int count_4 = rows.count(key_3);
+        const int first_2 = static_cast<ep::i32>(first);
+        for (int index = 0; index < count_4 && !team.stopped; ++index) {
+            const int row = static_cast<ep::i32>(ep::i64{first_2} + index);
+            const char* slot = rows.slot(key_3, index);
+            const bool takes = index % Cfg::kShares == share;
+            if (takes) {
+                // +68  store packed_x[expert, message.row] = message.x
+                ep::copy_row<ep::e4m3>(team,
+                    &args.packed_x[(ep::i64{expert} * (Cfg::kRanks * Cfg::kMaxTokens)
+                        + row) * Cfg::kHidden], slot, Cfg::kHidden);
+                for (int i_2 = team.lane; i_2 < ep::ceil(Cfg::kHidden, 128); i_2 += ep::kLanes) {
+                    args.packed_x_scale[expert * (ep::i64{Cfg::kRanks * Cfg::kMaxTokens} * ep::ceil(
+                        Cfg::kHidden, 128)) + row * args.packed_x_scale_stride
+                        + i_2 * args.packed_x_scale_block_stride] =
+                        ep::get<float>(slot + Cfg::Rows::kMeta + Cfg::Row::kXScale, i_2);
+                }
+                // +69  record src_info[expert, message.row] = message.src
+                if (team.leader()) {
+                    args.src_info[ep::i64{expert} * (Cfg::kRanks * Cfg::kMaxTokens) + row] =
+                        ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Row::kSrc, 0);
+                }
+                // +70  raise arrived_rows[expert, message.row / 64]
+                if (args.arrived_rows != nullptr) {
+                    ep::raise_word(team,
+                        &args.arrived_rows[ep::i64{expert} * Cfg::kTiles + ep::i64{row} / 64]);
+                }
+            }
+        }
+        // +72  raise arrived_parts[expert]
+        if (args.arrived_parts != nullptr) {
+            ep::raise_word(team, &args.arrived_parts[expert]);
+        }
+    }
+    rows.release();
+}
+
+extern "C" __global__ void __launch_bounds__(Cfg::kThreads, 1)
+low_latency_dispatch_send(const __grid_constant__ Args args) {
+    ep::Call call = ep::enter(args.group);
+
+    // The call goes on in the next phase.
+    call.ends = false;
+
+    const int block = static_cast<int>(blockIdx.x);
+    const int blocks = static_cast<int>(gridDim.x);
+    const int warp = static_cast<int>(threadIdx.x) / ep::kLanes;
+    if (ep::is_between(warp, Cfg::Cast::kFirstWarp, Cfg::Cast::kWarps)) {
+        ep::Team team(args.group, call, Cfg::Cast::kRole, block, blocks,
+            warp - Cfg::Cast::kFirstWarp, Cfg::Cast::kWarps);
+        cast(args, team);
+    }
+    ep::leave(args.group, call);
+}
+
+extern "C" __global__ void __launch_bounds__(Cfg::kThreads, 1)
+low_latency_dispatch_recv(const __grid_constant__ Args args) {
+    const ep::Call call = ep::enter(args.group);
+
+    const int block = static_cast<int>(blockIdx.x);
+    const int blocks = static_cast<int>(gridDim.x);
+    const int warp = static_cast<int>(threadIdx.x) / ep::kLanes;
+    if (ep::is_between(warp, Cfg::Pack::kFirstWarp, Cfg::Pack::kWarps)) {
+        ep::Team team(args.group, call, Cfg::Pack::kRole, block, blocks,
+            warp - Cfg::Pack::kFirstWarp, Cfg::Pack::kWarps);
+        pack(args, team);
+    }
+    ep::leave(args.group, call);
+}
+
+extern "C" __global__ void __launch_bounds__(Cfg::kThreads, 1)
+low_latency_dispatch(const __grid_constant__ Args args) {
+    const ep::Call call = ep::enter(args.group);
+
+    const int block = static_cast<int>(blockIdx.x);
+    const int blocks = static_cast<int>(gridDim.x);
+    const int warp = static_cast<int>(threadIdx.x) / ep::kLanes;
+    // Phase send.
+    if (ep::is_between(warp, Cfg::Cast::kFirstWarp, Cfg::Cast::kWarps)) {
+        ep::Team team(args.group, call, Cfg::Cast::kRole, block, blocks,
+            warp - Cfg::Cast::kFirstWarp, Cfg::Cast::kWarps);
+        cast(args, team);
+    }
+
+    // Phase recv.
+    if (ep::is_between(warp, Cfg::Pack::kFirstWarp, Cfg::Pack::kWarps)) {
+        ep::Team team(args.group, call, Cfg::Pack::kRole, block, blocks,
+            warp - Cfg::Pack::kFirstWarp, Cfg::Pack::kWarps);
+        pack(args, team);
+    }
+    ep::leave(args.group, call);
+}
+}  // namespace low_latency_dispatch
