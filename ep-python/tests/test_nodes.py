@@ -221,11 +221,10 @@ def few_tokens(rank: int, ranks: int, gather: Gather) -> None:
     same_bits(combined, total.astype(ml_dtypes.bfloat16))
 
 
-def over_cards(rank: int, ranks: int, gather: Gather) -> None:
+def over_cards(rank: int, ranks: int, gather: Gather, task: Any) -> None:
     buffer = facade(rank, ranks, gather)
     assert buffer.engines is not None and buffer.engines.group.writes_to_cards
-    rows_with_experts(rank, ranks, gather)
-    few_tokens(rank, ranks, gather)
+    task(rank, ranks, gather)
 
 
 def refusals(rank: int, ranks: int, gather: Gather) -> None:
@@ -255,9 +254,9 @@ class Facade(unittest.TestCase):
     def test_few_tokens(self) -> None:
         self.hold(few_tokens)
 
-    def test_calls_over_cards(self) -> None:
-        with mock.patch.dict(os.environ, {"EPFORGE_NET": "card:50GB/s,3us"}):
-            self.hold(over_cards)
+    def test_few_tokens_over_cards(self) -> None:
+        with mock.patch.dict(os.environ, {"EPFORGE_NET": "ibgda"}):
+            self.assertEqual(run_ranks(RANKS, over_cards, few_tokens, nodes=NODES), [])
 
     def test_what_does_not_fit_is_refused(self) -> None:
         self.hold(refusals)
@@ -268,6 +267,10 @@ class FacadeAtLength(unittest.TestCase):
 
     def test_rows_of_fp8(self) -> None:
         self.assertEqual(run_ranks(RANKS, rows_of_fp8, nodes=NODES), [])
+
+    def test_rows_over_cards(self) -> None:
+        with mock.patch.dict(os.environ, {"EPFORGE_NET": "card:50GB/s,3us"}):
+            self.assertEqual(run_ranks(RANKS, over_cards, rows_with_experts, nodes=NODES), [])
 
     def test_worst_case(self) -> None:
         self.assertEqual(run_ranks(RANKS, worst_case, nodes=NODES), [])
