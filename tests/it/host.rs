@@ -264,7 +264,7 @@ fn an_emulator_of_too_many_ranks_is_refused() {
     let refused = HostBackend::new(programs, HostOptions::new(1 << 31)).err();
     let said = refused.map(|error| error.to_string()).unwrap_or_default();
     assert!(
-        said.contains("2147483648 ranks are too many: the emulator runs at most 512"),
+        said.contains("2147483648 ranks are too many: the emulator runs at most 1024"),
         "{said}"
     );
 }

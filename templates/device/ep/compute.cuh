@@ -206,7 +206,7 @@ struct RankSet {
 };
 
 /// Words of a set of so many ranks.
-constexpr int rank_words(int ranks) { return (ranks + 63) / 64; }
+__device__ __forceinline__ constexpr int rank_words(int ranks) { return (ranks + 63) / 64; }
 
 /// The ranks that own at least one of the experts of a row; none for a lane without one.
 template <int kRanks, int kCount>
