@@ -1,6 +1,7 @@
 //! The emitted texts: what holds for each of them without compiling it.
 
 use std::collections::BTreeSet;
+use std::sync::LazyLock;
 
 use ep_codegen::plan::Body;
 use ep_codegen::render;
@@ -40,14 +41,22 @@ pub(crate) fn emitted_entries() -> Vec<AnyPipeline> {
     pipelines::ALL.into_iter().filter(AnyPipeline::is_emitted).collect()
 }
 
-/// The bodies of all choices of arms, with all rules and with none.
-fn bodies(entry: &AnyPipeline) -> impl Iterator<Item = Body> {
-    let ir = entry.ir();
-    ir.choices().into_iter().flat_map(move |choice| {
-        let selected = ir.select(&choice);
-        [RuleSet::All, RuleSet::None]
-            .map(|rules| render::body_with(&selected, rules).expect("it is emitted"))
-    })
+/// The bodies of all choices of arms with their pipeline's name, with all rules and with none.
+fn bodies() -> &'static [(&'static str, Body)] {
+    static BODIES: LazyLock<Vec<(&str, Body)>> = LazyLock::new(|| {
+        let mut all = Vec::new();
+        for entry in emitted_entries() {
+            let ir = entry.ir();
+            // The macro has rendered those with all rules.
+            all.extend(entry.texts().iter().map(|text| (entry.name, text.body.clone())));
+            for choice in ir.choices() {
+                let body = render::body_with(&ir.select(&choice), RuleSet::None);
+                all.push((entry.name, body.expect("it is emitted")));
+            }
+        }
+        all
+    });
+    &BODIES
 }
 
 /// `config` with the numbers of `shape`, and the reference for the rest.
@@ -139,18 +148,15 @@ fn every_cfg_name_is_used_and_every_used_one_is_listed() {
 /// A text includes the headers that declare what it names.
 #[test]
 fn every_name_of_the_library_is_declared_by_an_included_header() {
-    for entry in emitted_entries() {
-        for body in bodies(&entry) {
-            let mut included = String::new();
-            let mut seen: Vec<&str> = Vec::new();
-            body.headers.iter().for_each(|header| include(header, &mut seen, &mut included));
-            let known = words(&included);
-            let code: String =
-                body.text.lines().filter_map(|line| line.split("//").next()).collect();
-            for rest in code.split("ep::").skip(1) {
-                let name = rest.split(|letter: char| !is_of_word(letter)).next().unwrap_or(rest);
-                assert!(known.contains(name), "{}: ep::{name} is in no header", entry.name);
-            }
+    for (pipeline, body) in bodies() {
+        let mut included = String::new();
+        let mut seen: Vec<&str> = Vec::new();
+        body.headers.iter().for_each(|header| include(header, &mut seen, &mut included));
+        let known = words(&included);
+        let code: String = body.text.lines().filter_map(|line| line.split("//").next()).collect();
+        for rest in code.split("ep::").skip(1) {
+            let name = rest.split(|letter: char| !is_of_word(letter)).next().unwrap_or(rest);
+            assert!(known.contains(name), "{pipeline}: ep::{name} is in no header");
         }
     }
 }
@@ -214,14 +220,12 @@ fn words_of_the_user_take_nothing() {
 /// No function gives what it takes: what is stored as it is needs none.
 #[test]
 fn no_function_gives_what_it_takes() {
-    for entry in emitted_entries() {
-        for body in bodies(&entry) {
-            for function in body.text.split("[&](").skip(1) {
-                let Some((params, gives)) = function.split_once(") { return ") else { continue };
-                let name = params.split(' ').next_back().unwrap_or_default();
-                let same = gives.starts_with(&format!("{name}; }}"));
-                assert!(!same, "{}: [&]({params}) {{ return {name}; }}", entry.name);
-            }
+    for (pipeline, body) in bodies() {
+        for function in body.text.split("[&](").skip(1) {
+            let Some((params, gives)) = function.split_once(") { return ") else { continue };
+            let name = params.split(' ').next_back().unwrap_or_default();
+            let same = gives.starts_with(&format!("{name}; }}"));
+            assert!(!same, "{pipeline}: [&]({params}) {{ return {name}; }}");
         }
     }
 }

@@ -4,7 +4,9 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::panic::Location;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 use ep_codegen::diagnostics::{Diagnostic, Diagnostics};
 use ep_codegen::{check, expansion, syntax};
@@ -36,19 +38,57 @@ fn mistakes(source: &str) -> Diagnostics {
     errors
 }
 
+/// A case, and what the front end says to it.
+struct Case {
+    /// The name of its file, without the extension.
+    group: String,
+    name: String,
+    /// What its author reads.
+    text: String,
+    mistakes: Vec<Mistake>,
+}
+
+struct Mistake {
+    origin: &'static Location<'static>,
+    sentences: Vec<String>,
+    help: Option<String>,
+}
+
+/// All cases in order of file and name, judged once for all tests.
+fn judged() -> &'static [Case] {
+    static CASES: LazyLock<Vec<Case>> = LazyLock::new(|| {
+        let mut all = Vec::new();
+        for path in files() {
+            let group = path.file_stem().expect("a file has a name").to_string_lossy();
+            let text = fs::read_to_string(&path).expect("a file of cases is text");
+            all.extend(cases(&text).into_iter().map(|(name, source)| {
+                let said = mistakes(&source);
+                let text = said.in_file(&format!("{name}.rs"), &source);
+                let mistakes = said.sorted().into_iter().map(Mistake::of).collect();
+                Case { group: group.clone().into_owned(), name, text, mistakes }
+            }));
+        }
+        all
+    });
+    &CASES
+}
+
+impl Mistake {
+    fn of(said: &Diagnostic) -> Mistake {
+        let sentences = said.labels.iter().map(|place| place.message.clone()).collect();
+        Mistake { origin: said.origin, sentences, help: said.help.clone() }
+    }
+}
+
 #[test]
 fn every_case_reads_as_its_snapshot() {
-    for path in files() {
-        let source = fs::read_to_string(&path).expect("a file of cases is text");
-        let said = cases(&source).into_iter().map(|(name, case)| {
-            let text = mistakes(&case).in_file(&format!("{name}.rs"), &case);
-            format!("//- {name}\n{}\n", text.trim_end())
-        });
+    for cases in judged().chunk_by(|one, other| one.group == other.group) {
+        let said = cases.iter().map(|it| format!("//- {}\n{}\n", it.name, it.text.trim_end()));
         let mut settings = insta::Settings::clone_current();
         settings.set_snapshot_path("../errors");
         settings.set_prepend_module_to_snapshot(false);
         settings.set_omit_expression(true);
-        let group = path.file_stem().expect("a file has a name").to_string_lossy().into_owned();
+        let group = cases[0].group.as_str();
         settings.bind(|| insta::assert_snapshot!(group, said.collect::<Vec<_>>().join("\n")));
     }
 }
@@ -57,31 +97,25 @@ fn every_case_reads_as_its_snapshot() {
 #[test]
 fn a_case_stands_in_the_file_of_its_diagnostics() {
     let mut names = BTreeSet::new();
-    for path in files() {
-        let stem = path.file_stem().expect("a file has a name").to_string_lossy();
-        for (name, source) in cases(&fs::read_to_string(&path).expect("a file of cases is text")) {
-            assert!(names.insert(name.clone()), "two cases are called {name}");
-            let said = mistakes(&source);
-            let Some(first) = said.sorted().first().map(|error| error.origin.file().to_string())
-            else {
-                continue; // `a_case_has_one_mistake` says so.
-            };
-            let first = Path::new(&first).file_stem().expect("a source has a name");
-            let subject = first.to_string_lossy();
-            let is_its = *stem == *subject || stem.starts_with(&format!("{subject}_"));
-            assert!(is_its, "{name} belongs into {subject}.rs, not {stem}.rs");
-        }
+    for Case { group, name, mistakes, .. } in judged() {
+        assert!(names.insert(name), "two cases are called {name}");
+        let Some(first) = mistakes.first() else {
+            continue; // `a_case_has_one_mistake` says so.
+        };
+        let first = Path::new(first.origin.file()).file_stem().expect("a source has a name");
+        let subject = first.to_string_lossy();
+        let is_its = *group == *subject || group.starts_with(&format!("{subject}_"));
+        assert!(is_its, "{name} belongs into {subject}.rs, not {group}.rs");
     }
 }
 
 #[test]
 fn a_case_has_one_mistake() {
     let mut wrong = Vec::new();
-    for (name, source) in fixtures() {
-        let expected = SEVERAL.iter().find(|(other, _)| *other == name).map_or(1, |(_, n)| *n);
-        let found = mistakes(&source).sorted().len();
-        if found != expected {
-            wrong.push(format!("{name}: {found}"));
+    for Case { name, mistakes, .. } in judged() {
+        let expected = SEVERAL.iter().find(|(other, _)| other == name).map_or(1, |(_, n)| *n);
+        if mistakes.len() != expected {
+            wrong.push(format!("{name}: {}", mistakes.len()));
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
@@ -99,10 +133,9 @@ fn valid_pipelines_have_no_mistake() {
 /// A sentence is one, in lower case, without a full stop; what can be pasted is short.
 #[test]
 fn sentences_keep_the_style() {
-    for (name, source) in fixtures() {
-        for error in mistakes(&source).sorted() {
-            for place in &error.labels {
-                let sentence = &place.message;
+    for Case { name, mistakes, .. } in judged() {
+        for error in mistakes {
+            for sentence in &error.sentences {
                 assert!(!sentence.starts_with(char::is_uppercase), "{name}: {sentence}");
                 assert!(!sentence.contains(". ") && !sentence.ends_with('.'), "{name}: {sentence}");
                 assert!(!sentence.contains('\n'), "{name}: {sentence}");
@@ -146,7 +179,7 @@ fn constructors() -> Vec<Constructor> {
     found
 }
 
-fn made_by(error: &Diagnostic, constructor: &Constructor) -> bool {
+fn made_by(error: &Mistake, constructor: &Constructor) -> bool {
     let file = Path::new(error.origin.file());
     let in_folder = file.parent().is_some_and(|folder| folder.ends_with("diagnostics"));
     in_folder
@@ -156,9 +189,7 @@ fn made_by(error: &Diagnostic, constructor: &Constructor) -> bool {
 
 #[test]
 fn every_constructor_has_a_case() {
-    let texts = fixtures();
-    let all: Vec<Diagnostics> = texts.iter().map(|(_, source)| mistakes(source)).collect();
-    let said: Vec<&Diagnostic> = all.iter().flat_map(Diagnostics::sorted).collect();
+    let said: Vec<&Mistake> = judged().iter().flat_map(|case| &case.mistakes).collect();
     let constructors = constructors();
     assert!(constructors.len() > 100, "the sources are read wrongly");
     let silent = constructors

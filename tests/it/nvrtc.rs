@@ -228,7 +228,7 @@ fn optional_tensors_and_tunes_compile() {
             bare.copies.insert(tensor.name.clone(), 0);
         }
         let bare = kernel(&entry, &bare, "bare").expect("fewer tensors need no more room");
-        kernels.extend(usual::takes(text, 0, 12).then_some(bare));
+        kernels.extend(usual::takes(text, 0, 36).then_some(bare));
         let tunes = ir.select(&config.choice).tunes;
         for (variant, last) in [(1, false), (2, true)] {
             let mut tuned = config.clone();
@@ -239,7 +239,7 @@ fn optional_tensors_and_tunes_compile() {
             match kernel(&entry, &tuned, &format!("{:?}", tuned.tunes)) {
                 Ok(kernel) => {
                     accepted += 1;
-                    kernels.extend(usual::takes(text, variant, 12).then_some(kernel));
+                    kernels.extend(usual::takes(text, variant * 12, 36).then_some(kernel));
                 }
                 // Shared memory and rings have their limits; the plan names them.
                 Err(PlanError::Limit { .. } | PlanError::Uneven(_)) => refused += 1,
@@ -256,7 +256,7 @@ fn optional_tensors_and_tunes_compile() {
 fn every_header_compiles_alone() {
     let Some(jit) = jit() else { return };
     for (variant, arch) in Arch::ALL.into_iter().enumerate() {
-        let taken = |(text, _): &(usize, _)| usual::takes(*text, variant, 3);
+        let taken = |(text, _): &(usize, _)| usual::takes(*text, variant, Arch::ALL.len());
         for (_, (name, _)) in device::HEADERS.iter().enumerate().filter(taken) {
             let text = format!("#include <{name}>\nextern \"C\" __global__ void alone() {{}}\n");
             let source = CudaSource { name: "alone.cu", text: &text, headers: device::HEADERS };

@@ -111,7 +111,7 @@ mod nvrtc {
         let mut kernels = Vec::new();
         for (variant, arch) in [Arch::Sm80, Arch::Sm90a].into_iter().enumerate() {
             for (text, (entry, config)) in choices(arch).into_iter().enumerate() {
-                if usual::takes(text, variant, 16) {
+                if usual::takes(text, variant, 48) {
                     let config = shaped(&entry, config, &[]);
                     kernels.push(kernel(&entry, &config, "reference").expect("the shape fits"));
                 }

@@ -177,12 +177,17 @@ impl Form {
         (0..of).filter(|number| is_taken(*number)).map(|number| apart[number]).collect()
     }
 
-    /// NVRTC takes the texts for an architecture without and one with TMA; in a usual run those with all rules.
+    /// NVRTC accepts the texts for an architecture without TMA and for one with TMA. A usual run takes one of the two,
+    /// with all rules.
     pub(super) fn compile(&self) {
         let taken = if usual::is_full() { &RULES[..] } else { &RULES[..1] };
+        let form = self.turn.unwrap_or(self.ir.name.len());
         for rules in taken {
-            nvrtc::accept(&self.emitted(Arch::Sm80, *rules));
-            nvrtc::accept(&self.emitted(Arch::Sm90a, *rules));
+            for (variant, arch) in [Arch::Sm80, Arch::Sm90a].into_iter().enumerate() {
+                if usual::takes(form, variant, 2) {
+                    nvrtc::accept(&self.emitted(arch, *rules));
+                }
+            }
         }
     }
 
