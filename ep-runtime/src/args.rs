@@ -15,13 +15,16 @@ use crate::error::CallError;
 /// Size of `ep::Group`.
 pub const GROUP_BYTES: usize = 72;
 /// Where it holds the address of the rank's own window.
+#[cfg(any(feature = "host", test))]
 pub(crate) const WINDOW_AT: usize = 8;
 /// Where it holds the address of its stop word.
+#[cfg(any(feature = "host", test))]
 pub(crate) const STOP_AT: usize = 24;
 /// Where it holds the longest wait, and who takes part: both may differ from call to call.
 const TIMEOUT_AT: usize = 40;
 const ALIVE_AT: usize = 48;
 /// Where it holds the number of its pipeline.
+#[cfg(any(feature = "host", test))]
 pub(crate) const PIPELINE_AT: usize = 60;
 
 /// The members of `ep::Group` (`templates/device/ep/sync.cuh`) in order, with their offsets. A test

@@ -14,8 +14,10 @@ use crate::memory::HostMemory;
 
 pub use peers::{CallBeside, PeerReport, PeerState};
 pub(crate) use peers::{Calls, PRESENCES_AT, Progress, STATE_WORDS};
+pub(crate) use wait::WRITTEN_AT;
+#[cfg(any(feature = "host", test))]
+pub(crate) use wait::WaitNumbers;
 pub use wait::{RECORD_BYTES, RECORD_CAPACITY, StuckWait};
-pub(crate) use wait::{WRITTEN_AT, WaitNumbers};
 
 use wait::RECORD_WORDS;
 
