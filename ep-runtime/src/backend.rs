@@ -3,6 +3,7 @@
 //! One backend drives some or all ranks of a group. On GPUs each rank is a device (or shares one); on the
 //! host all ranks live in the emulator. Everything above this trait is written once.
 
+use std::any::Any;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -243,9 +244,8 @@ pub trait Backend: Send + Sync {
     /// The machine in a few words, such as `4 x NVIDIA H200`.
     fn name(&self) -> String;
 
-    /// The emulator behind this backend, if there is one.
-    #[cfg(feature = "host")]
-    fn emulator(&self) -> Option<&crate::host::HostBackend> {
+    /// The emulator behind this backend, a `HostBackend`, if there is one.
+    fn emulator(&self) -> Option<&dyn Any> {
         None
     }
 

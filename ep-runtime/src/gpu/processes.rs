@@ -10,7 +10,6 @@ use super::window::{EXCHANGE_VARIABLE, Exchange, RankWindow};
 use super::{Compile, GpuBackend, Others, Rank, driver};
 use crate::backend::BackendError;
 use crate::join::{Store, exchange_descriptors};
-use crate::net::RESIDENT_SMS;
 
 impl GpuBackend {
     /// The rank of this process on the GPU `ordinal`, in a group whose processes have joined `store`. All
@@ -22,11 +21,11 @@ impl GpuBackend {
         GpuBackend::join_node(ordinal, &Arc::new(store), 1, compile)
     }
 
-    /// Keeps SMs of the GPU free for network cards that are kernels, which run beside those of the rank. Launches lose
+    /// Keeps so many SMs of the GPU free for network cards that are kernels, which run beside those of the rank. Launches lose
     /// the cooperative attribute, because the driver may run cooperative grids one after another. Other processes on
     /// the same GPU have to take turns with this one, as they do without MPS.
-    pub fn beside_cards(mut self) -> GpuBackend {
-        self.kept_sms = RESIDENT_SMS;
+    pub fn beside_cards(mut self, sms: u32) -> GpuBackend {
+        self.kept_sms = sms;
         self.cooperative = false;
         self
     }

@@ -1,5 +1,6 @@
 //! The calls of [`Backend`] on the host, each passed to the emulator.
 
+use std::any::Any;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,7 +30,7 @@ impl Backend for HostBackend {
         self.options.local.clone()
     }
 
-    fn emulator(&self) -> Option<&HostBackend> {
+    fn emulator(&self) -> Option<&dyn Any> {
         Some(self)
     }
 

@@ -144,7 +144,7 @@ impl ResidentNetwork {
     ) -> Result<ResidentNetwork, NetError> {
         let ranks = backend.ranks();
         #[cfg(feature = "host")]
-        if let Some(emulator) = backend.emulator() {
+        if let Some(emulator) = backend.emulator().and_then(|it| it.downcast_ref()) {
             return ResidentNetwork::modelled(backend, emulator, (data_bytes, counters), options);
         }
         let layout = Layout { ranks, data_bytes, queues: QUEUES, slots: SLOTS, counters };

@@ -228,8 +228,8 @@ __device__ __forceinline__ void numbers(const ep::Group& given, ep::i64* out) {
     out[192 + lane] = reinterpret_cast<char*>(ep::once_ready<Rows>(base, lane % 5, lane)) - base;
     const ep::Row<ep::i64, 2> row_of{{lane - 3, 3 * lane}, lane != 7};
     const ep::i32* begin = memory->expert_begin;
-    out[224 + lane] = static_cast<ep::i64>(ep::route_of<FewRanks>(row_of, begin).bits);
-    out[256 + lane] = static_cast<ep::i64>(ep::route_of<Role<false>>(row_of, begin).bits);
+    out[224 + lane] = static_cast<ep::i64>(ep::route_of<FewRanks>(row_of, begin).words[0]);
+    out[256 + lane] = static_cast<ep::i64>(ep::route_of<Role<false>>(row_of, begin).words[0]);
 }
 
 /// A warp alone whose waits run out. `late`: what does not come, of which others are there.
