@@ -14,6 +14,7 @@ use ep_codegen::plan::Plan;
 
 pub use kernel::{GroupKernel, compile_all, control_bytes, place_control};
 pub(crate) use kernel::{positive, waived};
+pub use wire::CardTraffic;
 pub(crate) use wire::{Net, Wire};
 
 use crate::backend::{Backend, BackendError, Stream};

@@ -8,8 +8,18 @@ use ep_codegen::plan::Plan;
 use super::{Group, positive};
 use crate::error::CallError;
 use crate::memory::DeviceMemory;
-#[cfg(target_os = "linux")]
-use crate::net::{CardTraffic, Opened};
+use crate::net_error::NetError;
+
+/// What the card of one rank has carried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CardTraffic {
+    /// Entries of its queue pairs.
+    pub entries: u64,
+    /// Doorbells that it has heard. Two that ring at once may be heard as one.
+    pub doorbells: u64,
+    /// Bytes to peers.
+    pub bytes: u64,
+}
 
 /// What joins the nodes of a group.
 pub(crate) trait Wire: Send + Sync {
@@ -26,9 +36,8 @@ pub(crate) trait Wire: Send + Sync {
     /// Opens a network for kernels that share a window; all processes do it together.
     fn open(&self, group: &Group, plans: &[&Plan]) -> Result<Net, CallError>;
 
-    /// Its network cards that are kernels; none: it has no such cards.
-    #[cfg(target_os = "linux")]
-    fn opened(&self) -> Option<&Arc<Opened>> {
+    /// What the card of each of `ranks` ranks has carried, between two calls; none: there are no cards that are kernels.
+    fn traffic(&self, _ranks: usize) -> Option<Result<Vec<CardTraffic>, NetError>> {
         None
     }
 
@@ -63,10 +72,8 @@ impl Group {
 
     /// What the network card of each rank has carried, between two calls. A process knows the cards of its own ranks. None:
     /// the group has no cards that are kernels.
-    #[cfg(target_os = "linux")]
     pub fn card_traffic(&self) -> Result<Option<Vec<CardTraffic>>, CallError> {
-        let opened = self.shared.wire.as_ref().and_then(|wire| wire.opened());
-        let traffic = opened.map(|opened| opened.traffic(self.ranks()));
+        let traffic = self.shared.wire.as_ref().and_then(|wire| wire.traffic(self.ranks()));
         traffic.transpose().map_err(CallError::Network)
     }
 

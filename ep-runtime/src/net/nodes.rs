@@ -13,7 +13,7 @@ use super::{
 };
 use crate::backend::{Backend, BackendError};
 use crate::error::CallError;
-use crate::group::{Group, GroupOptions, Net, Wire};
+use crate::group::{CardTraffic, Group, GroupOptions, Net, Wire};
 use crate::join::{Member, Store, UniqueId};
 use crate::memory::DeviceMemory;
 use crate::net_error::NetError;
@@ -156,8 +156,8 @@ impl Wire for Processes {
         self.opened.pending()
     }
 
-    fn opened(&self) -> Option<&Arc<Opened>> {
-        self.over.takes_sms().then_some(&self.opened)
+    fn traffic(&self, ranks: usize) -> Option<Result<Vec<CardTraffic>, NetError>> {
+        self.over.takes_sms().then(|| self.opened.traffic(ranks))
     }
 
     fn open(&self, group: &Group, plans: &[&Plan]) -> Result<Net, CallError> {

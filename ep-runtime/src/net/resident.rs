@@ -26,6 +26,7 @@ use super::pairs::{End, PairLayout};
 use super::view::{Ends, NetPart, Places, Views};
 use crate::backend::{Backend, BackendError, Block, Code, Companion, Stream};
 use crate::error::CallError;
+pub use crate::group::CardTraffic;
 use crate::group::Watched;
 #[cfg(feature = "host")]
 use crate::host::HostBackend;
@@ -80,17 +81,6 @@ impl Default for ResidentOptions {
         let latency = Duration::from_micros(3);
         ResidentOptions { bytes_per_us: 50_000, latency, seed: 0, failing: Vec::new() }
     }
-}
-
-/// What the card of one rank has carried.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct CardTraffic {
-    /// Entries of its queue pairs.
-    pub entries: u64,
-    /// Doorbells that it has heard. Two that ring at once may be heard as one.
-    pub doorbells: u64,
-    /// Bytes to peers.
-    pub bytes: u64,
 }
 
 /// The network of all ranks of a process, each with a card that is a kernel, or a model of one in the emulator. Other

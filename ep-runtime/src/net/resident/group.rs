@@ -103,8 +103,8 @@ impl Wire for Cards {
         self.opened.pending()
     }
 
-    fn opened(&self) -> Option<&Arc<Opened>> {
-        Some(&self.opened)
+    fn traffic(&self, ranks: usize) -> Option<Result<Vec<CardTraffic>, NetError>> {
+        Some(self.opened.traffic(ranks))
     }
 
     fn open(&self, group: &Group, plans: &[&Plan]) -> Result<Net, CallError> {
