@@ -109,7 +109,7 @@ class Refusals(unittest.TestCase):
         unique_id = epforge.UniqueId.local()
         on_host, join, over = epforge.Group.on_host, epforge.Group.join, epforge.Group.over_network
         for ranks in (-1, 0, 1025, 2**31):
-            with self.assertRaisesRegex(epforge.Mismatch, f"`ranks` is {ranks}, and it takes 1 to 64"):
+            with self.assertRaisesRegex(epforge.Mismatch, f"`ranks` is {ranks}, and it takes 1 to 1024"):
                 on_host(ranks)
         for make, name in (
             (lambda: on_host(2, nodes=0), "nodes"),
