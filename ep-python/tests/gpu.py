@@ -30,7 +30,7 @@ import torch_calls
 import torch_refs
 from epforge import autograd, deep_ep
 from epforge.deep_ep.utils.math import calc_diff, per_token_cast_to_fp8
-from epforge.deep_ep.utils.testing import bench_kineto
+from epforge.deep_ep.utils.testing import bench, bench_kineto
 from torch_calls import gathered, ranks_in_processes
 
 TOKENS, HIDDEN, TOPK, EXPERTS = 4096, 7168, 8, 256
@@ -296,6 +296,8 @@ def kernel_times(rank: int, ranks: int) -> None:
     together = {"barrier_comm_profiling": True, "barrier": buffer.barrier}
     there, back = bench_kineto(there_and_back, kernel_names=("nvl_dispatch", "nvl_combine"), **together)
     assert 1e-6 < there < 0.1 and 1e-6 < back < 0.1, (there, back)
+    mean, least, most = bench(there_and_back, num_warmups=2, num_tests=5)
+    assert there < least <= mean <= most, (there, least, mean, most)
     try:
         bench_kineto(there_and_back, "no_such_kernel", num_tests=1)
     except epforge.Mismatch as error:

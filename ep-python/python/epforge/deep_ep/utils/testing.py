@@ -51,6 +51,30 @@ def bench_kineto(
     return times[0] if isinstance(kernel_names, str) else times
 
 
+def bench(
+    fn: Callable[[], Any], num_warmups: int = 50, num_tests: int = 50, post_fn: Callable[[], Any] | None = None
+) -> tuple[float, float, float]:
+    """Seconds of a call on its stream: the mean, the least and the most. ``post_fn`` runs between two calls."""
+    cuda = require().cuda
+    for _ in range(num_warmups):
+        fn()
+    require().empty(FLUSHED, dtype=require().int8, device="cuda").zero_()
+    between = []
+    for _ in range(num_tests):
+        begin, end = (cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        fn()
+        end.record()
+        between.append((begin, end))
+        if post_fn is not None:
+            post_fn()
+    cuda.synchronize()
+    times = [begin.elapsed_time(end) / 1e3 for begin, end in between]
+    # The first call also waits for the other ranks to begin.
+    times = times[1:] or times
+    return sum(times) / len(times), min(times), max(times)
+
+
 def seconds_of(events: Iterable[Any], names: tuple[str, ...]) -> tuple[float, ...]:
     """For each name the mean times of the kernels whose names contain it, added up, from microseconds."""
     ran = [event for event in events if event.self_device_time_total]
