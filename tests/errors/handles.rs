@@ -171,6 +171,31 @@ ep_runtime::pipeline! {
     }
 }
 
+//- handle_table_in_two_arms
+// Two handles under different arms bring a table of one name, and a caller may pass both.
+ep_runtime::pipeline! {
+    pipeline Sums {
+        shape { ranks: 1..=64, hidden: 16..=32768 step 16 }
+        variant via { One, Other }
+        size tokens;
+        size received;
+        when via is One { uses handle super::Dispatch { send_row: i32[tokens, ranks] }; }
+        when via is Other { uses handle super::Other { send_row: i32[tokens, ranks] }; }
+        input x: bf16[received, hidden] in window;
+        output combined: bf16[tokens, hidden];
+        message Part { row x: bf16[hidden] }
+        channel parts: pull<Part> over nvlink from Offer to Reduce per all;
+        role Offer on block 0, 1 warps {
+            push parts { x: x };
+        }
+        role Reduce on all blocks, 15 warps, warps shared by token {
+            for token in tokens gather part from parts[peer] at send_row[token, peer] across peer in ranks {
+                store combined[token] = sum(part.x);
+            }
+        }
+    }
+}
+
 //- handle_table_optional
 // A table of a handle is more than its type.
 ep_runtime::pipeline! {

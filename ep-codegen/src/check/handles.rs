@@ -76,6 +76,26 @@ pub(super) fn check_declarations(model: &Model<'_>, out: &mut Diagnostics) {
             }
         }
     }
+    brought_twice(model, out);
+}
+
+/// Handles under different arms bring no tables of one name: a caller may pass all handles at once.
+fn brought_twice(model: &Model<'_>, out: &mut Diagnostics) {
+    let mut known: Vec<(&Ident, &Ident)> = Vec::new();
+    for placed in model.items.iter().filter(|placed| !placed.guards.is_empty()) {
+        let Item::Uses(uses) = placed.item else { continue };
+        let other = model.file.pipelines.iter().find(|other| other.name == uses.name);
+        let all = other.filter(|_| uses.tables.is_none()).map(|other| tables_of(model.file, other));
+        let unlisted = all.iter().flatten().map(|table| (&uses.name, &table.name));
+        let listed = uses.tables.iter().flatten().map(|table| (&table.name, &table.name));
+        for (at, table) in listed.chain(unlisted) {
+            let first = known.iter().find(|(of, known)| **of != uses.name && *known == table);
+            if let Some((_, first)) = first {
+                out.push(errors::ambiguous_table(at, table, &uses.name, first));
+            }
+            known.push((&uses.name, table));
+        }
+    }
 }
 
 fn tables_of<'a>(file: &'a File, pipeline: &'a Pipeline) -> Vec<&'a Tensor> {
