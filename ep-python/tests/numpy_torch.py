@@ -70,12 +70,17 @@ class Tensor(np.ndarray[Any, Any]):
     def sum(self, dim: Any = None, dtype: Any = None, axis: Any = None, **more: Any) -> Any:
         return super().sum(axis=dim if axis is None else axis, dtype=dtype, **more)
 
+    def clamp(self, least: int, most: int) -> Tensor:
+        return as_tensor(np.clip(self, least, most))
+
+    def remainder_(self, divisor: int) -> Tensor:
+        return self.copy_(np.remainder(self, divisor))
+
+    def expand(self, count: int) -> Tensor:
+        return as_tensor(np.broadcast_to(self, (count,)))
+
     def copy_(self, other: Any) -> Tensor:
         self[...] = other
-        return self
-
-    def scatter_(self, dim: int, index: Any, value: Any) -> Tensor:
-        np.put_along_axis(self, index, value, dim)
         return self
 
     def scatter_add_(self, dim: int, index: Any, source: Any) -> Tensor:
@@ -109,6 +114,10 @@ def zeros(shape: Any, dtype: Any = float32, device: Any = None) -> Tensor:
 
 def ones_like(like: Tensor, dtype: Any) -> Tensor:
     return as_tensor(np.ones(like.shape, dtype))
+
+
+def ones(shape: Any, dtype: Any = float32, device: Any = None) -> Tensor:
+    return as_tensor(np.ones(shape, dtype))
 
 
 def arange(end: int, device: Any = None) -> Tensor:

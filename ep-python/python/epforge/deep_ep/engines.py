@@ -92,6 +92,9 @@ class Engines:
         #: What an exponent of float32 counts, as a tensor: a call makes none, which a graph could hold.
         place = "cpu" if device is None else f"cuda:{device}"
         self.exponent_unit = require().tensor([1 << 23], device=place).to(require().int32)
+        #: A one, and the numbers of the ranks.
+        self.one = require().ones(1, dtype=require().int32, device=place)
+        self.numbers = require().arange(self.ranks, device=place)
         self._made: dict[Shape, calls.Buffer] = {}
         # Between nodes, ranks share no memory.
         self._shortages = Shortages.of_node(gather, self.rank, self.ranks) if self.nodes == 1 else None
@@ -262,11 +265,9 @@ class Engines:
 
     def ranks_of(self, experts: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
         """The rank of each expert, and for each token whether a rank has one of its own; ``count`` is no expert."""
-        torch = require()
         # No expert is behind all ranks.
-        owner = torch.bucketize(experts, self.ends(count, experts.device), right=True)
-        in_rank = torch.zeros((experts.shape[0], self.ranks + 1), dtype=torch.bool, device=experts.device)
-        return owner, in_rank.scatter_(1, owner, True)[:, : self.ranks].contiguous()
+        owner = require().bucketize(experts, self.ends(count, experts.device), right=True)
+        return owner, (owner[:, :, None] == self.numbers).any(1)
 
     def tokens_per_node(self, in_rank: torch.Tensor) -> torch.Tensor | None:
         """``int32[nodes]``: how many tokens some rank of each node has; None within one node."""

@@ -251,11 +251,10 @@ class Buffer(LowLatencyCalls):
         torch = require()
         engines = self._engines()
         with engines.beside(previous_event, async_finish, topk_idx) as calls:
-            valid = (topk_idx >= 0) & (topk_idx < num_experts)
-            spot = torch.where(valid, topk_idx, num_experts).long()
-            place = {"device": topk_idx.device}
-            per_expert = torch.zeros(num_experts + 1, dtype=torch.int32, **place)
-            per_expert.scatter_add_(0, spot.flatten(), torch.ones_like(spot, dtype=torch.int32).flatten())
+            # What is no expert counts as the one behind the last: -1 is congruent to it.
+            spot = topk_idx.long().clamp(-1, num_experts).remainder_(num_experts + 1)
+            per_expert = torch.zeros(num_experts + 1, dtype=torch.int32, device=topk_idx.device)
+            per_expert.scatter_add_(0, spot.flatten(), engines.one.expand(spot.numel()))
             _, in_rank = engines.ranks_of(spot, num_experts)
             per_rank = in_rank.sum(dim=0, dtype=torch.int32)
             per_node = engines.tokens_per_node(in_rank)
