@@ -228,7 +228,7 @@ impl Ranks {
         let open = |compile, count: usize| {
             let device = request.device(store.member().rank, count);
             let backend = GpuBackend::join_node(device, &store, nodes, compile);
-            Ok(backend.map_err(no_machine)?.beside_cards(RESIDENT_SMS))
+            Ok(over.beside(backend.map_err(no_machine)?, nodes))
         };
         let join = |backend, options| Group::over_store(backend, options, &store, &over);
         Ranks::joined(request, open, join)
@@ -264,7 +264,7 @@ impl Ranks {
             let device = request.device(rank, count);
             let backend =
                 GpuBackend::join_node(device, store, nodes, compile).map_err(no_machine)?;
-            Ok(if over.takes_sms() { backend.beside_cards(RESIDENT_SMS) } else { backend })
+            Ok(over.beside(backend, nodes))
         };
         let join = |backend, options| Group::over_store(backend, options, store, over);
         Ranks::joined(&request, open, join)

@@ -3,12 +3,13 @@
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use ep_runtime::error::CallError;
 use ep_runtime::host::HostBackend;
 use ep_runtime::ir::Transport;
-use ep_runtime::net::{CardOptions, ModelNetwork, ModelOptions, Provider, ResidentOptions};
+use ep_runtime::net::{
+    CardOptions, ModelNetwork, ModelOptions, Provider, ResidentOptions, duration,
+};
 use ep_runtime::plan::Plan;
 
 use crate::failure::Failure;
@@ -28,7 +29,7 @@ pub(crate) struct Net {
 }
 
 impl Net {
-    /// What joins processes, if they are to be joined.
+    /// The network between processes, if one is named.
     pub(crate) fn joint(&self) -> Option<&Joint> {
         match &self.kind {
             Some(Kind::Joint(joint)) => Some(joint),
@@ -36,7 +37,7 @@ impl Net {
         }
     }
 
-    /// What joins processes of one rank each, if they are to be joined.
+    /// The network between processes of one rank each, if one is named.
     pub(crate) fn joint_of_ranks(&self) -> Option<Joint> {
         self.cards().cloned().map(Joint::Played).or_else(|| self.joint().cloned())
     }
@@ -208,22 +209,10 @@ impl FromStr for Kind {
     }
 }
 
-/// `2us`: a whole number of a unit.
-fn duration(text: &str) -> Option<Duration> {
-    let digits = text.find(|letter: char| !letter.is_ascii_digit())?;
-    let (number, unit) = text.split_at(digits);
-    let number = number.parse::<u64>().ok()?;
-    match unit {
-        "ns" => Some(Duration::from_nanos(number)),
-        "us" => Some(Duration::from_micros(number)),
-        "ms" => Some(Duration::from_millis(number)),
-        "s" => Some(Duration::from_secs(number)),
-        _ => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]

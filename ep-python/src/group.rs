@@ -11,7 +11,7 @@ use ep_runtime::group::{self as groups, GroupOptions};
 use ep_runtime::host::{Build, HostBackend, HostOptions, Programs, TIMEOUT};
 use ep_runtime::jit::{Cache, Jit, Nvrtc};
 use ep_runtime::join::{self, Member, Store};
-use ep_runtime::net::{Carrier, ModelOptions, RESIDENT_SMS};
+use ep_runtime::net::{Carrier, ModelOptions};
 use pyo3::prelude::*;
 
 use crate::errors::{Failure, released};
@@ -232,11 +232,7 @@ impl Group {
             let store = Store::join(&id, Member { rank, ranks }, deadline);
             let store = Arc::new(store.map_err(|error| Failure::of_join(&error))?);
             let backend = GpuBackend::join_node(device, &store, nodes, compile(None)?)?;
-            let backend = if net.takes_sms() && nodes > 1 {
-                backend.beside_cards(RESIDENT_SMS)
-            } else {
-                backend
-            };
+            let backend = net.beside(backend, nodes);
             let inner = groups::Group::over_store(Arc::new(backend), options, &store, &net)?;
             Ok(Group { inner, devices: vec![device] })
         })

@@ -82,6 +82,16 @@ fn free(
     })
 }
 
+/// The program that `prepare` would load.
+fn planned(
+    machine: &Machine,
+    entry: &AnyPipeline,
+    options: &PrepareOptions<'_>,
+) -> Result<CallProgram, CallError> {
+    let room = Room { tables: options.live, window: options.live };
+    CallProgram::emit_for(machine, entry, options, room)
+}
+
 impl CallKernel {
     /// Bytes of device memory that `prepare` would take on each rank. Allocates nothing.
     pub fn bytes(
@@ -89,8 +99,7 @@ impl CallKernel {
         entry: &AnyPipeline,
         options: &PrepareOptions<'_>,
     ) -> Result<u64, CallError> {
-        let room = Room { tables: options.live, window: options.live };
-        Ok(CallProgram::emit_for(machine, entry, options, room)?.device_bytes())
+        Ok(planned(machine, entry, options)?.device_bytes())
     }
 
     /// Bytes on each rank of the rows that would pass through a network, in device or host memory. Allocates nothing.
@@ -99,9 +108,7 @@ impl CallKernel {
         entry: &AnyPipeline,
         options: &PrepareOptions<'_>,
     ) -> Result<u64, CallError> {
-        let room = Room { tables: options.live, window: options.live };
-        let program = CallProgram::emit_for(machine, entry, options, room)?;
-        Ok(positive(program.emitted().plan.network_bytes))
+        Ok(positive(planned(machine, entry, options)?.emitted().plan.network_bytes))
     }
 
     /// Bytes of device memory that it takes on each rank, if it was prepared alone.

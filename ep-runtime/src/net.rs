@@ -47,7 +47,7 @@ mod sys;
 mod together;
 mod view;
 
-pub use carrier::{Carrier, NET_VARIABLE};
+pub use carrier::{Carrier, NET_VARIABLE, duration};
 pub use fabric::Fabric;
 pub use find::VARIABLE;
 pub use host_queue::HostQueue;

@@ -27,7 +27,7 @@ impl Group {
     #[cfg(target_os = "linux")]
     pub fn from_torchrun() -> Result<Group, CallError> {
         use crate::join::{Member, Store, UniqueId};
-        use crate::net::{Carrier, RESIDENT_SMS};
+        use crate::net::Carrier;
         let joined = UniqueId::from_environment()
             .and_then(|id| Store::join(&id, Member::from_environment()?, JOIN_TIME));
         let store = Arc::new(joined.map_err(BackendError::from)?);
@@ -35,11 +35,7 @@ impl Group {
         let nodes = nodes_of(store.member().ranks, each.as_deref())?;
         let over = Carrier::from_environment().map_err(|what| CallError::Mismatch { what })?;
         let backend = GpuBackend::join_node(local_rank()?, &store, nodes, compiler()?)?;
-        let backend = if over.takes_sms() && nodes > 1 {
-            backend.beside_cards(RESIDENT_SMS)
-        } else {
-            backend
-        };
+        let backend = over.beside(backend, nodes);
         Group::over_store(Arc::new(backend), GroupOptions::default(), &store, &over)
     }
 

@@ -299,7 +299,7 @@ impl Between<'_> {
     }
 }
 
-/// What the card of each rank has carried; each process knows those of its own ranks.
+/// Gathers the traffic of each rank's card from the processes: each knows its own ranks only.
 fn traffic_of_all(group: &Group) -> Result<Vec<CardTraffic>, CallError> {
     let known = group.card_traffic()?.unwrap_or_default();
     if group.local().len() == group.ranks() {

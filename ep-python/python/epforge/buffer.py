@@ -114,9 +114,7 @@ class Buffer(Caller):
     @staticmethod
     def bytes(ranks: int, *, nodes: int = 1, **options: Any) -> dict[str, int]:
         """What `memory` would say of a buffer with these options on each of so many ranks. Allocates nothing."""
-        given = inspect.signature(Buffer.__init__).bind(None, None, **options)
-        given.apply_defaults()
-        return dict(zip(MEMORY, _core.Buffer.memory_of(ranks, nodes, given.arguments), strict=True))
+        return dict(zip(MEMORY, _core.Buffer.memory_of(ranks, nodes, with_defaults(options)), strict=True))
 
     @staticmethod
     def network_bytes(ranks: int, *, nodes: int, **options: Any) -> int:
@@ -124,9 +122,7 @@ class Buffer(Caller):
 
         `bytes` counts them as ``host``, but they are in GPU memory if cards reach that.
         """
-        given = inspect.signature(Buffer.__init__).bind(None, None, **options)
-        given.apply_defaults()
-        return _core.Buffer.network_of(ranks, nodes, given.arguments)
+        return _core.Buffer.network_of(ranks, nodes, with_defaults(options))
 
     def dispatch(
         self,
@@ -374,3 +370,10 @@ class Buffer(Caller):
             raise _core.Mismatch(f"the handle is a {type(handle).__name__}: {gives}")
         if handle.buffer is not self:
             raise _core.Mismatch("the handle belongs to another buffer")
+
+
+def with_defaults(options: dict[str, Any]) -> dict[str, Any]:
+    """The options of a buffer, with the defaults of those that are not given."""
+    given = inspect.signature(Buffer.__init__).bind(None, None, **options)
+    given.apply_defaults()
+    return given.arguments

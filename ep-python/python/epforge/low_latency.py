@@ -184,9 +184,7 @@ class LowLatency(Caller):
         numbers = [tokens, hidden, topk, experts]
         if way == "per-rank":
             return _core.PerRankKernels.bytes_of(ranks, numbers, payload, weights_ahead)
-        send, _ = _core.LowLatencyDispatcher.bytes_of(ranks, nodes, numbers, payload)
-        back, _ = _core.LowLatencyCombiner.bytes_of(ranks, nodes, numbers, "bf16")
-        return between * (send + back)
+        return between * bytes_per_expert(ranks, nodes, numbers, payload)[0]
 
     @staticmethod
     def network_bytes(
@@ -204,10 +202,7 @@ class LowLatency(Caller):
 
         They are in GPU memory if cards reach that, and otherwise in host memory.
         """
-        numbers = [tokens, hidden, topk, experts]
-        _, send = _core.LowLatencyDispatcher.bytes_of(ranks, nodes, numbers, payload)
-        _, back = _core.LowLatencyCombiner.bytes_of(ranks, nodes, numbers, "bf16")
-        return between * (send + back)
+        return between * bytes_per_expert(ranks, nodes, [tokens, hidden, topk, experts], payload)[1]
 
     def dispatch(
         self,
@@ -783,6 +778,13 @@ class Sums(Phased):
             return sums
         self._out[...] = sums
         return self._out
+
+
+def bytes_per_expert(ranks: int, nodes: int, numbers: list[int], payload: str) -> tuple[int, int]:
+    """Bytes of a dispatch and a combine per expert: their own, and those of rows that pass through a network."""
+    send = _core.LowLatencyDispatcher.bytes_of(ranks, nodes, numbers, payload)
+    back = _core.LowLatencyCombiner.bytes_of(ranks, nodes, numbers, "bf16")
+    return send[0] + back[0], send[1] + back[1]
 
 
 def strides_of(shape: Sequence[int]) -> list[int]:

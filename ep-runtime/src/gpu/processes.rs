@@ -24,7 +24,7 @@ impl GpuBackend {
     /// Keeps so many SMs of the GPU free for network cards that are kernels, which run beside those of the rank. Launches lose
     /// the cooperative attribute, because the driver may run cooperative grids one after another. Other processes on
     /// the same GPU have to take turns with this one, as they do without MPS.
-    pub fn beside_cards(mut self, sms: u32) -> GpuBackend {
+    pub(crate) fn beside_cards(mut self, sms: u32) -> GpuBackend {
         self.kept_sms = sms;
         self.cooperative = false;
         self

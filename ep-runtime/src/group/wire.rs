@@ -10,7 +10,7 @@ use crate::error::CallError;
 use crate::memory::DeviceMemory;
 use crate::net_error::NetError;
 
-/// What the card of one rank has carried.
+/// The traffic of one rank's card.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CardTraffic {
     /// Entries of its queue pairs.
@@ -36,7 +36,7 @@ pub(crate) trait Wire: Send + Sync {
     /// Opens a network for kernels that share a window; all processes do it together.
     fn open(&self, group: &Group, plans: &[&Plan]) -> Result<Net, CallError>;
 
-    /// What the card of each of `ranks` ranks has carried, between two calls; none: there are no cards that are kernels.
+    /// Reads the traffic of each rank's card, between two calls. `None` if no cards are kernels.
     fn traffic(&self, _ranks: usize) -> Option<Result<Vec<CardTraffic>, NetError>> {
         None
     }
@@ -70,8 +70,8 @@ impl Group {
         self.shared.wire.as_ref().map_or(1, |wire| wire.nodes())
     }
 
-    /// What the network card of each rank has carried, between two calls. A process knows the cards of its own ranks. None:
-    /// the group has no cards that are kernels.
+    /// Reads the traffic of each rank's network card, between two calls. A process knows the cards of its own ranks only.
+    /// `None` if the group has no cards that are kernels.
     pub fn card_traffic(&self) -> Result<Option<Vec<CardTraffic>>, CallError> {
         let traffic = self.shared.wire.as_ref().and_then(|wire| wire.traffic(self.ranks()));
         traffic.transpose().map_err(CallError::Network)

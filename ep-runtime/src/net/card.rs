@@ -49,7 +49,7 @@ impl Shared {
         }
     }
 
-    /// What the card of each rank has carried.
+    /// The traffic of each rank's card.
     pub(super) fn traffic(&self) -> Vec<CardTraffic> {
         let read = |counts: &[AtomicU64; 3]| {
             let [entries, doorbells, bytes] =

@@ -1,4 +1,4 @@
-//! What carries rows between the nodes of a group, by the name that users give it.
+//! Networks between the nodes of a group, by the names that users give them.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use ep_codegen::ir::Transport;
 
-use super::{CardOptions, NetOptions, Provider, ResidentOptions};
+use super::{CardOptions, NetOptions, Provider, RESIDENT_SMS, ResidentOptions};
+use crate::gpu::GpuBackend;
 
 /// The environment variable that names the network between nodes if a call does not.
 pub const NET_VARIABLE: &str = "EPFORGE_NET";
 
-/// What carries rows between nodes.
+/// A network between nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Carrier {
     /// libfabric: `tcp`, `shm`, `verbs` or `efa`.
@@ -33,8 +34,16 @@ impl Carrier {
         }
     }
 
+    /// Keeps SMs of the GPU free for cards that are kernels, if ranks of several nodes reach each other over these.
+    pub fn beside(&self, backend: GpuBackend, nodes: usize) -> GpuBackend {
+        match self.takes_sms() && nodes > 1 {
+            true => backend.beside_cards(RESIDENT_SMS),
+            false => backend,
+        }
+    }
+
     /// Whether its cards are kernels, which need SMs of the GPU of each rank.
-    pub fn takes_sms(&self) -> bool {
+    pub(crate) fn takes_sms(&self) -> bool {
         matches!(self, Carrier::Card(_))
     }
 
@@ -168,8 +177,8 @@ impl fmt::Display for ResidentOptions {
     }
 }
 
-/// `2us`: a whole number of a unit.
-fn duration(text: &str) -> Option<Duration> {
+/// A time such as `2us`: a whole number of a unit.
+pub fn duration(text: &str) -> Option<Duration> {
     let digits = text.find(|letter: char| !letter.is_ascii_digit())?;
     let (number, unit) = text.split_at(digits);
     let number = number.parse::<u64>().ok()?;

@@ -68,8 +68,7 @@ impl Group {
     ///
     /// Ranks are numbered node by node, with equally many on each. Rows to other nodes go over libfabric, through an
     /// endpoint and a thread of each process, or over network cards, one for each process. [`Carrier::Card`] needs a
-    /// backend that keeps SMs for it ([`GpuBackend::beside_cards`](crate::gpu::GpuBackend::beside_cards)) and all
-    /// processes on one machine. All calls are those of [`Group::over_network`]. All processes must name one network,
+    /// backend that keeps SMs for it ([`Carrier::beside`]) and all processes on one machine. All calls are those of [`Group::over_network`]. All processes must name one network,
     /// or all fail. In a group of one node, the ranks use no network.
     pub fn over_store(
         backend: Arc<dyn Backend>,

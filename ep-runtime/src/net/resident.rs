@@ -249,7 +249,7 @@ impl ResidentNetwork {
         view.ok_or_else(|| BackendError::Wrong { what: what() })?.part(part)
     }
 
-    /// What the card of each rank has carried, between two calls. A process knows the cards of its own ranks.
+    /// Reads the traffic of each rank's card, between two calls. A process knows the cards of its own ranks only.
     pub fn traffic(&self) -> Result<Vec<CardTraffic>, NetError> {
         match &self.memory {
             Memory::Window(_) => traffic(&self.players, self.backend.ranks()),

@@ -14,9 +14,7 @@ use ep_runtime::group::{Group, GroupOptions};
 use ep_runtime::host::mutant::Mutant;
 use ep_runtime::host::{HostBackend, HostOptions, Programs, TIMEOUT};
 use ep_runtime::join::{Member, Store, UniqueId};
-use ep_runtime::net::{
-    CardOptions, Carrier, ModelOptions, NetError, NetOptions, Provider, RESIDENT_SMS,
-};
+use ep_runtime::net::{CardOptions, Carrier, ModelOptions, NetError, NetOptions, Provider};
 use ep_runtime::pipelines::{LowLatencyDispatch, NodeLayout, low_latency_dispatch, node_layout};
 use ep_runtime::tensor::{Bf16, DeviceTensor};
 use ep_runtime::tune::{Destination, Pushes};
@@ -78,11 +76,8 @@ fn one_rank() {
         "gpus" => {
             let device = (member.rank % gpu::devices().expect("GPUs").len()) as i32;
             let compile = compiler().expect("NVRTC");
-            let mut backend = GpuBackend::join_node(device, &store, NODES, compile).unwrap();
-            if carrier.takes_sms() {
-                backend = backend.beside_cards(RESIDENT_SMS);
-            }
-            (Arc::new(backend), Duration::from_secs(20))
+            let backend = GpuBackend::join_node(device, &store, NODES, compile).unwrap();
+            (Arc::new(carrier.beside(backend, NODES)), Duration::from_secs(20))
         }
         _ => {
             let host = HostOptions { local, ..HostOptions::new(member.ranks) };

@@ -176,8 +176,8 @@ impl<'a> Whole<'_, 'a> {
         })
     }
 
-    /// What a lane records of a token and a peer: a position whether the token goes there or not, any other
-    /// value where it does.
+    /// Records values for a token and a peer, in one lane: a position for every peer, any other value only for peers to
+    /// which the token goes.
     pub(super) fn records(
         &mut self,
         scope: &Scope,

@@ -41,7 +41,7 @@ MOST_AT_FIRST = 8192
 
 @dataclass(frozen=True)
 class Config:
-    """How a call runs: of these numbers only that of the SMs means something here. The others are told of once."""
+    """How a call runs. Only the number of SMs has a meaning here; the log names each other number that is set, once."""
 
     num_sms: int = 20
     num_max_nvl_chunked_send_tokens: int = 6
@@ -251,7 +251,7 @@ class Buffer(LowLatencyCalls):
         torch = require()
         engines = self._engines()
         with engines.beside(previous_event, async_finish, topk_idx) as calls:
-            # What is no expert counts as the one behind the last: -1 is congruent to it.
+            # Numbers that name no expert become `num_experts`, which is congruent to -1.
             spot = topk_idx.long().clamp(-1, num_experts).remainder_(num_experts + 1)
             per_expert = torch.zeros(num_experts + 1, dtype=torch.int32, device=topk_idx.device)
             per_expert.scatter_add_(0, spot.flatten(), engines.one.expand(spot.numel()))

@@ -1,4 +1,4 @@
-//! Which network card is nearest to a GPU, by their places on the PCIe bus.
+//! Finds the network card nearest to a GPU by their places on the PCIe bus.
 
 use std::fs;
 use std::path::{Path, PathBuf};
