@@ -93,6 +93,18 @@ class Utilities(unittest.TestCase):
         there = "no kernel that ran has a name with `Launch`: there were nvl_dispatch, nvl_dispatch_tail"
         self.assertEqual(str(caught.exception), there)
 
+    def test_times_of_kernels_that_each_call_runs_in_turn_are_apart(self) -> None:
+        def kernel(name: str, us: float) -> SimpleNamespace:
+            return SimpleNamespace(name=name, self_device_time_total=us)
+
+        events = [kernel("dispatch", 6.0), kernel("dispatch", 2.0), kernel("zero", 1.0)] * 2
+        ((send, receive),) = testing.seconds_in_turn(events, ("dispatch",), 2)
+        self.assertEqual((round(send * 1e6), round(receive * 1e6)), (6, 2))
+        with self.assertRaises(epforge.Mismatch) as caught:
+            testing.seconds_in_turn(events, ("dispatch",), 3)
+        there = "4 kernels that ran have names with `dispatch`, not 3 in each call"
+        self.assertEqual(str(caught.exception), there)
+
 
 class OtherName(unittest.TestCase):
     """The distribution that gives the facade the original's name."""

@@ -1,5 +1,6 @@
-// Every rank writes one word to every other one and waits for theirs: windows, the control words of a
-// plan, waits and their records, with nothing else around them.
+// Every rank writes one word to every rank whose window it can store to, and waits for theirs: windows, the
+// control words of a plan, waits and their records, with nothing else around them. In a process of its own, a
+// rank has no window of other nodes.
 #include <ep/sync.cuh>
 
 namespace probe {
@@ -20,7 +21,8 @@ extern "C" __global__ void probe_exchange(const __grid_constant__ probe::Args ar
         ep::Team team(args.group, call, 0, 0, 1, 0, 1);
         for (int base = 0; base < args.ranks; base += ep::kLanes) {
             const int peer = base + team.lane;
-            if (peer >= args.ranks || args.group.rank == args.absent) continue;
+            const bool real = peer < args.ranks && args.group.windows[peer] != 0;
+            if (!real || args.group.rank == args.absent) continue;
             ep::u64* words = reinterpret_cast<ep::u64*>(args.group.windows[peer]);
             const ep::u32 value = static_cast<ep::u32>(args.group.rank) + 1;
             ep::store_release_sys(words + args.group.rank, ep::stamped(call.epoch, value));
@@ -29,7 +31,7 @@ extern "C" __global__ void probe_exchange(const __grid_constant__ probe::Args ar
         const ep::u64* words = reinterpret_cast<const ep::u64*>(args.group.window);
         for (int base = 0; base < args.ranks; base += ep::kLanes) {
             const int peer = base + team.lane;
-            const bool real = peer < args.ranks;
+            const bool real = peer < args.ranks && args.group.windows[peer] != 0;
             const ep::Site site{0, ep::Waiting::kFlag, -1, real ? peer : -1, team.epoch};
             const ep::u32 value = ep::wait_stamped(team, site, real ? words + peer : nullptr);
             if (real) args.heard[peer] = value;

@@ -131,3 +131,28 @@ fn silence(backend: &Arc<dyn Backend>) -> Result<Differences, CallError> {
     differences.note(false, || format!("expected a timeout, got {report}"));
     Ok(differences)
 }
+
+#[cfg(test)]
+mod tests {
+    use ep_runtime::host::{HostBackend, HostOptions, Programs, TIMEOUT};
+
+    use super::*;
+
+    /// A process that has ranks 2 and 3 of two nodes: ranks 0 and 1 have no windows there.
+    #[test]
+    fn ranks_of_one_node_meet_without_the_other_node() {
+        let programs = Programs::find().expect("a compiler");
+        let backend =
+            HostBackend::new(&programs, HostOptions { local: 2..4, ..HostOptions::new(4) });
+        let options = GroupOptions { timeout: TIMEOUT, ..GroupOptions::default() };
+        let group = Group::new(backend.expect("ranks"), options).expect("a group");
+        let probe = Probe::new(group).expect("a probe");
+        probe.round(-1).expect("a round");
+        for heard in &probe.heard {
+            let mut words = vec![0; 16];
+            heard.read(0, &mut words).expect("what came");
+            let words: Vec<u8> = words.into_iter().step_by(4).collect();
+            assert_eq!(words, [0, 0, 3, 4]);
+        }
+    }
+}

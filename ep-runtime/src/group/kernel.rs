@@ -101,13 +101,15 @@ impl GroupKernel {
             });
         }
         let enlisted = group.enlist(&plan, window, control_at)?;
+        // No window has the address 0: the rank's memory cannot be reached from here.
+        let place = |base: u64| if base == 0 { 0 } else { base + control_at };
         let pipeline = enlisted.number;
         group.tell_presences(&enlisted.recorder)?;
         group.backend().name_pipeline(pipeline, &plan);
         let mut ranks = Vec::new();
         for (rank, records) in group.local().zip(&enlisted.recorder.records) {
             let bases: Vec<u64> =
-                window.bases(rank)?.iter().map(|base| base + control_at).collect();
+                window.bases(rank)?.iter().map(|base| place(*base)).collect();
             let bytes: Vec<u8> = bases.iter().flat_map(|base| base.to_le_bytes()).collect();
             let bases = DeviceMemory::new(group.backend(), rank, bytes.len() as u64)?;
             bases.write(0, &bytes)?;

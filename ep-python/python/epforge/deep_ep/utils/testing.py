@@ -16,15 +16,18 @@ def bench_kineto(
     fn: Callable[[], Any],
     kernel_names: str | tuple[str, ...],
     num_tests: int = 30,
+    suppress_kineto_output: bool = False,
     trace_path: str | None = None,
     flush_l2: bool = True,
     barrier_comm_profiling: bool = False,
+    num_kernels_per_period: int = 1,
     barrier: Callable[[], Any] | None = None,
 ) -> Any:
     """Seconds on the GPU of the kernels whose names contain each of some words, on average over many calls.
 
     With ``barrier_comm_profiling`` the ranks begin each call together: behind a ``barrier`` of their own, or a
-    sum over all ranks.
+    sum over all ranks. If each call runs ``num_kernels_per_period`` kernels with a name, the result has a list of
+    their times in the order of their starts. Nothing is printed, with or without ``suppress_kineto_output``.
     """
     torch = require()
     together = torch.ones(1, dtype=torch.float32, device="cuda")
@@ -47,7 +50,12 @@ def bench_kineto(
     if trace_path is not None:
         profiler.export_chrome_trace(trace_path)
     names = (kernel_names,) if isinstance(kernel_names, str) else kernel_names
-    times = seconds_of(profiler.key_averages(), names)
+    if num_kernels_per_period > 1:
+        # The kernels alone: an event of the host may have a kernel's name, but no time on the GPU.
+        ran = sorted((event for event in profiler.events() if event.self_device_time_total), key=started)
+        times = seconds_in_turn(ran, names, num_kernels_per_period)
+    else:
+        times = seconds_of(profiler.key_averages(), names)
     return times[0] if isinstance(kernel_names, str) else times
 
 
@@ -73,6 +81,23 @@ def bench(
     # The first call also waits for the other ranks to begin.
     times = times[1:] or times
     return sum(times) / len(times), min(times), max(times)
+
+
+def started(event: Any) -> float:
+    return event.time_range.start
+
+
+def seconds_in_turn(events: Iterable[Any], names: tuple[str, ...], period: int) -> tuple[list[float], ...]:
+    """For each name the mean times of the first kernel of a call whose name contains it, of the second, and so on."""
+    ran = list(events)
+    times = []
+    for name in names:
+        found = [event.self_device_time_total for event in ran if name in event.name]
+        if not found or len(found) % period:
+            raise Mismatch(f"{len(found)} kernels that ran have names with `{name}`, not {period} in each call")
+        calls = len(found) // period
+        times.append([sum(found[turn::period]) / calls / 1e6 for turn in range(period)])
+    return tuple(times)
 
 
 def seconds_of(events: Iterable[Any], names: tuple[str, ...]) -> tuple[float, ...]:
