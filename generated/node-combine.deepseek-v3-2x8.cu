@@ -1,11 +1,11 @@
 // node-combine
 // hidden=7168 local_ranks=8 nodes=2 nvl_chunk=8 nvl_depth=32 ranks=16 rdma_chunk=16 rdma_depth=128 stages=3 stripes=12 topk=8
-// sm_90a: 384 threads and 186496 bytes of shared memory a block, at least 2 blocks
+// sm_90a: 512 threads and 216192 bytes of shared memory a block, at least 2 blocks
 //
 // Roles:
 //   NvlSend: 8 warps on even blocks; composed: ep::Mover, ep::RingsOut
-//   Forward: 8 warps on odd blocks; composed: ep::PartStages, ep::RingsIn, ep::RingsOut, ep::Parts
-//   RdmaReceive: 4 warps on even blocks; composed: ep::RingsIn, ep::Parts
+//   Forward: 16 warps on odd blocks; composed: ep::PartStages, ep::RingsIn, ep::RingsOut, ep::Parts
+//   RdmaReceive: 8 warps on even blocks; composed: ep::RingsIn, ep::Parts
 //
 // Window, the same on every rank:
 //   inner.slots      0x00000000   88866816 bytes  12 stripes x 8 peers x 2 parts x 32 slots x 14464; NvlSend writes, Forward reads
@@ -42,9 +42,9 @@ struct Cfg {
     static constexpr int kHidden = 7168;
     static constexpr int kTopk = 8;
     static constexpr int kStripes = 12;
-    static constexpr int kThreads = 384;
+    static constexpr int kThreads = 512;
     static constexpr int kSequences = 27;
-    static constexpr int kSharedBytes = 186496;
+    static constexpr int kSharedBytes = 216192;
 
     struct Part {
         static constexpr int kRowBytes = 14336;
@@ -110,18 +110,18 @@ struct Cfg {
     struct Forward {
         static constexpr int kRole = 1;
         static constexpr int kFirstWarp = 0;
-        static constexpr int kWarps = 8;
+        static constexpr int kWarps = 16;
         static constexpr int kFirstSequence = 0;
         static constexpr int kSequences = 10;
         static constexpr bool kTma = true;
-        static constexpr int kStages = 16;
+        static constexpr int kStages = 13;
         static constexpr int kPieceBytes = 1024;
     };
 
     struct RdmaReceive {
         static constexpr int kRole = 2;
         static constexpr int kFirstWarp = 8;
-        static constexpr int kWarps = 4;
+        static constexpr int kWarps = 8;
         static constexpr int kFirstSequence = 24;
         static constexpr int kSequences = 3;
     };
@@ -230,7 +230,7 @@ __device__ __forceinline__ void nvl_send(const Args& args, Smem& smem, ep::Team&
     mover.finish();
 }
 
-/// role Forward on odd blocks, 8 warps, warps shared by (node, stripe)
+/// role Forward on odd blocks, 16 warps, warps shared by (node, stripe)
 __device__ __forceinline__ void forward(const Args& args, Smem& smem, ep::Team& team) {
     ep::PartStages<Cfg::Forward, Cfg::kLocalRanks> stages(smem.forward[team.warp], team);
     ep::Shares<Cfg::Forward> shares(team, smem.sequences, Cfg::kNodes);
@@ -314,7 +314,7 @@ __device__ __forceinline__ void forward(const Args& args, Smem& smem, ep::Team& 
     stages.finish();
 }
 
-/// role RdmaReceive on even blocks, 4 warps, warps shared by token
+/// role RdmaReceive on even blocks, 8 warps, warps shared by token
 __device__ __forceinline__ void rdma_receive(const Args& args, Smem& smem, ep::Team& team) {
     ep::Shares<Cfg::RdmaReceive> shares(team, smem.sequences, 1);
     ep::RingsIn<Cfg::Rail, ep::NetRings<Cfg::Rail>> rail(team, args.net, shares.take(Cfg::kNodes));

@@ -62,13 +62,13 @@ pipeline! {
         }
         // Positions are computed, arrival is waited for, the sum is looked up. Units of a stripe are in the order in which its
         // rows come: there may be more units than warps.
-        role Forward on odd blocks, 8 warps, warps shared by (node, stripe) {
+        role Forward on odd blocks, 16 warps, warps shared by (node, stripe) {
             let to = (node + stripe) % nodes;
             for row in rail_prefix[to] + rail_first[to, stripe]..rail_prefix[to] + rail_first[to, stripe] + rail_count[to, stripe] gather part from inner[peer, (node + stripe) % nodes] at send_inner_head[row, peer] across peer in local {
                 push rail[(node + stripe) % nodes] { x: sum(part.x), weights: sum(part.weights) };
             }
         }
-        role RdmaReceive on even blocks, 4 warps, warps shared by token {
+        role RdmaReceive on even blocks, 8 warps, warps shared by token {
             for token in stripe gather part from rail[node] at send_rail_head[token, node] across node in nodes {
                 store combined[token] = sum(part.x) + bias[token];
                 store combined_weights[token] = sum(part.weights);

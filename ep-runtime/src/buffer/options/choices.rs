@@ -2,7 +2,7 @@
 
 use ep_codegen::plan::{Arch, Config};
 
-use super::{BufferOptions, Via};
+use super::{BufferOptions, Payload, Via};
 use crate::buffer::standard::{BuiltIn, StandardPipeline};
 use crate::calls::PrepareOptions;
 use crate::error::CallError;
@@ -181,7 +181,14 @@ impl BufferOptions {
                     relayed,
                 };
                 let is_fresh = pipeline != Standard::NodeDispatchCached;
-                let options = dispatch!(node_dispatch, self, is_fresh, stripes);
+                let mut options = dispatch!(node_dispatch, self, is_fresh, stripes);
+                let tunes = &mut options.tunes;
+                // A card takes as long for a put of few bytes, so that runs of short rows have twice as many.
+                if self.payload != Payload::Bf16
+                    && tunes.rdma_chunk.or(tunes.rdma_depth).is_none()
+                {
+                    (tunes.rdma_chunk, tunes.rdma_depth) = (Some(32), Some(256));
+                }
                 node_dispatch::Kernel::chosen(&shape, &options, take)
             }
         }
