@@ -3,9 +3,9 @@
 // sm_90a: 512 threads and 216192 bytes of shared memory a block, at least 2 blocks
 //
 // Roles:
-//   NvlSend: 8 warps on even blocks; composed: ep::Mover, ep::RingsOut
-//   Forward: 16 warps on odd blocks; composed: ep::PartStages, ep::RingsIn, ep::RingsOut, ep::Parts
-//   RdmaReceive: 8 warps on even blocks; composed: ep::RingsIn, ep::Parts
+//   NvlSend: 8 warps on even blocks, a block for each of stripes = 12; composed: ep::Mover, ep::RingsOut
+//   Forward: 16 warps on odd blocks, a block for each of stripes = 12; composed: ep::PartStages, ep::RingsIn, ep::RingsOut, ep::Parts
+//   RdmaReceive: 8 warps on even blocks, a block for each of stripes = 12; composed: ep::RingsIn, ep::Parts
 //
 // Window, the same on every rank:
 //   inner.slots      0x00000000   88866816 bytes  12 stripes x 8 peers x 2 parts x 32 slots x 14464; NvlSend writes, Forward reads
@@ -24,7 +24,6 @@
 //   rail.outbox      0x01530000   22216704 bytes  12 stripes x 1 peers x 128 slots x 14464; Forward writes, Forward reads
 // Message Part: row of 14336 bytes, meta record of 32 bytes: weights[8] at 0
 #include <ep/cast.cuh>
-#include <ep/compute.cuh>
 #include <ep/mover.cuh>
 #include <ep/net_rings.cuh>
 #include <ep/part_stages.cuh>
@@ -211,11 +210,8 @@ __device__ __forceinline__ void nvl_send(const Args& args, Smem& smem, ep::Team&
                         mover.fence_global();
                         mover.row(ep::at_lane_of(node, slot), &args.x[row * args.x_stride]);
                         char* record = mover.meta();
-                        for (int i_2 = team.lane; i_2 < Cfg::Part::kWeightsCount;
-                            i_2 += ep::kLanes) {
-                            ep::set<float>(record + Cfg::Part::kWeights, i_2,
-                                args.weights[row * args.weights_stride + i_2]);
-                        }
+                        ep::copy_to_record<float>(team, record + Cfg::Part::kWeights,
+                            &args.weights[row * args.weights_stride], Cfg::Part::kWeightsCount);
                         mover.send_meta(ep::at_lane_of(node, slot + Cfg::Inner::kMeta));
                         inner.publish_after(node, mover.rows_begun());
                         ep::tell(mover, inner);

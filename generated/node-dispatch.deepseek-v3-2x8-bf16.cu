@@ -3,9 +3,9 @@
 // sm_90a: 512 threads and 187008 bytes of shared memory a block, at least 2 blocks
 //
 // Roles:
-//   RdmaSend: 8 warps on even blocks; composed: ep::RingsOut
-//   Forward: 16 warps on odd blocks; composed: ep::RingsIn, ep::RingsOut
-//   NvlReceive: 8 warps on even blocks; composed: ep::Mover, ep::RingsIn
+//   RdmaSend: 8 warps on even blocks, a block for each of stripes = 12; composed: ep::RingsOut
+//   Forward: 16 warps on odd blocks, a block for each of stripes = 12; composed: ep::RingsIn, ep::RingsOut
+//   NvlReceive: 8 warps on even blocks, a block for each of stripes = 12; composed: ep::Mover, ep::RingsIn
 //
 // Window, the same on every rank:
 //   rail.slots       0x00000000   22216704 bytes  12 stripes x 1 peers x 128 slots x 14464; RdmaSend writes, Forward reads

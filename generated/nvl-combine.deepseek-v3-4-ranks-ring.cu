@@ -3,8 +3,8 @@
 // sm_90a: 512 threads and 231808 bytes of shared memory a block, at least 2 blocks
 //
 // Roles:
-//   Send: 16 warps on even blocks; composed: ep::Mover, ep::RingsOut
-//   Recv: 16 warps on odd blocks; composed: ep::PartStages, ep::RingsIn, ep::Parts
+//   Send: 16 warps on even blocks, a block for each of stripes = 12; composed: ep::Mover, ep::RingsOut
+//   Recv: 16 warps on odd blocks, a block for each of stripes = 12; composed: ep::PartStages, ep::RingsIn, ep::Parts
 //
 // Window, the same on every rank:
 //   ring.slots       0x00000000   44433408 bytes  12 stripes x 4 peers x 64 slots x 14464; Send writes, Recv reads
@@ -14,7 +14,6 @@
 //   ring.sent        0x02a60380        384 bytes  2 calls x 12 stripes x 4 peers x 4; Send writes, Send reads
 // Message Part: row of 14336 bytes, meta record of 32 bytes: weights[8] at 0
 #include <ep/cast.cuh>
-#include <ep/compute.cuh>
 #include <ep/mover.cuh>
 #include <ep/part_stages.cuh>
 #include <ep/parts.cuh>
@@ -152,10 +151,8 @@ __device__ __forceinline__ void send(const Args& args, Smem& smem, ep::Team& tea
                     mover.fence_global();
                     mover.row(ep::at_lane_of(peer, slot), &args.x[row * args.x_stride]);
                     char* record = mover.meta();
-                    for (int i_2 = team.lane; i_2 < Cfg::Part::kWeightsCount; i_2 += ep::kLanes) {
-                        ep::set<float>(record + Cfg::Part::kWeights, i_2,
-                            args.weights[row * args.weights_stride + i_2]);
-                    }
+                    ep::copy_to_record<float>(team, record + Cfg::Part::kWeights,
+                        &args.weights[row * args.weights_stride], Cfg::Part::kWeightsCount);
                     mover.send_meta(ep::at_lane_of(peer, slot + Cfg::Ring::kMeta));
                     ring.publish_after(peer, mover.rows_begun());
                     ep::tell(mover, ring);

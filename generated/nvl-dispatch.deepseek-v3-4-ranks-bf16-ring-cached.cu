@@ -3,8 +3,8 @@
 // sm_90a: 512 threads and 186752 bytes of shared memory a block, at least 2 blocks
 //
 // Roles:
-//   Send: 16 warps on even blocks; composed: ep::Mover, ep::RingsOut
-//   Recv: 16 warps on odd blocks; composed: ep::Mover, ep::RingsIn
+//   Send: 16 warps on even blocks, a block for each of stripes = 12; composed: ep::Mover, ep::RingsOut
+//   Recv: 16 warps on odd blocks, a block for each of stripes = 12; composed: ep::Mover, ep::RingsIn
 //
 // Window, the same on every rank:
 //   ring.slots       0x00000000   44433408 bytes  12 stripes x 4 peers x 64 slots x 14464; Send writes, Recv reads
@@ -188,10 +188,9 @@ __device__ __forceinline__ void send(const Args& args, Smem& smem, ep::Team& tea
                             static_cast<ep::i32>(
                                 args.topk_idx[token * args.topk_idx_stride + i_3]));
                     }
-                    for (int i_4 = team.lane; i_4 < Cfg::Token::kWeightsCount; i_4 += ep::kLanes) {
-                        ep::set<float>(record + Cfg::Token::kWeights, i_4,
-                            args.topk_weights[token * args.topk_weights_stride + i_4]);
-                    }
+                    ep::copy_to_record<float>(team, record + Cfg::Token::kWeights,
+                        &args.topk_weights[token * args.topk_weights_stride],
+                        Cfg::Token::kWeightsCount);
                     mover.send_meta(ep::at_lane_of(peer, slot + Cfg::Ring::kMeta));
                     ring.publish_after(peer, mover.rows_begun());
                     ep::tell(mover, ring);

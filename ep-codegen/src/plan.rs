@@ -41,7 +41,7 @@ pub use crate::ir::parts::{
 pub use crate::ir::rows::{moved_row, row_in_place};
 
 use crate::ir::facts::Pair;
-use crate::ir::{Transport, Waiver};
+use crate::ir::{Blocks, Transport, Waiver};
 use crate::schedule::{Recipe, RoleRecipe, Warps};
 
 /// A pipeline specialised for one shape and target.
@@ -129,9 +129,32 @@ impl Plan {
         let warps = self.roles.iter().find(|own| own.name == role.role).map_or(1, |own| own.count);
         let units = match &role.warps {
             Warps::Each(numbers) => numbers.iter().map(|it| eval(it, &self.numbers)).product(),
-            _ => None,
+            Warps::Blocks(stripes) => eval(stripes, &self.numbers),
+            Warps::All | Warps::One => None,
         };
         role.who(warps, units)
+    }
+
+    /// A line for each role that leaves blocks of a grid without work, since it has fewer stripes.
+    pub fn idle(&self, grid: i64) -> Vec<String> {
+        let line = |role: &RoleRecipe| {
+            let Warps::Blocks(stripes) = &role.warps else { return None };
+            let stripes = eval(stripes, &self.numbers)?;
+            let blocks = match role.blocks {
+                Blocks::All => grid,
+                Blocks::Even => grid - grid / 2,
+                Blocks::Odd => grid / 2,
+                _ => return None,
+            };
+            (stripes < blocks).then(|| {
+                format!(
+                    "{}: stripes = {stripes} leave {} of {blocks} blocks without work",
+                    role.role,
+                    blocks - stripes
+                )
+            })
+        };
+        self.recipe.roles.iter().filter_map(line).collect()
     }
 }
 

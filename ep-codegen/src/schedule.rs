@@ -38,7 +38,7 @@ mod whole;
 pub use limit::{Limit, Why};
 pub use recipe::{Recipe, RoleRecipe, Warning, Warps, WhyNot};
 pub use rules::{Staged, Unfit, Uses};
-pub use step::{Copy, Lambda, Loop, Param, ParamType, Step, Takers};
+pub use step::{Copy, CopyBy, Lambda, Loop, Param, ParamType, Step, Takers};
 #[cfg(feature = "render")]
 pub(crate) use symbol::{COUNTED, RANKS};
 pub use symbol::{Constant, Needs, Of, Root, Symbol, count_of};
@@ -159,6 +159,9 @@ fn made(
 pub fn draft(ir: &Pipeline, role: &Role, rules: RuleSet) -> (RoleSteps, Vec<Refusal>) {
     let mut lowering = RoleLowering::new(ir, role, rules);
     lowering.cut = cut::is_cut(ir, role, rules);
+    if lowering.cut {
+        lowering.forwards = cut::forwards(ir, &role.body);
+    }
     let mut steps = lowering.role();
     if lowering.cut && !lowering.refusals.is_empty() {
         // What cannot be cut, one warp does as it is declared.
@@ -212,6 +215,8 @@ struct RoleLowering<'a> {
     single: bool,
     /// Whether the statements of the role, which is one team, are dealt to all of its warps.
     cut: bool,
+    /// Tables whose elements are computed where they are read.
+    forwards: Vec<cut::Forward>,
     /// How many times all warps of the role meet.
     meets: usize,
     /// The direct channels whose ends know the first position of the run that is being pushed.
@@ -245,6 +250,7 @@ impl<'a> RoleLowering<'a> {
             rules,
             single: false,
             cut: false,
+            forwards: Vec::new(),
             meets: 0,
             in_runs: Vec::new(),
             share: None,

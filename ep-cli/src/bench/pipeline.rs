@@ -114,6 +114,9 @@ impl Bench<'_> {
                 return Err(Failure::Failed(timed.findings.to_string()));
             }
             talk.say(&format!("{name}: {}", timed.findings))?;
+            for line in calls.emitted.plan.idle(i64::from(sms)) {
+                talk.say(&format!("{name}: {line}"))?;
+            }
             if repeats.iterations == 0 {
                 continue;
             }

@@ -2,7 +2,7 @@
 
 use super::terms::Terms;
 use crate::ir::{Elem, Source};
-use crate::schedule::{Loop, Node, Step, Takers, Term, elem_type};
+use crate::schedule::{CopyBy, Loop, Node, Step, Takers, Term, elem_type};
 
 /// The text of `steps`; `says` gives the comment above the steps of a statement.
 pub fn steps(steps: &[Step], says: &dyn Fn(&Source) -> String) -> String {
@@ -93,9 +93,10 @@ impl Writer<'_> {
                 self.line("}");
             }
             Step::Copy(copy) => self.line(&format!(
-                "ep::copy_row<{}{}>(team, {}, {}, {});",
+                "ep::{}<{}{}>(team, {}, {}, {});",
+                if copy.by == CopyBy::Record { "copy_to_record" } else { "copy_row" },
                 elem_type(&copy.elem),
-                if copy.few { ", 4" } else { "" },
+                if copy.by == CopyBy::Four { ", 4" } else { "" },
                 self.text(&copy.to),
                 self.text(&copy.from),
                 self.text(&copy.count)

@@ -5,6 +5,7 @@
 //! neighboring turns, one warp each. Every run first counts its rows for each peer; its own rows begin behind
 //! those of the runs before.
 
+mod forward;
 mod rings;
 mod runs;
 mod steps;
@@ -17,6 +18,7 @@ use crate::ir::{
     Action, BinaryOp, Channel, Domain, Expr, NameKind, Pipeline, Place, Role, Share, Stmt, Tensor,
     TensorKind, walk,
 };
+pub(super) use forward::{Forward, forwards};
 pub(super) use rings::{Pushing, shares_rings};
 use runs::PEER;
 pub(super) use runs::first_rows;
@@ -351,7 +353,11 @@ impl Touched {
                 names.push(("tokens".to_string(), NameKind::Size));
             }
         });
-        let mut read = read(own);
+        let known = forwards(ir, role);
+        let mut read = Vec::new();
+        walk::stmts(own, &mut |inner| {
+            walk::exprs(inner, &mut |part| read.extend(read_in(part, &known)));
+        });
         read.extend(read_by_names(ir, role, names));
         Touched { read, written: written(own) }
     }
@@ -359,11 +365,10 @@ impl Touched {
     /// What an expression reads.
     fn by(ir: &Pipeline, role: &[Stmt], whole: &Expr) -> Touched {
         let (mut read, mut names) = (Vec::new(), Vec::new());
+        let known = forwards(ir, role);
         walk::expr(whole, &mut |part| {
             named_in(part, &mut names);
-            if let Expr::Element { tensor, .. } = part {
-                read.push(tensor.clone());
-            }
+            read.extend(read_in(part, &known));
         });
         read.extend(read_by_names(ir, role, names));
         Touched { read, written: Vec::new() }
@@ -381,6 +386,13 @@ impl Touched {
         self.read.extend(more.read.iter().cloned());
         self.written.extend(more.written.iter().cloned());
     }
+}
+
+/// The tensor of which an expression is an element that is read, and not computed.
+fn read_in(part: &Expr, known: &[Forward]) -> Option<String> {
+    let Expr::Element { tensor, indices } = part else { return None };
+    let is_computed = known.iter().any(|own| own.tensor == *tensor && own.at(indices).is_some());
+    (!is_computed).then(|| tensor.clone())
 }
 
 /// The tensors that are read where names and sizes stand.

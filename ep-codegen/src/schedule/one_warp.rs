@@ -98,8 +98,12 @@ impl RoleLowering<'_> {
         if self.single && !has_one_warp(self.role) {
             return Warps::One;
         }
-        if self.sends_parts() || self.shares_rings() {
+        if self.sends_parts() {
             return Warps::All;
+        }
+        if self.shares_rings() {
+            let (name, kind) = ("stripes".to_string(), NameKind::Dim);
+            return Warps::Blocks(Expr::Name { name, kind });
         }
         let of_units = match &self.role.share {
             Share::SourceStripe => true,

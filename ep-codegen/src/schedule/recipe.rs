@@ -46,6 +46,8 @@ pub struct RoleRecipe {
 pub enum Warps {
     /// All warps.
     All,
+    /// All warps of one block for each of so many stripes.
+    Blocks(Expr),
     /// One warp for each unit; the number of units is the product of these numbers.
     Each(Vec<Expr>),
     /// One warp of all blocks together.
@@ -91,7 +93,13 @@ impl Recipe {
 
 impl RoleRecipe {
     fn of(ir: &Pipeline, role: &Role, rules: RuleSet) -> RoleRecipe {
-        let whole = rules.has(RoleRule::Roles).then(|| super::whole(ir, role));
+        // The library has no role with a ring.
+        let has_ring = ir.channels.iter().any(|channel| {
+            let is_end = channel.to == role.name || channel.from.contains(&role.name);
+            is_end && channel.kind.traits().in_order
+        });
+        let is_tried = rules.has(RoleRule::Roles) && !has_ring;
+        let whole = is_tried.then(|| super::whole(ir, role));
         let (whole, unfit) = match whole {
             Some(Ok(steps)) => (Some(steps), None),
             Some(Err(unfit)) => (None, Some(unfit)),
@@ -131,8 +139,8 @@ impl RoleRecipe {
         }
     }
 
-    /// The warps that have a part of the work, of so many in each block: one for each of so many units, if the
-    /// role deals out units.
+    /// The warps that have a part of the work, of so many in each block: one, or those of one block, for each of so many
+    /// units, if the role deals out units.
     pub fn who(&self, warps: i64, units: Option<i64>) -> String {
         let blocks = text::blocks(&self.blocks);
         let all = match warps {
@@ -141,6 +149,10 @@ impl RoleRecipe {
         };
         match &self.warps {
             Warps::All => all,
+            Warps::Blocks(stripes) => {
+                let number = units.map(|units| format!(" = {units}")).unwrap_or_default();
+                format!("{all}, a block for each of {}{number}", text::expr(stripes))
+            }
             Warps::One if one_warp::is_one_block(&self.blocks) => format!("one of {all}"),
             Warps::One => format!("one warp of the grid ({all})"),
             Warps::Each(numbers) => {

@@ -38,7 +38,7 @@ pub use staged::Staged;
 pub(crate) use team::{is_prefix, takes_warps};
 pub(crate) use way_back::{Sent, SumOfRows, WayBack, back_channel};
 
-use super::step::{Loop, Step};
+use super::step::{CopyBy, Loop, Step};
 use super::symbol::Constant;
 use super::{RoleLowering, RoleRule, RuleSet};
 
@@ -114,7 +114,7 @@ pub(super) fn rewrite(
 fn by_few(steps: &mut [Step]) {
     for step in steps {
         match step {
-            Step::Copy(copy) => copy.few = true,
+            Step::Copy(copy) if copy.by == CopyBy::Eight => copy.by = CopyBy::Four,
             step => step.inner_mut().into_iter().for_each(|inner| by_few(inner)),
         }
     }

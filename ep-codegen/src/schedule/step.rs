@@ -258,9 +258,20 @@ pub struct Copy {
     pub from: Term,
     /// How many they are.
     pub count: Term,
-    /// Whether few are on their way at once: other warps of the block copy as well, and a role with many ends needs its
+    /// How they travel.
+    pub by: CopyBy,
+}
+
+/// How a warp copies neighboring elements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CopyBy {
+    /// From memory to memory, eight units of 16 bytes at once.
+    Eight,
+    /// From memory to memory, four at once: other warps of the block copy as well, and a role with many ends needs its
     /// registers.
-    pub few: bool,
+    Four,
+    /// To a record in shared memory.
+    Record,
 }
 
 /// A loop over the numbers from `from` up to `to`.

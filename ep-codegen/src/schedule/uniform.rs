@@ -231,6 +231,10 @@ impl Look {
                 "index" => BLOCKS.and(WARPS),
                 _ => Apart::default(),
             },
+            // What has come in slots is the same for all.
+            Root::Method(object, "from") if self.classes.get(object) == Some(&ep::SlotChannel) => {
+                given
+            }
             // Every warp has objects of its own.
             Root::Method(..) => given.and(BLOCKS).and(WARPS),
             _ => given,

@@ -33,6 +33,10 @@ impl RoleLowering<'_> {
             Expr::Bool { value } => Ok(Term::bool(*value)),
             Expr::Name { name, kind } => self.name(scope, name, kind, i, out),
             Expr::Element { tensor, indices } => {
+                let known = self.forwards.iter().find(|own| own.tensor == *tensor);
+                if let Some(computed) = known.and_then(|own| own.at(indices)) {
+                    return self.value(scope, &computed, i, out);
+                }
                 let tensor = self.tensor(tensor)?;
                 self.element(scope, tensor, indices, i, out)
             }

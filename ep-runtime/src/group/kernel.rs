@@ -108,8 +108,7 @@ impl GroupKernel {
         group.backend().name_pipeline(pipeline, &plan);
         let mut ranks = Vec::new();
         for (rank, records) in group.local().zip(&enlisted.recorder.records) {
-            let bases: Vec<u64> =
-                window.bases(rank)?.iter().map(|base| place(*base)).collect();
+            let bases: Vec<u64> = window.bases(rank)?.iter().map(|base| place(*base)).collect();
             let bytes: Vec<u8> = bases.iter().flat_map(|base| base.to_le_bytes()).collect();
             let bases = DeviceMemory::new(group.backend(), rank, bytes.len() as u64)?;
             bases.write(0, &bytes)?;

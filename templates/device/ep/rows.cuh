@@ -80,6 +80,21 @@ __device__ __forceinline__ void copy_row(const Team& team, void* to, const void*
     }
 }
 
+/// Copies `count` neighboring elements to a record in shared memory; warp. By units of 16 bytes where both ends lie so.
+template <class T>
+__device__ __forceinline__ void copy_to_record(const Team& team, char* record, const void* from, int count) {
+    constexpr int kUnit = 16 / static_cast<int>(sizeof(T));
+    const bool whole = ((reinterpret_cast<u64>(record) | reinterpret_cast<u64>(from)) & 15) == 0;
+    const int units = whole && count > kLanes ? count / kUnit : 0;
+    const char* in = static_cast<const char*>(from);
+#pragma unroll 1
+    for (int at = team.lane; at < units; at += kLanes) store_units(record + at * 16, load_quad(in + at * 16));
+#pragma unroll 1
+    for (int i = units * kUnit + team.lane; i < count; i += kLanes) {
+        reinterpret_cast<T*>(record)[i] = reinterpret_cast<const T*>(in)[i];
+    }
+}
+
 /// In the place of a peer.
 constexpr int kNobody = -1;
 

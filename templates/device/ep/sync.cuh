@@ -359,14 +359,17 @@ template <class Role, int kPlace>
 __device__ __forceinline__ void meet(Team& team) {
     u32* words = reinterpret_cast<u32*>(team.group.window + Role::kClaims) + kPlace;
     u32* come = words + team.epoch % 2 * Role::kLoops;
+    // Where the role has the whole block, one warp comes for all of them.
+    const bool is_whole = team.warps * kLanes == static_cast<int>(blockDim.x);
+    if (is_whole) __syncthreads();
     __syncwarp();
-    if (team.leader()) {
+    if (team.leader() && (!is_whole || team.warp == 0)) {
         // That of the next call: nobody looks at it now.
         if (team.index() == 0) store_relaxed_gpu(words + (team.epoch + 1) % 2 * Role::kLoops, 0u);
-        // M1: releases what the lanes did before the barrier above; acquired below.
+        // M1: releases what the threads did before the barrier above; acquired below.
         fetch_add_acq_rel_gpu(come, 1);
     }
-    const u32 all = static_cast<u32>(team.count());
+    const u32 all = static_cast<u32>(is_whole ? team.blocks : team.count());
     const Site site{0, Waiting::kBlocks, -1, -1, all};
     wait(team, site, [&](u32& seen) {
         if (!team.leader()) return true;

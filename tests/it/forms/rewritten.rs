@@ -207,7 +207,7 @@ fn each_rule_can_be_left_out() {
          output twice: i32[experts];
          table own: i32[experts];
          role All on all blocks {
-             for expert in experts { record own[expert] = expert; }
+             for expert in experts { record own[expert] = expert + sum(other in experts: other); }
              for expert in experts { store twice[expert] = own[experts - 1 - expert]; }
          }",
         &[("ranks", 3), ("experts", 5)],

@@ -1,7 +1,7 @@
 //! Roles that are one team: cut at their dependences, they leave what they mean, on all of their warps.
 
 use ep_codegen::meaning::Drawn;
-use ep_codegen::schedule::{RuleSet, Warps, Ways};
+use ep_codegen::schedule::{RoleRule, RuleSet, Warps, Ways};
 use ep_runtime::ir;
 
 use super::meaning::held_by;
@@ -119,6 +119,16 @@ fn near_misses_of_a_dispatch_leave_what_they_mean() {
                 .unwrap_or_else(|words| panic!("{name}, seed {seed}: {words}"));
         }
     }
+}
+
+/// All warps meet before the counts leave and before rows are unpacked. None waits for another one to record where
+/// rows begin.
+#[test]
+fn a_table_that_every_warp_can_compute_is_not_waited_for() {
+    let pipeline = changed(DECODE, &[]);
+    let one = pipeline.select(&pipeline.choices()[0]);
+    let ways = Ways::of(&one, RuleSet::Without(RoleRule::Roles));
+    assert_eq!(ways.recipe.role("Dispatch").expect("a recipe").uses.meets, 2);
 }
 
 #[test]

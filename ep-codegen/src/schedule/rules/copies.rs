@@ -6,15 +6,20 @@
 use super::loops_as;
 use crate::ir::{BinaryOp, Elem};
 use crate::schedule::library::ep;
-use crate::schedule::step::{Copy, Loop, Step, Takers};
+use crate::schedule::step::{Copy, CopyBy, Loop, Step, Takers};
 use crate::schedule::term::{Node, Term};
 
-/// The steps with every such loop as one copy. `apart` are pointers to shared memory, which takes no
-/// units of 16 bytes.
-pub(in crate::schedule) fn rewrite(steps: Vec<Step>, apart: &[String]) -> Vec<Step> {
-    let mut pointers = pointers(&steps);
-    pointers.retain(|name| !apart.contains(name));
-    loops_as(steps, &|repeat| copy_of(repeat, &pointers).map(Step::Copy))
+/// The steps with every such loop as one copy. `records` are pointers to shared memory.
+pub(in crate::schedule) fn rewrite(steps: Vec<Step>, records: &[String]) -> Vec<Step> {
+    let pointers = pointers(&steps);
+    let is_record =
+        |end: &Term| end.root().is_some_and(|name| records.iter().any(|record| record == name));
+    let copied = |repeat: &Loop| {
+        let copy = copy_of(repeat, &pointers).filter(|copy| !is_record(&copy.from))?;
+        let by = if is_record(&copy.to) { CopyBy::Record } else { copy.by };
+        Some(Step::Copy(Copy { by, ..copy }))
+    };
+    loops_as(steps, &copied)
 }
 
 /// Names of the pointers that steps make.
@@ -38,7 +43,7 @@ pub(super) fn copy_of(repeat: &Loop, pointers: &[String]) -> Option<Copy> {
     let i = repeat.binder.as_str();
     let (to, elem, value) = stored(step, i, pointers)?;
     let from = row_of(value, i, pointers)?;
-    let copy = Copy { elem: elem.clone(), to, from, count: repeat.to.clone(), few: false };
+    let copy = Copy { elem: elem.clone(), to, from, count: repeat.to.clone(), by: CopyBy::Eight };
     (value.elem == *elem).then_some(copy)
 }
 

@@ -28,6 +28,21 @@ fn explained() {
     insta::assert_snapshot!(said(OWN, "explain tagged-dispatch --ranks 4"));
 }
 
+/// `bench` says which roles leave blocks without work.
+#[test]
+fn blocks_without_a_stripe_are_said() {
+    let line = "bench tagged-dispatch --backend host --ranks 1 --iterations 0 --tokens 4 --set hidden=16 --sms";
+    let text = said(OWN, &format!("{line} 8"));
+    assert!(!text.contains("without work"), "{text}");
+    let text = said(OWN, &format!("{line} 8 --set stripes=4"));
+    assert!(!text.contains("without work"), "{text}");
+    let text = said(OWN, &format!("{line} 12 --set stripes=4"));
+    for role in ["Send", "Recv"] {
+        let idle = format!("{role}: stripes = 4 leave 2 of 6 blocks without work");
+        assert!(text.contains(&idle), "{text}");
+    }
+}
+
 /// The same pipeline with another name and without the field: the lines that differ.
 #[test]
 fn one_field_changes_what_it_must() {

@@ -184,8 +184,7 @@ impl BufferOptions {
                 let mut options = dispatch!(node_dispatch, self, is_fresh, stripes);
                 let tunes = &mut options.tunes;
                 // A card takes as long for a put of few bytes, so that runs of short rows have twice as many.
-                if self.payload != Payload::Bf16
-                    && tunes.rdma_chunk.or(tunes.rdma_depth).is_none()
+                if self.payload != Payload::Bf16 && tunes.rdma_chunk.or(tunes.rdma_depth).is_none()
                 {
                     (tunes.rdma_chunk, tunes.rdma_depth) = (Some(32), Some(256));
                 }
