@@ -2,15 +2,15 @@
 # Measures and tests on the GPUs of this machine, all of them, and leaves what it finds in a folder, in
 # at most 8 files. docs/measuring.md says what each command is for.
 #
-#   benches/measure.sh FOLDER [PROGRAM [tests|times|decode|sweep|sanitizers]]
+#   benches/measure.sh FOLDER [PROGRAM [tests|times|decode|sweep|own|sanitizers]]
 #
 # PROGRAM is `epforge`, built with `cargo build --release -p ep-cli -p own-pipeline`; `tag_cost` is
-# taken from the same folder. Nothing else of this repository is needed where they run, but NVRTC has
-# to be found there (`epforge doctor`). Ends with 1 if a command failed; the others have run all the
+# taken from the same folder. Where they run, `own` needs this repository, and the others nothing else of it, but
+# NVRTC has to be found there (`epforge doctor`). Ends with 1 if a command failed; the others have run all the
 # same.
 set -u
 
-folder=${1:?usage: measure.sh FOLDER [PROGRAM [tests|times|decode|sweep|sanitizers]]}
+folder=${1:?usage: measure.sh FOLDER [PROGRAM [tests|times|decode|sweep|own|sanitizers]]}
 program=${2:-target/release/epforge}
 part=${3:-all}
 gpus=$(nvidia-smi --list-gpus 2>/dev/null | grep -c '^GPU')
@@ -96,6 +96,28 @@ if wants sweep; then
     step 145 decode.jsonl "$program" bench --json $processes --ranks 2 --graph 40 --iterations 200 \
         --set experts=288 --sms 24 --mode loop --probe no --op dispatch,combine,both \
         --tokens 8,32,128,512,1,2,4,16,64,256
+fi
+
+# Pipelines that EPForge does not ship, of examples and tests, with many rows and with few.
+if wants own; then
+    here=$(cd "$(dirname "$0")/.." && pwd)
+    # own NAME FILE WORDS..: one of them; % stands for the number of rows
+    own() {
+        name=$1 file=$here/$2
+        shift 2
+        for rows in 128 4096; do
+            # shellcheck disable=SC2046,SC2086 # A word for each option, and no word at all without several GPUs.
+            step 30 own.jsonl "$program" bench "$name" --declarations "$file" --json $processes --ranks "$gpus" \
+                --sms 24,48 --probe no --tokens "$rows" $(echo "$@" | sed "s/%/$rows/")
+        done
+    }
+    own all-gather tests/it/from_docs/all_gather.rs --set hidden=7168 --set most=%
+    own heads-for-tokens tests/it/from_docs/ulysses.rs --set head_bytes=4096
+    own reduce-scatter tests/it/from_docs/reduce_scatter.rs --set hidden=7168 --set rows=%
+    own all-gather-sum ep-runtime/examples/all_gather_sum.rs --set hidden=7168 --set rows=%
+    own adapter-dispatch ep-runtime/examples/two_payloads.rs --set hidden=7168
+    own wide-field tests/it/from_docs/two_payloads.rs --set hidden=7168
+    own tagged-dispatch ep-runtime/examples/own_pipeline/src/lib.rs --set hidden=7168
 fi
 
 # sanitize TOOL RANKS: all calls of a small problem, with waits that may last 100 times as long. The

@@ -12,7 +12,7 @@ use all_gather_sum::{Inputs, Options, Shape};
 pipeline! {
     /// Sums the rows of all ranks on every rank.
     pub pipeline AllGatherSum {
-        shape { ranks: 1..=64, hidden: 16..=32768 step 16, rows: 1..=1024 }
+        shape { ranks: 1..=64, hidden: 16..=32768 step 16, rows: 1..=8192 }
         input x: bf16[rows, hidden];
         output sum: bf16[rows, hidden];
         message Part { row x: bf16[hidden] }

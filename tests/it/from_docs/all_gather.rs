@@ -6,7 +6,7 @@ use ep_runtime::pipeline;
 pipeline! {
     /// Sends every row to every rank; what is this rank's own stays here.
     pub pipeline AllGather {
-        shape { ranks: 1..=64, hidden: 16..=32768 step 16, most: 1..=32 }
+        shape { ranks: 1..=64, hidden: 16..=32768 step 16, most: 1..=8192 }
         size rows in 0..=most;
         input x: bf16[rows, hidden];
         output all: bf16[ranks * most, hidden] in window, number: i32[ranks * most];

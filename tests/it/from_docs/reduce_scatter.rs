@@ -6,7 +6,7 @@ use ep_runtime::pipeline;
 pipeline! {
     /// Leaves on each rank the sum over all ranks of the rows that are for it.
     pub pipeline ReduceScatter {
-        shape { ranks: 2..=64, hidden: 16..=32768 step 16, rows: 1..=512, let steps = ranks - 1 }
+        shape { ranks: 2..=64, hidden: 16..=32768 step 16, rows: 1..=8192, let steps = ranks - 1 }
         input x: f32[ranks, rows, hidden];
         output y: f32[rows, hidden];
         message Share { row x: f32[hidden] }
