@@ -294,6 +294,20 @@ impl Looks {
         (fits && tensor.is_dense()).then(|| tensor.address())
     }
 
+    /// How many rows of so many columns a tensor has, and where they lie side by side; none for a tensor of another kind
+    /// or place.
+    pub(crate) fn dense_rows_of(
+        &self,
+        array: &Bound<'_, PyAny>,
+        element: Element,
+        columns: u64,
+        device: Option<i32>,
+    ) -> Option<(u64, u64)> {
+        let tensor = self.tensor(array, element, device)?;
+        let [rows, have] = *tensor.extents() else { return None };
+        (have == columns as i64 && tensor.is_dense()).then(|| (rows as u64, tensor.address()))
+    }
+
     /// A tensor of the same type and shape as another, with any content, and where it lies; none if it is of another
     /// class.
     pub(crate) fn made_like<'py>(

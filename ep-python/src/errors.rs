@@ -4,6 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use ep_runtime::backend::BackendError;
 use ep_runtime::error::CallError;
+use ep_runtime::group::Group;
 use ep_runtime::jit::{CacheError, JitError};
 use ep_runtime::join::JoinError;
 use pyo3::create_exception;
@@ -77,13 +78,36 @@ impl Failure {
     }
 }
 
-/// Runs `work` while other Python threads run; a panic becomes an `InternalError`.
+/// Runs `work`, which may wait, while other Python threads run; a panic becomes an `InternalError`.
 pub(crate) fn released<T: Send>(
     py: Python<'_>,
     work: impl FnOnce() -> Result<T, Failure> + Send,
 ) -> PyResult<T> {
     // What a panic leaves half done is behind locks that are taken all the same.
-    match py.detach(|| catch_unwind(AssertUnwindSafe(work))) {
+    ended(py, py.detach(|| catch_unwind(AssertUnwindSafe(work))))
+}
+
+/// Runs `work`, which only looks something up.
+pub(crate) fn at_once<T>(py: Python<'_>, work: impl FnOnce() -> Result<T, Failure>) -> PyResult<T> {
+    ended(py, catch_unwind(AssertUnwindSafe(work)))
+}
+
+/// Runs `work`, which puts something into a stream. Other Python threads run meanwhile only where one of them may have to
+/// make a call before this one returns: if ranks of this process wait for one another. To get the interpreter back from
+/// another thread can take milliseconds.
+pub(crate) fn launched<T: Send>(
+    py: Python<'_>,
+    group: &Group,
+    work: impl FnOnce() -> Result<T, Failure> + Send,
+) -> PyResult<T> {
+    match group.local().len() {
+        1 if group.backend().runs_alone() => at_once(py, work),
+        _ => released(py, work),
+    }
+}
+
+fn ended<T>(py: Python<'_>, end: std::thread::Result<Result<T, Failure>>) -> PyResult<T> {
+    match end {
         Ok(Ok(value)) => Ok(value),
         Ok(Err(Failure(error))) => Err(raised(py, &error)),
         Err(panic) => {

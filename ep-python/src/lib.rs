@@ -11,6 +11,7 @@ mod buffer;
 mod dlpack;
 mod errors;
 mod group;
+mod local_layout;
 mod low_latency;
 mod offered;
 mod per_rank;
@@ -28,6 +29,8 @@ mod _core {
     use super::dlpack::{Looks, Taken, take_dlpack};
     #[pymodule_export]
     use super::group::{Group, UniqueId, gpus};
+    #[pymodule_export]
+    use super::local_layout::LayoutKernel;
     #[pymodule_export]
     use super::low_latency::{LowLatencyCombiner, LowLatencyDispatcher, Pending};
     #[pymodule_export]

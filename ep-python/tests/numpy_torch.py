@@ -70,22 +70,8 @@ class Tensor(np.ndarray[Any, Any]):
     def sum(self, dim: Any = None, dtype: Any = None, axis: Any = None, **more: Any) -> Any:
         return super().sum(axis=dim if axis is None else axis, dtype=dtype, **more)
 
-    def clamp(self, least: int, most: int) -> Tensor:
-        return as_tensor(np.clip(self, least, most))
-
-    def remainder_(self, divisor: int) -> Tensor:
-        return self.copy_(np.remainder(self, divisor))
-
-    def expand(self, count: int) -> Tensor:
-        return as_tensor(np.broadcast_to(self, (count,)))
-
     def copy_(self, other: Any) -> Tensor:
         self[...] = other
-        return self
-
-    def scatter_add_(self, dim: int, index: Any, source: Any) -> Tensor:
-        assert (dim, self.ndim) == (0, 1)
-        np.add.at(self, index, source)
         return self
 
 
@@ -112,24 +98,12 @@ def zeros(shape: Any, dtype: Any = float32, device: Any = None) -> Tensor:
     return as_tensor(np.zeros(shape, dtype))
 
 
-def ones_like(like: Tensor, dtype: Any) -> Tensor:
-    return as_tensor(np.ones(like.shape, dtype))
-
-
-def ones(shape: Any, dtype: Any = float32, device: Any = None) -> Tensor:
-    return as_tensor(np.ones(shape, dtype))
-
-
 def arange(end: int, device: Any = None) -> Tensor:
     return as_tensor(np.arange(end))
 
 
 def where(condition: Any, one: Any, other: Any) -> Tensor:
     return as_tensor(np.where(condition, one, other))
-
-
-def bucketize(values: Tensor, bounds: Tensor, right: Any) -> Tensor:
-    return as_tensor(np.searchsorted(bounds, values, side="right" if right else "left"))
 
 
 class ProcessGroup:

@@ -72,6 +72,43 @@ def unlike(rank: int, ranks: int, gather: Gather) -> None:
     same_bits(came, own.received(rank)[0])
 
 
+def laid_out(rank: int, ranks: int, gather: Gather, nodes: int) -> None:
+    """A kernel of one rank lays out a dispatch: no other rank makes the call, and torch computes nothing."""
+    buffer, (tokens, topk, experts) = facade(rank, ranks, gather), (300, 3, 10)
+    if rank != 1:
+        gather(None)
+        return
+    computed = AssertionError("torch computes a layout")
+    for kind in (np.int64, np.int32):
+        # Ranks have three or two experts; some numbers are those of none.
+        ids = np.random.default_rng(4).integers(-3, experts + 3, (tokens, topk)).astype(kind)
+        own = Problem(ranks, 0, topk, experts, [], [np.where(ids < experts, ids, -1)], [])
+        to = [own.ranks_of(0, token) for token in range(tokens)]
+        in_rank = np.array([[each in its for each in range(ranks)] for its in to], np.bool_)
+        on_node = in_rank.reshape(tokens, nodes, -1).any(2)
+        wanted = [
+            in_rank.sum(0, dtype=np.int32),
+            on_node.sum(0, dtype=np.int32) if nodes > 1 else None,
+            np.bincount(own.topk_idx[0][own.topk_idx[0] >= 0], minlength=experts).astype(np.int32),
+            in_rank,
+        ]
+        with mock.patch.object(numpy_torch, "zeros", side_effect=computed):
+            *made, _ = buffer.get_dispatch_layout(numpy_torch.as_tensor(ids), experts)
+        for one, other in zip(made, wanted, strict=True):
+            if one is None or other is None:
+                assert one is other
+            else:
+                same_bits(one, other)
+        *none, _ = buffer.get_dispatch_layout(numpy_torch.as_tensor(ids[:0]), experts)
+        assert [it if it is None else (it.shape, int(it.sum())) for it in none] == [
+            ((ranks,), 0),
+            ((nodes,), 0) if nodes > 1 else None,
+            ((experts,), 0),
+            ((0, ranks), 0),
+        ], none
+    gather(None)
+
+
 def unfit(rank: int, ranks: int, gather: Gather) -> None:
     """What does not fit is refused before anything is sent."""
     own, buffer = problem(ranks, tokens=[5, 4]), facade(rank, ranks, gather)
@@ -204,6 +241,11 @@ class Facade(unittest.TestCase):
 
     def test_a_handle_keeps_its_way(self) -> None:
         self.assertEqual(run_ranks(2, reused), [])
+
+    def test_a_layout_is_a_kernel_of_one_rank(self) -> None:
+        for ranks, nodes in ((3, 1), (4, 2)):
+            with self.subTest(nodes=nodes):
+                self.assertEqual(run_ranks(ranks, laid_out, nodes, nodes=nodes), [])
 
     def test_ranks_that_make_different_buffers(self) -> None:
         self.assertEqual(run_ranks(2, unlike), [])

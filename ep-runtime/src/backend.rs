@@ -161,7 +161,8 @@ pub struct KernelLaunch<'a> {
     /// Whether the kernel first waits for the end of its predecessor in the stream, as `ep::enter` does, so
     /// that it may be launched before that end.
     pub enters: bool,
-    /// Number of phases of a call in this launch; other ranks may launch the phases one by one.
+    /// Number of phases of a call in this launch; other ranks may launch the phases one by one. 0 for a kernel without
+    /// channels, which other ranks need not launch.
     pub phases: u32,
     /// The kernel's one argument, `struct Args`.
     pub args: &'a [u8],

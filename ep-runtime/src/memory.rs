@@ -162,13 +162,29 @@ impl Drop for HostMemory {
 pub struct Window {
     backend: Arc<dyn Backend>,
     mapping: Mapping,
+    /// The memory of a window that no other rank reaches, for each local rank; empty for a mapped window.
+    own: Vec<DeviceMemory>,
 }
 
 impl Window {
     /// Maps a zeroed window on all ranks. Every process of the group must make this call together.
     pub fn new(backend: &Arc<dyn Backend>, bytes: u64) -> Result<Window, BackendError> {
         let mapping = backend.map_window(align_up(bytes.max(1)))?;
-        Ok(Window { backend: Arc::clone(backend), mapping })
+        Ok(Window { backend: Arc::clone(backend), mapping, own: Vec::new() })
+    }
+
+    /// Allocates a zeroed window for each local rank that no other rank reaches. Other processes take no part.
+    pub(crate) fn unshared(backend: &Arc<dyn Backend>, bytes: u64) -> Result<Window, BackendError> {
+        let bytes = align_up(bytes.max(1));
+        let own = backend.local().map(|rank| DeviceMemory::zeroed(backend, rank, bytes));
+        let own = own.collect::<Result<Vec<_>, _>>()?;
+        let bases = own.iter().map(|memory| {
+            let mut bases = vec![0; backend.ranks()];
+            bases[memory.rank()] = memory.address();
+            bases
+        });
+        let mapping = Mapping { id: 0, bytes, bases: bases.collect() };
+        Ok(Window { backend: Arc::clone(backend), mapping, own })
     }
 
     /// Maps a zeroed window on all ranks of a group on one machine, of whatever node.
@@ -177,7 +193,7 @@ impl Window {
         bytes: u64,
     ) -> Result<Window, BackendError> {
         let mapping = backend.map_machine_window(align_up(bytes.max(1)))?;
-        Ok(Window { backend: Arc::clone(backend), mapping })
+        Ok(Window { backend: Arc::clone(backend), mapping, own: Vec::new() })
     }
 
     pub(crate) fn backend(&self) -> &Arc<dyn Backend> {
@@ -216,6 +232,8 @@ impl Drop for Window {
         for rank in backend.local() {
             let _ = backend.sync(rank, Stream::OWN);
         }
-        let _ = backend.unmap_window(&self.mapping);
+        if self.own.is_empty() {
+            let _ = backend.unmap_window(&self.mapping);
+        }
     }
 }

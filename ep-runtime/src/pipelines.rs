@@ -7,6 +7,7 @@ pub mod decode_combine;
 pub mod decode_dispatch;
 pub mod expand;
 pub mod layout;
+pub mod local_layout;
 pub mod low_latency_combine;
 pub mod low_latency_dispatch;
 pub mod merge_combine;
@@ -22,6 +23,7 @@ pub use decode_combine::DecodeCombine;
 pub use decode_dispatch::DecodeDispatch;
 pub use expand::{Expand, ExpertLayout, expert_layout};
 pub use layout::Layout;
+pub use local_layout::{LocalLayout, LocalNodeLayout, local_node_layout};
 pub use low_latency_combine::LowLatencyCombine;
 pub use low_latency_dispatch::LowLatencyDispatch;
 pub use merge_combine::MergeCombine;
@@ -36,7 +38,7 @@ pub use spread_combine::SpreadCombine;
 use crate::pipeline::AnyPipeline;
 
 /// Every standard pipeline.
-pub const ALL: [AnyPipeline; 15] = [
+pub const ALL: [AnyPipeline; 17] = [
     AnyPipeline::of::<Layout>(),
     AnyPipeline::of::<NvlDispatch>(),
     AnyPipeline::of::<NvlCombine>(),
@@ -52,4 +54,6 @@ pub const ALL: [AnyPipeline; 15] = [
     AnyPipeline::of::<PackedDispatch>(),
     AnyPipeline::of::<MergeCombine>(),
     AnyPipeline::of::<SpreadCombine>(),
+    AnyPipeline::of::<LocalLayout>(),
+    AnyPipeline::of::<LocalNodeLayout>(),
 ];

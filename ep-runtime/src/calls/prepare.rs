@@ -121,6 +121,27 @@ impl CallKernel {
         group.gather("make the first call", 0)?;
         Ok(kernel)
     }
+
+    /// As `prepare`, for a pipeline without channels: neither this nor a call needs other processes.
+    pub fn prepare_alone(
+        group: &Group,
+        entry: AnyPipeline,
+        options: &PrepareOptions<'_>,
+    ) -> Result<CallKernel, CallError> {
+        group.check_local()?;
+        let room = Room { tables: options.live, window: options.live };
+        let program = CallProgram::emit(group, &entry, options, room)?;
+        if !program.emitted().plan.messages.is_empty() {
+            let name = entry.name;
+            let what =
+                format!("{name} has channels to other ranks: prepare it in all processes together");
+            return Err(CallError::Mismatch { what });
+        }
+        let sms = group.sms_of(u32::MAX);
+        let kernel = Loader::alone(group, &[&program])?.load(program, sms)?;
+        kernel.name_regions(&[kernel.plan()])?;
+        Ok(kernel)
+    }
 }
 
 /// Fails on every rank if one of them prepares something else.

@@ -12,7 +12,7 @@ use super::fit::Kind;
 use super::prepare::PrepareOptions;
 use super::spec::CallSpec;
 use super::{CallKernel, Inner, RankMemory};
-use crate::backend::Image;
+use crate::backend::{Backend, BackendError, Image};
 use crate::emit::Emitted;
 use crate::error::CallError;
 use crate::group::{Group, GroupKernel, Net, compile_all, place_control, waived};
@@ -182,11 +182,27 @@ impl Loader<'_> {
         group: &'a Group,
         programs: &[&CallProgram],
     ) -> Result<Loader<'a>, CallError> {
+        Loader::with_window(group, programs, Window::new)
+    }
+
+    /// Compiles programs without channels, whose window no other rank reaches. A process does it alone.
+    pub(crate) fn alone<'a>(
+        group: &'a Group,
+        programs: &[&CallProgram],
+    ) -> Result<Loader<'a>, CallError> {
+        Loader::with_window(group, programs, Window::unshared)
+    }
+
+    fn with_window<'a>(
+        group: &'a Group,
+        programs: &[&CallProgram],
+        make: impl FnOnce(&Arc<dyn Backend>, u64) -> Result<Window, BackendError>,
+    ) -> Result<Loader<'a>, CallError> {
         let (places, bytes) = place(programs);
         let emitted: Vec<&Emitted> = programs.iter().map(|program| &program.emitted).collect();
         let plans: Vec<&Plan> = emitted.iter().map(|emitted| &emitted.plan).collect();
         group.check_nodes(&plans)?;
-        let window = Arc::new(Window::new(group.backend(), bytes)?);
+        let window = Arc::new(make(group.backend(), bytes)?);
         let images = compile_all(group, &emitted)?;
         let net = group.open_network(&plans)?;
         let places = places.into_iter().zip(images);

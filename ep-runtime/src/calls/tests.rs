@@ -1,14 +1,17 @@
 //! Tests what a typed call refuses before it launches anything, and with which bytes it launches otherwise.
 
+use std::time::Duration;
+
 use super::spec::WORDS;
-use super::{BoundCall, CallOptions, CallProgram, Held, Loader, Room};
+use super::{BoundCall, CallKernel, CallOptions, CallProgram, Held, Loader, Room};
 use crate::error::CallError;
 use crate::fake::FakeBackend;
 use crate::group::{Group, GroupOptions};
+use crate::join::{Member, Store, UniqueId};
 use crate::pipeline::AnyPipeline;
 use crate::pipelines::{
-    Layout, LowLatencyDispatch, NvlCombine, NvlDispatch, layout, low_latency_dispatch, nvl_combine,
-    nvl_dispatch,
+    Layout, LocalLayout, LowLatencyDispatch, NvlCombine, NvlDispatch, layout, local_layout,
+    low_latency_dispatch, nvl_combine, nvl_dispatch,
 };
 use crate::tensor::{Bf16, DeviceTensor};
 use nvl_dispatch::places as at;
@@ -562,4 +565,40 @@ fn copies_of_a_tensor_have_one_row_stride() {
     };
     assert_eq!(said([72, 72]), "");
     assert_eq!(said([64, 72]), "NvlCombine: all tensors of `bias` need the same row stride");
+}
+
+/// The other process joins, and makes neither the kernel nor the call.
+#[test]
+fn a_kernel_without_channels_is_prepared_and_launched_by_one_process_alone() {
+    let id = UniqueId::local().unwrap();
+    let join = |rank| {
+        let member = Member { rank, ranks: 2 };
+        let store = Store::join(&id, member, Duration::from_secs(60)).unwrap();
+        Group::new(FakeBackend::joined(store), GroupOptions::default()).unwrap()
+    };
+    let (group, _other) = std::thread::scope(|scope| {
+        let other = scope.spawn(|| join(1));
+        (join(0), other.join().unwrap())
+    });
+    let shape = local_layout::Shape { topk: 2, experts: 4, stripes: 2, tokens: TOKENS };
+    let options = local_layout::Options::default();
+    let core = local_layout::Kernel::chosen(&shape, &options, |it| {
+        CallKernel::prepare_alone(&group, AnyPipeline::of::<LocalLayout>(), it)
+    });
+    let kernel = local_layout::Kernel { core: core.unwrap() };
+    let inputs = local_layout::Inputs {
+        topk_idx: DeviceTensor::zeros(&group, 0, [TOKENS, 2]).unwrap(),
+        expert_begin: DeviceTensor::from_slice(&group, 0, [3], &[0, 2, 4]).unwrap(),
+    };
+    let outputs = kernel.outputs(0).unwrap();
+    kernel.launch(0, &CallOptions::sms(1), &inputs, &outputs, &Default::default()).unwrap();
+
+    let counts = layout::Shape { topk: 2, experts: 4, stripes: 2, tokens: TOKENS };
+    let refused = layout::Kernel::chosen(&counts, &Default::default(), |it| {
+        CallKernel::prepare_alone(&group, AnyPipeline::of::<Layout>(), it).err()
+    });
+    assert_eq!(
+        refused.unwrap().to_string(),
+        "layout has channels to other ranks: prepare it in all processes together"
+    );
 }

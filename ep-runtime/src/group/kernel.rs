@@ -241,7 +241,10 @@ impl GroupKernel {
         let alive = self.group.who_is_in(&self.enlisted.recorder)?;
         args.set_call(timeout_ns, alive);
         let Plan { waits, enters, .. } = *self.plan;
+        let has_channels = !self.plan.messages.is_empty();
         let launch = |code, phases| {
+            // Only phases in which ranks wait for one another count: a rank may make other calls alone.
+            let phases = if has_channels { phases } else { 0 };
             let args = args.bytes();
             let launch = KernelLaunch { code, blocks, waits, enters, phases, args };
             self.group.backend().launch(turn.rank(), turn.stream(), &launch)

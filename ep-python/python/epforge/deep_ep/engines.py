@@ -19,6 +19,7 @@ from ..low_latency import MOST_TOKENS, LowLatency
 from ..results import Handle, Received
 from ._torch import has_gpu, require
 from .knobs import LOG
+from .layout import LocalLayout
 from .shortage import Shortages
 from .spread import SpreadBack
 from .utils.event import EventHandle, EventOverlap
@@ -92,8 +93,7 @@ class Engines:
         #: What an exponent of float32 counts, as a tensor: a call makes none, which a graph could hold.
         place = "cpu" if device is None else f"cuda:{device}"
         self.exponent_unit = require().tensor([1 << 23], device=place).to(require().int32)
-        #: A one, and the numbers of the ranks.
-        self.one = require().ones(1, dtype=require().int32, device=place)
+        #: The numbers of the ranks.
         self.numbers = require().arange(self.ranks, device=place)
         self._made: dict[Shape, calls.Buffer] = {}
         # Between nodes, ranks share no memory.
@@ -102,6 +102,7 @@ class Engines:
         self._counted = 0
         self._spread: WeakKeyDictionary[calls.Buffer, SpreadBack | None] = WeakKeyDictionary()
         self._low: dict[tuple[int, int, int, int, str], LowLatency] = {}
+        self._layouts: dict[tuple[int, int], LocalLayout] = {}
         self._ends: dict[tuple[int, Any], torch.Tensor] = {}
 
     def sum_over_ranks(self, numbers: torch.Tensor) -> list[int]:
@@ -213,6 +214,14 @@ class Engines:
         have = min(every)
         return have, every.index(have)
 
+    def layout(self, topk: int, experts: int) -> LocalLayout:
+        """What counts the tokens of this rank. No other rank takes part."""
+        made = self._layouts.get((topk, experts))
+        if made is None:
+            refuse_capture()
+            made = self._layouts[topk, experts] = LocalLayout(self.group, topk, experts)
+        return made
+
     def spread_back(self, buffer: calls.Buffer) -> SpreadBack | None:
         """Combines of a row for each expert, by handles of a buffer; None if they take more than there is.
 
@@ -251,6 +260,7 @@ class Engines:
     def drop(self) -> None:
         """Forgets all buffers, so that their memory goes with the last handle."""
         self._made.clear()
+        self._layouts.clear()
         self._low.clear()
         self._spread.clear()
 
@@ -268,13 +278,6 @@ class Engines:
         # No expert is behind all ranks.
         owner = require().bucketize(experts, self.ends(count, experts.device), right=True)
         return owner, (owner[:, :, None] == self.numbers).any(1)
-
-    def tokens_per_node(self, in_rank: torch.Tensor) -> torch.Tensor | None:
-        """``int32[nodes]``: how many tokens some rank of each node has; None within one node."""
-        if self.nodes == 1:
-            return None
-        on_node = in_rank.view(in_rank.shape[0], self.nodes, self.ranks // self.nodes)
-        return on_node.any(2).sum(dim=0, dtype=require().int32)
 
     def beside(self, previous: Any, is_async: bool, *inputs: Any) -> AbstractContextManager[Beside]:
         """Runs calls behind an event, on the stream beside the caller's where they may overlap with it."""

@@ -166,6 +166,7 @@ class Buffer(LowLatencyCalls):
         payload = payload_of(use_fp8, use_ue8m0)
         shape = Shape(hidden, num_topk, num_experts, payload, weights=True, alignment=expert_alignment)
         self._engines().engine(shape, num_tokens, max(num_tokens, self._rooms[hidden]))
+        self._engines().layout(num_topk, num_experts)
 
     def destroy(self) -> None:
         """Gives the memory back, whether or not the buffer was made to be destroyed."""
@@ -248,18 +249,11 @@ class Buffer(LowLatencyCalls):
 
         Within one node there are no tokens for each node, but None.
         """
-        torch = require()
         engines = self._engines()
         with engines.beside(previous_event, async_finish, topk_idx) as calls:
-            # Numbers that name no expert become `num_experts`, which is congruent to -1.
-            spot = topk_idx.long().clamp(-1, num_experts).remainder_(num_experts + 1)
-            per_expert = torch.zeros(num_experts + 1, dtype=torch.int32, device=topk_idx.device)
-            per_expert.scatter_add_(0, spot.flatten(), engines.one.expand(spot.numel()))
-            _, in_rank = engines.ranks_of(spot, num_experts)
-            per_rank = in_rank.sum(dim=0, dtype=torch.int32)
-            per_node = engines.tokens_per_node(in_rank)
-            calls.outputs += [per_rank, per_node, per_expert, in_rank]
-        return per_rank, per_node, per_expert[:num_experts], in_rank, calls.done
+            made = calls.outputs = engines.layout(topk_idx.shape[1], num_experts).of(topk_idx)
+        per_rank, per_node, per_expert, in_rank = made
+        return per_rank, per_node if engines.nodes > 1 else None, per_expert, in_rank, calls.done
 
     def dispatch(
         self,

@@ -1,0 +1,123 @@
+// local-layout
+// experts=256 local_experts=32 ranks=8 stripes=64 topk=8
+// sm_90a: 256 threads and 1060 bytes of shared memory a block, at least 1 blocks
+//
+// Roles:
+//   Count: 8 warps on all blocks; by the library
+//
+// Window, the same on every rank:
+//   counted.sums     0x00000000       1056 bytes  (256 per_expert + 8 per_rank) x 4; Count writes, Count reads
+#include <ep/compute.cuh>
+#include <ep/count.cuh>
+#include <ep/rows.cuh>
+#include <ep/sync.cuh>
+
+namespace local_layout {
+
+struct Cfg {
+    static constexpr int kRanks = 8;
+    static constexpr int kTopk = 8;
+    static constexpr int kExperts = 256;
+    static constexpr int kStripes = 64;
+    static constexpr int kThreads = 256;
+    static constexpr int kSharedBytes = 1060;
+
+    struct Counted {
+        static constexpr int kCount = 264;
+        static constexpr bool kInShared = true;
+        static constexpr ep::u64 kSums = 0x0;
+        static constexpr int kPerExpert = 0;
+        static constexpr int kPerRank = 256;
+    };
+
+    struct Count {
+        static constexpr int kRole = 0;
+        static constexpr int kFirstWarp = 0;
+        static constexpr int kWarps = 8;
+    };
+};
+
+struct Args {
+    ep::Group group;
+    // run-time sizes
+    int tokens;
+    // if not null, holds tokens, and the above is its bound
+    const ep::i32* tokens_from;
+    // input topk_idx: i64[tokens, topk] in -1..experts
+    const ep::i64* topk_idx;
+    ep::i64 topk_idx_stride;
+    // input expert_begin: i32[ranks + 1] in 0..=experts ascending by at most local_experts
+    const ep::i32* expert_begin;
+    // output per_rank: i32[ranks]
+    ep::i32* per_rank;
+    // output per_expert: i32[experts]
+    ep::i32* per_expert;
+    // output in_rank: bool[tokens, ranks]
+    bool* in_rank;
+};
+
+struct Smem {
+    ep::CounterSmem<Cfg::Counted> counters;
+};
+static_assert(sizeof(Smem) == Cfg::kSharedBytes, "the plan counts the same bytes");
+
+/// role Count on all blocks, warps shared by stripe
+__device__ __forceinline__ void count(const Args& args, Smem& smem, ep::Team& team) {
+    ep::Counters<Cfg::Counted> counters(args.group, smem.counters);
+    // +7  for token in stripe
+    ep::for_stripe_tokens(team, ep::rows_of(args.tokens, args.tokens_from), Cfg::kStripes,
+        [&](int, int token, bool present) {
+            const auto topk_idx_row =
+                ep::row_of<Cfg::kTopk>(&args.topk_idx[token * args.topk_idx_stride], present);
+            const auto topk_idx_ranks = ep::ranks_of<Cfg::kRanks>(topk_idx_row, args.expert_begin);
+            // +8  for expert in topk_idx[token]
+            topk_idx_row.for_each([&](ep::i64 expert) {
+                if (expert >= 0 && expert < Cfg::kExperts) {
+                    // +8  count per_expert[expert]
+                    counters.add(Cfg::Counted::kPerExpert + static_cast<ep::i32>(expert), 1);
+                }
+            });
+            // +8  for peer in ranks
+            if (present) {
+                for (int peer = 0; peer < Cfg::kRanks; ++peer) {
+                    // +8  store in_rank[token, peer] = routed(topk_idx[token], peer)
+                    args.in_rank[ep::i64{token} * Cfg::kRanks + peer] = topk_idx_ranks.has(peer);
+                }
+            }
+            // +8  for peer in ranks where routed(topk_idx[token], peer)
+            ep::for_hits(Cfg::kRanks,
+                [&](int peer) { return present && topk_idx_ranks.has(peer); },
+                [&](int peer, ep::i32 hits) {
+                    // +8  count per_rank[peer]
+                    counters.add(Cfg::Counted::kPerRank + peer, hits);
+            });
+    });
+}
+
+extern "C" __global__ void __launch_bounds__(Cfg::kThreads, 1)
+local_layout(const __grid_constant__ Args args) {
+    EP_SHARED(Smem, smem);
+    const ep::Call call = ep::enter(args.group, [&] {
+        // What is counted starts at zero.
+        smem.counters.clear();
+    });
+
+    const int block = static_cast<int>(blockIdx.x);
+    const int blocks = static_cast<int>(gridDim.x);
+    const int warp = static_cast<int>(threadIdx.x) / ep::kLanes;
+    if (ep::is_between(warp, Cfg::Count::kFirstWarp, Cfg::Count::kWarps)) {
+        ep::Team team(args.group, call, Cfg::Count::kRole, block, blocks,
+            warp - Cfg::Count::kFirstWarp, Cfg::Count::kWarps);
+        count(args, smem, team);
+    }
+    // What all blocks have counted, stored by the last one out.
+    ep::leave_counted(args.group, call, smem.counters, [&](int i, ep::i32 sum) {
+        if (ep::is_between(i, Cfg::Counted::kPerExpert, Cfg::kExperts)) {
+            args.per_expert[i - Cfg::Counted::kPerExpert] = sum;
+        }
+        if (ep::is_between(i, Cfg::Counted::kPerRank, Cfg::kRanks)) {
+            args.per_rank[i - Cfg::Counted::kPerRank] = sum;
+        }
+    });
+}
+}  // namespace local_layout
