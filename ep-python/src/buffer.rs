@@ -1,22 +1,22 @@
-//! Buffers, their calls, and what calls leave.
+//! Buffers and their calls.
 
 use std::sync::Arc;
 
 use ep_runtime::args::Rows;
 use ep_runtime::buffer::{
     self, BufferOptions, BufferTunes, BuiltIn, CombineInput, CombineOutput, DispatchInput,
-    ExpandOptions, ExpandedOutput, MemoryUsage, Payload, Placement, PlainOutput, Via,
+    MemoryUsage, Payload, Placement, Via,
 };
-use ep_runtime::error::CallError;
 use ep_runtime::ir::Transport;
 use ep_runtime::plan::Arch;
-use ep_runtime::tensor::DeviceTensor;
 use pyo3::prelude::*;
 
 use crate::arguments::{CallTuple, RowsTuple, call, named, rows};
-use crate::errors::{Failure, released};
+use crate::dlpack::Looks;
+use crate::errors::{Failure, launched, released};
 use crate::group::{Group, raw_stream};
-use crate::offered::Offered;
+use crate::offered::{Offered, fill};
+use crate::results::{Handle, Received};
 use crate::tensor::{Element, Tensor};
 
 /// Bytes on each rank: control, outputs, combine inputs, tables, and on the host.
@@ -102,6 +102,21 @@ impl Options {
     }
 }
 
+/// Sums of rows, and those of weights in a buffer that moves any.
+type SumsTuple<'py> = (Bound<'py, PyAny>, Option<Bound<'py, PyAny>>);
+
+/// Address and strides of rows that are not there.
+const NOWHERE: RowsTuple = (0, 0, 1);
+
+/// The types of a payload's values and of its scales.
+pub(crate) fn elements_of(payload: Payload) -> (Element, Option<Element>) {
+    match payload {
+        Payload::Bf16 => (Element::Bf16, None),
+        Payload::Fp8 => (Element::Fp8, Some(Element::F32)),
+        Payload::Fp8Packed => (Element::Fp8, Some(Element::U8)),
+    }
+}
+
 fn input((tokens, tokens_from, x, scale, topk_idx, topk_weights): InputTuple) -> DispatchInput {
     let (x, scale) = (rows(x), rows(scale));
     DispatchInput { tokens, tokens_from, x, scale, topk_idx, topk_weights }
@@ -110,8 +125,8 @@ fn input((tokens, tokens_from, x, scale, topk_idx, topk_weights): InputTuple) ->
 /// Dispatch and combine for one shape.
 #[pyclass(frozen, module = "epforge._core")]
 pub(crate) struct Buffer {
-    inner: buffer::Buffer,
-    home: Home,
+    pub(crate) inner: buffer::Buffer,
+    pub(crate) home: Home,
 }
 
 /// What views of a buffer's memory need to know of its group.
@@ -244,11 +259,25 @@ impl Buffer {
         sent: InputTuple,
         how: CallTuple,
     ) -> PyResult<(Handle, Received)> {
-        released(py, || {
+        self.launched(py, || {
             let (handle, received) = self.inner.dispatch(rank, &input(sent), &call(how)?)?;
             let handle = Handle { inner: Arc::new(handle), home: self.home.clone() };
             Ok((handle, Received { inner: Arc::new(received), home: self.home.clone() }))
         })
+    }
+
+    /// The same with tensors of torch: rows, scales, experts and weights. None if one of them is of another kind or
+    /// place.
+    fn dispatch_tensors(
+        &self,
+        py: Python<'_>,
+        looks: &Looks,
+        place: (usize, Option<i32>),
+        tensors: [Option<Bound<'_, PyAny>>; 4],
+        how: CallTuple,
+    ) -> PyResult<Option<(Handle, Received)>> {
+        let found = self.look(looks, &tensors, place.1);
+        found.map(|sent| self.dispatch(py, place.0, sent, how)).transpose()
     }
 
     fn cached_dispatch(
@@ -258,7 +287,7 @@ impl Buffer {
         sent: InputTuple,
         how: CallTuple,
     ) -> PyResult<Received> {
-        released(py, || {
+        self.launched(py, || {
             let inner = self.inner.cached_dispatch(&handle.inner, &input(sent), &call(how)?)?;
             Ok(Received { inner: Arc::new(inner), home: self.home.clone() })
         })
@@ -266,7 +295,7 @@ impl Buffer {
 
     /// A combine input in the window, for a call on a stream.
     fn offer(&self, py: Python<'_>, rank: usize, stream: u64) -> PyResult<Offered> {
-        released(py, || {
+        self.launched(py, || {
             let inner = Arc::new(self.inner.offer_on(rank, raw_stream(stream))?);
             Ok(Offered { inner, rank, home: self.home.clone() })
         })
@@ -285,7 +314,7 @@ impl Buffer {
         combined_weights: u64,
         how: CallTuple,
     ) -> PyResult<()> {
-        released(py, || {
+        self.launched(py, || {
             let weights = offered.map(|offered| offered.inner.as_ref());
             let rows_in = match (in_place, weights) {
                 (Some(received), weights) => CombineInput::InPlace(&received.inner, weights),
@@ -299,200 +328,101 @@ impl Buffer {
             Ok(self.inner.combine(&handle.inner, rows_in, &biases, &output, &call(how)?)?)
         })
     }
-}
 
-/// The tables of one dispatch on one rank.
-#[pyclass(frozen, module = "epforge._core")]
-pub(crate) struct Handle {
-    inner: Arc<buffer::Handle>,
-    home: Home,
-}
-
-#[pymethods]
-impl Handle {
-    #[getter]
-    fn rank(&self) -> usize {
-        self.inner.rank()
-    }
-
-    #[getter]
-    fn tokens(&self) -> usize {
-        self.inner.tokens()
-    }
-
-    /// Rows that arrive, and routed entries for each local expert; waits for the counts.
-    fn counts(&self, py: Python<'_>) -> PyResult<(usize, Vec<usize>)> {
-        released(py, || {
-            let counts = self.inner.counts()?;
-            Ok((counts.received, counts.per_expert))
-        })
-    }
-
-    /// Rows that arrive, if that is known already.
-    fn arriving(&self, py: Python<'_>) -> PyResult<Option<usize>> {
-        released(py, || Ok(self.inner.arriving()?))
-    }
-
-    /// Rows from rank to rank, summed up over the ranks before each: `i32[ranks + 1, ranks]`.
-    fn rank_prefix(&self, py: Python<'_>) -> PyResult<Tensor> {
-        self.table(py, |inner| Ok(inner.layout()?.rank_prefix))
-    }
-
-    /// The token of each row that arrives, on its own rank.
-    fn sources(&self, py: Python<'_>) -> PyResult<Tensor> {
-        self.table(py, |inner| Ok(inner.dispatch()?.recv_src))
-    }
-}
-
-impl Handle {
-    fn table<const RANK: usize>(
+    /// A combine of rows and weights of torch, which are copied to a combine input. The sums and, in a buffer that moves
+    /// weights, their sums are made like `likes`. None if a tensor is of another kind or place, or has too few rows.
+    #[expect(clippy::too_many_arguments, reason = "Python passes what the call takes, by position")]
+    fn combine_tensors<'py>(
         &self,
-        py: Python<'_>,
-        of: impl FnOnce(&buffer::Handle) -> Result<DeviceTensor<i32, RANK>, CallError> + Send,
-    ) -> PyResult<Tensor> {
-        let table = released(py, || Ok(of(&self.inner)?))?;
-        let mut shape = [1; 2];
-        for (extent, of) in shape.iter_mut().zip(table.extents()) {
-            *extent = of as usize;
-        }
-        Ok(self.home.tensor(&self.inner, self.inner.rank(), Element::I32, table.as_rows(), shape))
-    }
-}
-
-/// The output of one dispatch on one rank.
-#[pyclass(frozen, module = "epforge._core")]
-pub(crate) struct Received {
-    inner: Arc<buffer::Received>,
-    home: Home,
-}
-
-impl Received {
-    fn tensor(&self, element: Element, rows: Rows, columns: usize) -> Tensor {
-        let shape = [self.home.capacity(), columns];
-        self.home.tensor(&self.inner, self.inner.rank(), element, rows, shape)
-    }
-}
-
-#[pymethods]
-impl Received {
-    /// The rows, with room for all that may come.
-    fn x(&self, py: Python<'_>) -> PyResult<Tensor> {
-        let rows = released(py, || Ok(self.inner.x()?))?;
-        let element = match self.home.options.payload {
-            Payload::Bf16 => Element::Bf16,
-            Payload::Fp8 | Payload::Fp8Packed => Element::Fp8,
-        };
-        Ok(self.tensor(element, rows, self.home.options.hidden))
-    }
-
-    /// Whether it has rows and scales alone.
-    #[getter]
-    fn is_cached(&self) -> bool {
-        self.inner.is_cached()
-    }
-
-    /// Their scales, if the payload has any.
-    fn scale(&self, py: Python<'_>) -> PyResult<Option<Tensor>> {
+        py: Python<'py>,
+        looks: &Looks,
+        device: Option<i32>,
+        handle: &Handle,
+        rows: &Bound<'py, PyAny>,
+        weights: Option<&Bound<'py, PyAny>>,
+        likes: SumsTuple<'py>,
+        how: CallTuple,
+    ) -> PyResult<Option<SumsTuple<'py>>> {
         let options = &self.home.options;
-        let element = match options.payload {
-            Payload::Bf16 => return Ok(None),
-            Payload::Fp8 => Element::F32,
-            Payload::Fp8Packed => Element::U8,
+        let found = looks.rows_of(rows, Element::Bf16, options.hidden as i64, device);
+        let Some((count, x)) = found else { return Ok(None) };
+        let factors = match weights {
+            None => NOWHERE,
+            Some(weights) => {
+                let found = looks.rows_of(weights, Element::F32, options.topk as i64, device);
+                match found.filter(|(more, _)| *more == count) {
+                    Some((_, at)) => at,
+                    None => return Ok(None),
+                }
+            }
         };
-        let rows = released(py, || Ok(self.inner.scale()?))?;
-        Ok(Some(self.tensor(element, rows, options.payload.scales(options.hidden))))
-    }
-
-    /// Local experts of each row, -1 for others.
-    fn topk_idx(&self, py: Python<'_>) -> PyResult<Tensor> {
-        let topk = self.home.options.topk;
-        let address = released(py, || Ok(self.inner.topk_idx()?))?;
-        Ok(self.tensor(Element::I64, Rows::new(address, topk as i64), topk))
-    }
-
-    /// Weights of all experts of each row.
-    fn topk_weights(&self, py: Python<'_>) -> PyResult<Option<Tensor>> {
-        let topk = self.home.options.topk;
-        if !self.home.options.weights {
+        let arrived = launched(py, &self.home.group, || Ok(handle.inner.arriving()?))?;
+        if arrived.is_some_and(|arrived| (count as usize) < arrived) {
             return Ok(None);
         }
-        let address = released(py, || Ok(self.inner.topk_weights()?))?;
-        Ok(Some(self.tensor(Element::F32, Rows::new(address, topk as i64), topk)))
+        let Some((combined, combined_at)) = looks.made_like(&likes.0)? else { return Ok(None) };
+        let (mut weighed, mut weighed_at) = (None, 0);
+        if let Some(like) = &likes.1 {
+            let Some((tensor, at)) = looks.made_like(like)? else { return Ok(None) };
+            (weighed, weighed_at) = (Some(tensor), at);
+        }
+        let (rank, stream) = (handle.inner.rank(), raw_stream(how.0));
+        self.launched(py, || {
+            let offered = self.inner.offer_on(rank, stream)?;
+            fill(&offered, &self.home, rank, (count as u64, x, factors), stream)?;
+            let output = CombineOutput { combined: combined_at, combined_weights: weighed_at };
+            let input = CombineInput::Offered(&offered);
+            Ok(self.inner.combine(&handle.inner, input, &[], &output, &call(how)?)?)
+        })?;
+        Ok(Some((combined, weighed)))
     }
+}
 
-    /// Copies rows and what belongs to them into memory of the caller; an address of 0 is no copy.
-    #[expect(clippy::too_many_arguments, reason = "Python passes what the call takes, by position")]
-    fn copy_to(
+impl Buffer {
+    /// Runs `work`, which launches; if outputs hold fewer rows than may come, it waits for counts.
+    fn launched<T: Send>(
         &self,
         py: Python<'_>,
-        rows_to_copy: usize,
-        x: RowsTuple,
-        scale: RowsTuple,
-        topk_idx: u64,
-        topk_weights: u64,
-        how: CallTuple,
-    ) -> PyResult<()> {
-        released(py, || {
-            let to = PlainOutput { x: rows(x), scale: rows(scale), topk_idx, topk_weights };
-            Ok(self.inner.copy_to(rows_to_copy, &to, &call(how)?)?)
-        })
-    }
-}
-
-/// Copies received rows to one place for each of their experts.
-#[pyclass(frozen, module = "epforge._core")]
-pub(crate) struct Expander {
-    inner: buffer::Expander,
-    home: Home,
-}
-
-#[pymethods]
-impl Expander {
-    #[new]
-    fn new(py: Python<'_>, buffer: &Buffer, rows: usize, alignment: i32) -> PyResult<Expander> {
-        released(py, || {
-            let options = ExpandOptions { alignment, ..ExpandOptions::new(rows) };
-            let inner = buffer::Expander::new(&buffer.inner, options)?;
-            Ok(Expander { inner, home: buffer.home.clone() })
-        })
+        work: impl FnOnce() -> Result<T, Failure> + Send,
+    ) -> PyResult<T> {
+        match self.inner.holds_worst_case() {
+            true => launched(py, &self.home.group, work),
+            false => released(py, work),
+        }
     }
 
-    /// `x` and `scale`: where the rows go; `source`: where it is said which row each is a copy of.
-    #[expect(clippy::too_many_arguments, reason = "Python passes what the call takes, by position")]
-    fn expand(
+    /// What a dispatch reads of rows, scales, experts and weights; none if one of them is of another kind or place.
+    fn look(
         &self,
-        py: Python<'_>,
-        handle: &Handle,
-        received: &Received,
-        x: u64,
-        scale: RowsTuple,
-        source: u64,
-        how: CallTuple,
-    ) -> PyResult<()> {
-        released(py, || {
-            let to = ExpandedOutput { x, scale: rows(scale), source };
-            Ok(self.inner.expand(&handle.inner, &received.inner, &to, &call(how)?)?)
-        })
-    }
-
-    /// Where the rows of each local expert begin, and where the last one's end; until the next call.
-    fn expert_first(&self, py: Python<'_>, rank: usize) -> PyResult<Tensor> {
-        let address = released(py, || Ok(self.inner.expert_first(rank)?))?;
-        Ok(self.table(rank, address, 1))
-    }
-
-    /// How many rows each local expert has; until the next call.
-    fn rows_per_expert(&self, py: Python<'_>, rank: usize) -> PyResult<Tensor> {
-        let address = released(py, || Ok(self.inner.rows_per_expert(rank)?))?;
-        Ok(self.table(rank, address, 0))
-    }
-}
-
-impl Expander {
-    /// A number for each local expert, and `more` of them.
-    fn table(&self, rank: usize, address: u64, more: usize) -> Tensor {
-        let count = self.home.options.local_experts(self.home.group.ranks()) + more;
-        let (owner, rows) = (Arc::new(self.inner.clone()), Rows::new(address, count as i64));
-        self.home.tensor(&owner, rank, Element::I32, rows, [1, count])
+        looks: &Looks,
+        [x, scale, topk_idx, topk_weights]: &[Option<Bound<'_, PyAny>>; 4],
+        device: Option<i32>,
+    ) -> Option<InputTuple> {
+        let options = &self.home.options;
+        let (values, scales) = elements_of(options.payload);
+        let (tokens, x) = looks.rows_of(x.as_ref()?, values, options.hidden as i64, device)?;
+        let factors = match (scale, scales) {
+            (None, None) => NOWHERE,
+            (Some(scale), Some(element)) => {
+                let columns = options.payload.scales(options.hidden) as i64;
+                let (rows, at) = looks.rows_of(scale, element, columns, device)?;
+                (rows == tokens).then_some(at)?
+            }
+            _ => return None,
+        };
+        let entries = [tokens as u64, options.topk as u64];
+        let dense = |tensor: &Option<Bound<'_, PyAny>>, element| match tensor {
+            None => Some(0),
+            Some(tensor) => looks.dense_of((tensor, element, entries), device),
+        };
+        let (ids, weights) = (dense(topk_idx, Element::I64)?, dense(topk_weights, Element::F32)?);
+        (topk_weights.is_none() || options.weights).then_some((
+            tokens as usize,
+            0,
+            x,
+            factors,
+            ids,
+            weights,
+        ))
     }
 }

@@ -14,7 +14,7 @@ use ep_runtime::join::{self, Member, Store};
 use ep_runtime::net::{Carrier, ModelOptions};
 use pyo3::prelude::*;
 
-use crate::errors::{Failure, released};
+use crate::errors::{Failure, launched, released};
 use crate::tensor::Tensor;
 
 /// Names a group of processes; whoever knows its text can join.
@@ -296,13 +296,13 @@ impl Group {
     /// Puts a stream behind all calls of the rank so far.
     fn await_calls(&self, py: Python<'_>, rank: usize, stream: u64) -> PyResult<()> {
         let stream = raw_stream(stream);
-        released(py, || Ok(self.inner.await_calls(rank, stream)?))
+        launched(py, &self.inner, || Ok(self.inner.await_calls(rank, stream)?))
     }
 
     /// Puts later calls of the rank behind a stream.
     fn follow(&self, py: Python<'_>, rank: usize, stream: u64) -> PyResult<()> {
         let stream = raw_stream(stream);
-        released(py, || Ok(self.inner.follow(rank, stream)?))
+        launched(py, &self.inner, || Ok(self.inner.follow(rank, stream)?))
     }
 
     /// Waits until every process of the group has come to this step, and gives what each brought.

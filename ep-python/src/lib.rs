@@ -1,8 +1,8 @@
 //! The extension module `epforge._core`: the typed calls of `ep-runtime` for the Python package around it.
 //!
 //! It knows addresses, strides and streams. What tensors, process groups and autograd are is said in
-//! Python, so that the package needs none of the libraries that have them. Every call here lets other
-//! Python threads run while it works.
+//! Python, so that the package needs none of the libraries that have them. A call that may wait lets other
+//! Python threads run meanwhile.
 
 #![cfg(target_os = "linux")]
 
@@ -15,6 +15,7 @@ mod local_layout;
 mod low_latency;
 mod offered;
 mod per_rank;
+mod results;
 mod spread;
 mod tensor;
 
@@ -24,7 +25,7 @@ use pyo3::prelude::*;
 #[pymodule]
 mod _core {
     #[pymodule_export]
-    use super::buffer::{Buffer, Expander, Handle, Received};
+    use super::buffer::Buffer;
     #[pymodule_export]
     use super::dlpack::{Looks, Taken, take_dlpack};
     #[pymodule_export]
@@ -37,6 +38,8 @@ mod _core {
     use super::offered::Offered;
     #[pymodule_export]
     use super::per_rank::{PerRankKernels, PerRankSent};
+    #[pymodule_export]
+    use super::results::{Expander, Handle, Received};
     #[pymodule_export]
     use super::run_command;
     #[pymodule_export]

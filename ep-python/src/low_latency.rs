@@ -14,7 +14,7 @@ use pyo3::prelude::*;
 
 use crate::arguments::{CallTuple, RowsTuple, call, named, rows};
 use crate::dlpack::Looks;
-use crate::errors::{Failure, released};
+use crate::errors::{Failure, launched, released};
 use crate::group::Group;
 use crate::tensor::Element;
 
@@ -65,6 +65,11 @@ impl Shape {
 
     pub(crate) fn expert_begin(&self, rank: usize) -> Result<DeviceTensor<i32, 1>, Failure> {
         Ok(self.expert_begin[self.group.local_index(rank)?].clone())
+    }
+
+    /// A call whose first phase was launched.
+    fn pending(&self, sent: Sent) -> Pending {
+        Pending { sent, group: self.group.clone() }
     }
 
     /// Rows that a local expert may get.
@@ -411,7 +416,9 @@ impl LowLatencyDispatcher {
         how: CallTuple,
     ) -> PyResult<Option<Pending>> {
         let inputs = (tokens, x, topk_idx);
-        released(py, || self.put(rank, inputs, [packed, left], added, later, how))
+        launched(py, &self.shape.group, || {
+            self.put(rank, inputs, [packed, left], added, later, how)
+        })
     }
 
     /// The same with tensors of torch, which this looks at itself: no answer if one of them is of another kind or
@@ -431,7 +438,7 @@ impl LowLatencyDispatcher {
     ) -> PyResult<Option<SentTuple<'py, Option<Pending>>>> {
         let (rank, device) = place;
         self.shape.send_tensors(looks, device, x, topk_idx, &likes, |inputs, places| {
-            released(py, || self.put(rank, inputs, places, [0; 4], later, how))
+            launched(py, &self.shape.group, || self.put(rank, inputs, places, [0; 4], later, how))
         })
     }
 }
@@ -459,7 +466,7 @@ impl LowLatencyDispatcher {
             return Ok(None);
         }
         let sent = self.kernel.send_into(rank, &how, &inputs, &outputs, &args, &into)?;
-        Ok(Some(Pending(Sent::Dispatch(sent))))
+        Ok(Some(shape.pending(Sent::Dispatch(sent))))
     }
 }
 
@@ -542,7 +549,9 @@ impl LowLatencyCombiner {
     ) -> PyResult<Option<Pending>> {
         let inputs = [x, topk_idx, topk_weights];
         let places = [combined, tables, waits];
-        released(py, || self.put(rank, tokens, inputs, places, words, later, how))
+        launched(py, &self.shape.group, || {
+            self.put(rank, tokens, inputs, places, words, later, how)
+        })
     }
 
     /// The same with tensors of one library, as those of a dispatch: no answer, or what goes on later.
@@ -564,7 +573,9 @@ impl LowLatencyCombiner {
         let found = self.shape.look_back(looks, tensors, tokens, device);
         let Some([x, weights, combined]) = found else { return Ok(None) };
         let (inputs, places) = ([x, topk_idx, weights], [combined, tables, 0]);
-        let sent = released(py, || self.put(rank, tokens, inputs, places, (0, 0, 1), later, how))?;
+        let sent = launched(py, &self.shape.group, || {
+            self.put(rank, tokens, inputs, places, (0, 0, 1), later, how)
+        })?;
         Ok(Some((sent,)))
     }
 }
@@ -605,7 +616,7 @@ impl LowLatencyCombiner {
             return Ok(None);
         }
         let sent = self.kernel.send(rank, &how, &inputs, &outputs, &from, &args)?;
-        Ok(Some(Pending(Sent::Combine(sent))))
+        Ok(Some(shape.pending(Sent::Combine(sent))))
     }
 }
 
@@ -616,15 +627,18 @@ enum Sent {
 
 /// A call between its phases.
 #[pyclass(frozen, module = "epforge._core")]
-pub(crate) struct Pending(Sent);
+pub(crate) struct Pending {
+    sent: Sent,
+    group: ep_runtime::group::Group,
+}
 
 #[pymethods]
 impl Pending {
     /// Launches the second phase, on any stream.
     fn recv(&self, py: Python<'_>, how: CallTuple) -> PyResult<()> {
-        released(py, || {
+        launched(py, &self.group, || {
             let how = call(how)?;
-            match &self.0 {
+            match &self.sent {
                 Sent::Dispatch(sent) => sent.recv(&how).map(drop)?,
                 Sent::Combine(sent) => sent.recv(&how).map(drop)?,
             }

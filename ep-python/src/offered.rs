@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use ep_runtime::args::Rows;
-use ep_runtime::backend::RowCopy;
+use ep_runtime::backend::{RowCopy, Stream};
 use ep_runtime::buffer;
 use pyo3::prelude::*;
 
 use crate::arguments::{RowsTuple, rows};
 use crate::buffer::Home;
-use crate::errors::{Failure, released};
+use crate::errors::{Failure, at_once, launched};
 use crate::group::raw_stream;
 use crate::tensor::{Element, Tensor};
 
@@ -25,7 +25,7 @@ pub(crate) struct Offered {
 impl Offered {
     /// bf16 rows, in the order in which the dispatch received theirs.
     fn x(&self, py: Python<'_>) -> PyResult<Tensor> {
-        let rows = released(py, || Ok(self.inner.x()?))?;
+        let rows = at_once(py, || Ok(self.inner.x()?))?;
         let shape = [self.home.capacity(), self.home.options.hidden];
         Ok(self.home.tensor(&self.inner, self.rank, Element::Bf16, rows, shape))
     }
@@ -35,7 +35,7 @@ impl Offered {
         if !self.home.options.weights {
             return Ok(None);
         }
-        let rows = released(py, || Ok(self.inner.weights()?))?;
+        let rows = at_once(py, || Ok(self.inner.weights()?))?;
         let shape = [self.home.capacity(), self.home.options.topk];
         Ok(Some(self.home.tensor(&self.inner, self.rank, Element::F32, rows, shape)))
     }
@@ -50,28 +50,38 @@ impl Offered {
         weights: RowsTuple,
         stream: u64,
     ) -> PyResult<()> {
-        released(py, || {
-            let (options, group) = (&self.home.options, &self.home.group);
-            let capacity = self.home.capacity() as u64;
-            if count > capacity {
-                let what = format!("`rows` has {count} rows, and a combine input {capacity}");
-                return Err(Failure::mismatch(what));
-            }
-            let (x, weights) = (rows(x), rows(weights));
-            let mut copies = Vec::with_capacity(2);
-            if x.address != 0 {
-                copies.push(copy(x, self.inner.x()?, options.hidden, 2, count)?);
-            }
-            if weights.address != 0 {
-                copies.push(copy(weights, self.inner.weights()?, options.topk, 4, count)?);
-            }
-            let stream = raw_stream(stream);
-            group.await_calls(self.rank, stream)?;
-            let backend = group.backend();
-            copies.iter().try_for_each(|copy| backend.copy_rows(self.rank, stream, copy))?;
-            Ok(())
-        })
+        let given = (count, x, weights);
+        let stream = raw_stream(stream);
+        launched(py, &self.home.group, || fill(&self.inner, &self.home, self.rank, given, stream))
     }
+}
+
+/// Copies so many rows and weights to the first rows of a combine input.
+pub(crate) fn fill(
+    offered: &buffer::Offered,
+    home: &Home,
+    rank: usize,
+    (count, x, weights): (u64, RowsTuple, RowsTuple),
+    stream: Stream,
+) -> Result<(), Failure> {
+    if count == 0 {
+        return Ok(());
+    }
+    let (options, group, capacity) = (&home.options, &home.group, home.capacity() as u64);
+    if count > capacity {
+        let what = format!("`rows` has {count} rows, and a combine input {capacity}");
+        return Err(Failure::mismatch(what));
+    }
+    let (x, weights) = (rows(x), rows(weights));
+    let copies = [
+        (x.address != 0).then(|| copy(x, offered.x()?, options.hidden, 2, count)),
+        (weights.address != 0).then(|| copy(weights, offered.weights()?, options.topk, 4, count)),
+    ];
+    let copies = copies.into_iter().flatten().collect::<Result<Vec<_>, _>>()?;
+    group.await_calls(rank, stream)?;
+    let backend = group.backend();
+    copies.iter().try_for_each(|copy| backend.copy_rows(rank, stream, copy))?;
+    Ok(())
 }
 
 /// Rows of so many values, each in one piece.

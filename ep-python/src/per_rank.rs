@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 
 use crate::arguments::{CallTuple, RowsTuple, call};
 use crate::dlpack::Looks;
-use crate::errors::{Failure, released};
+use crate::errors::{Failure, launched, released};
 use crate::group::Group;
 use crate::low_latency::{
     InputTuple, LINE, NamedTable, SentTuple, Shape, dense, machine, payload_named,
@@ -113,7 +113,9 @@ impl PerRankKernels {
         how: CallTuple,
     ) -> PyResult<PerRankSent> {
         let (inputs, places) = ((tokens, x, topk_idx), [packed, left]);
-        released(py, || self.put(rank, inputs, topk_weights, places, statistics, how))
+        launched(py, &self.shape.group, || {
+            self.put(rank, inputs, topk_weights, places, statistics, how)
+        })
     }
 
     /// The same with tensors of torch, as `LowLatencyDispatcher` has it; without weights.
@@ -130,7 +132,7 @@ impl PerRankKernels {
     ) -> PyResult<Option<SentTuple<'py, PerRankSent>>> {
         let (rank, device) = place;
         self.shape.send_tensors(looks, device, x, topk_idx, &likes, |inputs, places| {
-            released(py, || self.put(rank, inputs, 0, places, 0, how))
+            launched(py, &self.shape.group, || self.put(rank, inputs, 0, places, 0, how))
         })
     }
 
@@ -168,7 +170,7 @@ impl PerRankKernels {
         sent: &PerRankSent,
         how: CallTuple,
     ) -> PyResult<()> {
-        released(py, || {
+        launched(py, &self.shape.group, || {
             let shape = &self.shape;
             let rows = shape.packed(x, shape.hidden);
             let extents = [tokens, shape.topk as u64];

@@ -6,7 +6,7 @@ use ep_runtime::pipelines::{SpreadCombine, packed_dispatch, spread_combine};
 use pyo3::prelude::*;
 
 use crate::arguments::{CallTuple, call};
-use crate::errors::released;
+use crate::errors::{launched, released};
 use crate::group::Group;
 use crate::low_latency::{Shape, dense, machine};
 
@@ -66,7 +66,7 @@ impl SpreadKernel {
         combined: u64,
         how: CallTuple,
     ) -> PyResult<()> {
-        released(py, || {
+        launched(py, &self.shape.group, || {
             let shape = &self.shape;
             let (ranks, topk, rows) = (shape.group.ranks() as u64, shape.topk as u64, shape.rows());
             let [x, topk_idx, topk_weights] = given;

@@ -14,7 +14,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
 use crate::dlpack::{CUDA, DlTensor, NEW};
-use crate::errors::{Failure, released};
+use crate::errors::{Failure, at_once, released};
 use crate::group::{self, raw_stream};
 
 /// The type of an element.
@@ -332,7 +332,7 @@ impl Tensor {
         shape: Vec<i64>,
         strides: Option<Vec<i64>>,
     ) -> PyResult<Tensor> {
-        released(py, || {
+        at_once(py, || {
             let element = element_named(dtype)?;
             let in_order = dense(&shape)?;
             let strides = strides.unwrap_or_else(|| in_order.clone());

@@ -45,6 +45,8 @@ pub(crate) struct FakeBackend {
     pub(crate) card_access: AtomicU32,
     /// Whether its ranks have a GPU.
     pub(crate) has_gpus: AtomicBool,
+    /// Whether kernels are said to run by themselves.
+    pub(crate) runs_alone: AtomicBool,
     /// Whether kernels get to registers of a card.
     pub(crate) maps_registers: AtomicBool,
     /// What a driver was asked for on the way of calls.
@@ -82,6 +84,7 @@ impl FakeBackend {
             renewed: AtomicU64::new(0),
             card_access: AtomicU32::new(0),
             has_gpus: AtomicBool::new(false),
+            runs_alone: AtomicBool::new(false),
             maps_registers: AtomicBool::new(true),
             asked: Mutex::default(),
             blocks: Mutex::default(),
@@ -156,7 +159,7 @@ impl Backend for FakeBackend {
     }
 
     fn runs_alone(&self) -> bool {
-        false
+        self.runs_alone.load(Ordering::Relaxed)
     }
 
     fn compile(&self, name: &str, cuda: &str) -> Result<Image, BackendError> {

@@ -186,6 +186,9 @@ class Buffer:
     def exchange_counts(self, rank: int, sent: Input, how: Call) -> Handle: ...
     def dispatch_counted(self, handle: Handle, sent: Input, how: Call) -> Received: ...
     def dispatch(self, rank: int, sent: Input, how: Call) -> tuple[Handle, Received]: ...
+    def dispatch_tensors(
+        self, looks: Looks, place: tuple[int, int | None], tensors: Sequence[Any], how: Call
+    ) -> tuple[Handle, Received] | None: ...
     def cached_dispatch(self, handle: Handle, sent: Input, how: Call) -> Received: ...
     def offer(self, rank: int, stream: int) -> Offered: ...
     def combine(
@@ -198,6 +201,16 @@ class Buffer:
         combined_weights: int,
         how: Call,
     ) -> None: ...
+    def combine_tensors(
+        self,
+        looks: Looks,
+        device: int | None,
+        handle: Handle,
+        rows: Any,
+        weights: Any,
+        likes: tuple[Any, Any],
+        how: Call,
+    ) -> tuple[Any, Any] | None: ...
 
 class Handle:
     @property

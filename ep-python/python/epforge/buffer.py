@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import _core
-from .arrays import Found, Layout, Library, library_of
+from .arrays import TORCH, Found, Layout, Library, library_of
 from .caller import Caller, How, checked
 from .group import Group
 from .limits import check_count
@@ -149,6 +149,10 @@ class Buffer(Caller):
         rank = self.group.rank(rank)
         how = checked((stream, sms, timeout, after, done))
         library = library_of(x)
+        if library is TORCH and tokens_from is None:
+            sent_tensors = self._dispatch_tensors(rank, (x, scale, topk_idx, topk_weights), how)
+            if sent_tensors is not None:
+                return sent_tensors
         arrays = (x, scale, topk_idx, topk_weights, tokens_from)
         if not self.group._mirror:
             handle, received = self._dispatch(rank, self._input(rank, *arrays), how, library)
@@ -160,6 +164,20 @@ class Buffer(Caller):
             handle._mirrored = [one._core for one, _ in pairs]
             received._mirrored = [one._core for _, one in pairs]
         return received, handle
+
+    def _dispatch_tensors(
+        self, rank: int, tensors: tuple[Any, Any, Any, Any], how: How
+    ) -> tuple[Received, Handle] | None:
+        """`_dispatch` of tensors of torch on a GPU, in one call; none of any others."""
+        looks, group = TORCH.looks, self.group
+        if group.on_emulator or not isinstance(looks, _core.Looks):
+            return None
+        place = rank, group._devices[rank]
+        made = self._core.dispatch_tensors(looks, place, tensors, self._how(rank, TORCH, how))
+        if made is None:
+            return None
+        handle = Handle(self, made[0], TORCH)
+        return Received(handle, made[1], TORCH), handle
 
     def _dispatch(
         self, rank: int, given: tuple[_core.Input, list[Any]], how: How, library: Library | None
@@ -254,6 +272,10 @@ class Buffer(Caller):
         """
         self._own(handle)
         how = checked((stream, sms, timeout, after, done))
+        if not biases and out is None and handle._library is TORCH:
+            combined = self._combine_tensors(handle, rows, weights, how)
+            if combined is not None:
+                return combined
         arrays = (rows, weights, tuple(biases))
         if not self.group._mirror:
             given = self._brought(handle, handle._core, arrays, how)
@@ -273,6 +295,22 @@ class Buffer(Caller):
             own = out if rank == handle.rank else None
             made.append(self._combine(handle, handle._mirrored[rank], given, weights is not None, own))
         return made[handle.rank]
+
+    def _combine_tensors(self, handle: Handle, rows: Any, weights: Any, how: How) -> Combined | None:
+        """`_combine` of tensors of torch on a GPU, in one call; none of any others."""
+        looks, group, core = TORCH.looks, self.group, handle._core
+        if group.on_emulator or not isinstance(looks, _core.Looks) or (weights is not None and not self.weights):
+            return None
+        rank, tokens = core.rank, core.tokens
+        device = group._devices[rank]
+        (like,) = self._summed[tokens].likes(device)
+        likes = like, self._weighed[tokens].likes(device)[0] if self.weights else None
+        options = self._how(rank, TORCH, how)
+        made = self._core.combine_tensors(looks, device, core, rows, weights, likes, options)
+        if made is None:
+            return None
+        sums, came = made
+        return Combined(self, sums, None if weights is None else came, None, TORCH)
 
     def _brought(self, handle: Handle, core: _core.Handle, arrays: tuple[Any, Any, Any], how: How) -> Brought:
         """What the combine of a rank reads."""

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use super::counts::Counts;
@@ -19,6 +20,16 @@ use crate::calls::{CallOptions, Held};
 use crate::error::CallError;
 use crate::pipelines::{layout, nvl_dispatch};
 use crate::tensor::DeviceTensor;
+
+/// A host that waits for counts looks at their words all the time for so long, and sees them at once: in a loop of calls
+/// of few tokens they come sooner.
+const LOOKING: Duration = Duration::from_micros(100);
+
+/// Then it lets other threads of the machine run between two looks, until it has waited for so long.
+const YIELDING: Duration = Duration::from_millis(20);
+
+/// Then it sleeps between two looks.
+const PAUSE: Duration = Duration::from_micros(50);
 
 /// Totals that are looked at together, on the stack: a call allocates nothing.
 const CHUNK: usize = 64;
@@ -250,13 +261,17 @@ impl Handle {
         // Where kernels run inside `poll`, what one `poll` has not brought will not come.
         let runs_alone = group.backend().runs_alone();
         let patience = if runs_alone { self.timeout.saturating_mul(2) } else { Duration::ZERO };
+        let mut waited = Duration::ZERO;
         for turn in 1u64.. {
             if self.memory()?.counts.has_come(self.block)? {
                 break;
             }
-            std::hint::spin_loop();
-            // Looking at the device costs more than looking at the words.
-            if turn % 64 == 0 || !runs_alone {
+            if turn % 64 == 0 {
+                waited = begun.elapsed();
+            }
+            pause_after(waited);
+            // Looking at the device takes as long as dozens of looks at the words.
+            if waited >= LOOKING && turn % 64 == 0 || !runs_alone {
                 group.explain(rank, group.backend().poll(rank))?;
                 if turn > 1 && begun.elapsed() > patience {
                     return Err(CallError::Silent { rank, what: "the counts" });
@@ -265,6 +280,17 @@ impl Handle {
         }
         self.own()?.state().counts[self.lease.index].is_written[self.block] = false;
         Ok(())
+    }
+}
+
+/// What comes between two looks at words that were waited for so long.
+fn pause_after(waited: Duration) {
+    if waited < LOOKING {
+        std::hint::spin_loop();
+    } else if waited < YIELDING {
+        thread::yield_now();
+    } else {
+        thread::sleep(PAUSE);
     }
 }
 

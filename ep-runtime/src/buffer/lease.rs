@@ -120,6 +120,7 @@ impl Drop for Lease {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::Ordering;
+    use std::time::Duration;
 
     use super::super::{Buffer, BufferOptions, BuiltIn, CallOptions, DispatchInput};
     use crate::error::CallError;
@@ -145,6 +146,36 @@ mod tests {
         backend.asked();
         buffer.dispatch(0, &input, &call).map(drop).unwrap();
         assert_eq!(backend.asked()[..2], ["capture", "launch"], "nothing is asked before the turn");
+    }
+
+    /// Nanoseconds that this thread has run.
+    #[cfg(target_os = "linux")]
+    fn worked() -> u64 {
+        let times = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+        times.split(' ').next().unwrap().parse().unwrap()
+    }
+
+    /// A kernel behind a long queue: the host lets others work while it waits for the counts.
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_long_wait_for_counts_leaves_the_core_to_others() {
+        const LONG: Duration = Duration::from_millis(500);
+        let backend = FakeBackend::new(1);
+        backend.runs_alone.store(true, Ordering::Relaxed);
+        let group = Group::new(backend, GroupOptions::default()).unwrap();
+        let buffer = Buffer::new(&group, BufferOptions::new(8, 64, 2, 4), &BuiltIn).unwrap();
+        let (call, input) = (CallOptions::sms(12), DispatchInput::default());
+        let (handle, _received) = buffer.dispatch(0, &input, &call).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(LONG);
+                buffer.shared.ranks[0].handle(0).counts.come(0);
+            });
+            let before = worked();
+            assert_eq!(handle.counts().unwrap().received, 0);
+            let worked = Duration::from_nanos(worked() - before);
+            assert!(worked < LONG / 3, "a wait of {LONG:?} takes {worked:?} of a core");
+        });
     }
 
     /// As a model of more layers than there are handles, in a graph, beside a call whose rows are still needed.

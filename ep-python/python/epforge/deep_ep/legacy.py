@@ -288,8 +288,9 @@ class Buffer(LowLatencyCalls):
                 raise Mismatch(
                     "a dispatch with a `handle` sends rows alone: it has no `topk_idx` and no `topk_weights`"
                 )
-        inputs = (rows, scale, topk_idx, topk_weights, is_token_in_rank, num_tokens_per_expert)
-        with engines.beside(previous_event, async_finish, *inputs) as calls:
+        # Where there are experts, a call reads nothing else of a layout.
+        layout = () if topk_idx is not None else (is_token_in_rank, num_tokens_per_expert)
+        with engines.beside(previous_event, async_finish, rows, scale, topk_idx, topk_weights, *layout) as calls:
             made, counts = None, None
             if handle is None:
                 way = self._way(topk_idx, is_token_in_rank, num_tokens_per_expert, expert_alignment)
