@@ -6,6 +6,7 @@ import logging
 import unittest
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -16,6 +17,7 @@ import epforge
 import numpy_torch
 from epforge import deep_ep
 from epforge.deep_ep import engines, shortage
+from epforge.deep_ep.utils.event import EventOverlap
 from problems import Problem, problem
 from processes import Gather, fails_with, run_ranks
 from test_nodes import same_bits
@@ -234,6 +236,72 @@ def with_knobs(rank: int, ranks: int, gather: Gather) -> None:
         "[201] elements of float32 from byte 200 on are more than the 200 there",
         partial(buffer.get_local_buffer_tensor, numpy_torch.float32, (201,), 200),
     )
+
+
+class Streams:
+    """What a call asks of torch's streams, in order. Streams are names; the caller's is current at first."""
+
+    def __init__(self) -> None:
+        self.asked: list[Any] = []
+        self.current = self.stream("caller")
+
+    def stream(self, name: str) -> Any:
+        def wait(kind: str) -> Any:
+            return lambda other: self.asked.append((name, kind, getattr(other, "name", other)))
+
+        return SimpleNamespace(name=name, wait_stream=wait("behind"), wait_event=wait("behind"))
+
+    def set_stream(self, stream: Any) -> None:
+        self.current = stream
+        self.asked.append(("on", stream.name))
+
+    def event(self) -> Any:
+        return SimpleNamespace(record=lambda: self.asked.append(("event", self.current.name)))
+
+    def tensor(self, name: str) -> Any:
+        return SimpleNamespace(record_stream=lambda stream: self.asked.append((name, stream.name)))
+
+
+class Beside(unittest.TestCase):
+    """Calls on the stream beside the caller's."""
+
+    def test_the_order_of_streams(self) -> None:
+        numpy_torch.import_as_torch()
+        streams = Streams()
+        cuda = SimpleNamespace(
+            current_stream=lambda: streams.current, set_stream=streams.set_stream, Event=streams.event
+        )
+        there = object.__new__(engines.Engines)
+        there.stream = streams.stream("beside")
+        read, left = streams.tensor("read"), streams.tensor("left")
+        begin, end = [("beside", "behind", "caller"), ("on", "beside")], [("event", "beside"), ("on", "caller")]
+        kept = [("read", "beside"), ("left", "caller")]
+        with (
+            mock.patch.object(numpy_torch, "cuda", cuda),
+            mock.patch("epforge.deep_ep.utils.event.has_gpu", lambda: True),
+        ):
+            with there.beside(None, True, read, None) as calls:
+                calls.outputs += [left, None]
+            self.assertEqual(streams.asked, [*begin, *end, *kept])
+            self.assertIsNotNone(calls.done.event)
+            # A call that fails leaves the caller on its own stream.
+            streams.asked.clear()
+            with self.assertRaises(KeyError), there.beside(None, True, read):
+                raise KeyError
+            self.assertEqual(streams.asked, [*begin, end[1]])
+            # Behind an event, and the caller behind the call.
+            streams.asked.clear()
+            before = EventOverlap(SimpleNamespace(event="before"))
+            with there.beside(before, False) as calls:
+                pass
+            self.assertEqual([it[:2] for it in streams.asked[-1:]], [("caller", "behind")])
+            self.assertEqual(streams.asked[0], ("beside", "behind", "before"))
+            self.assertIsNone(calls.done.event)
+            # Nothing is asked for a call that is not to overlap.
+            streams.asked.clear()
+            with there.beside(None, False, read):
+                pass
+            self.assertEqual(streams.asked, [])
 
 
 class Facade(unittest.TestCase):

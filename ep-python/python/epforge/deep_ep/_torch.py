@@ -37,6 +37,7 @@ def own_experts(topk_idx: Any) -> Any:
     return experts.clone() if experts is topk_idx else experts
 
 
+@cache
 def has_gpu() -> bool:
-    """Whether tensors go to GPUs; if not, the calls run in the emulator."""
+    """Whether tensors go to GPUs; if not, the calls run in the emulator. torch asks the driver each time."""
     return bool(require().cuda.is_available())

@@ -6,8 +6,7 @@ the tokens go, and is made anew on another buffer when rows of another type go i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -279,37 +278,14 @@ class Engines:
         owner = require().bucketize(experts, self.ends(count, experts.device), right=True)
         return owner, (owner[:, :, None] == self.numbers).any(1)
 
-    def beside(self, previous: Any, is_async: bool, *inputs: Any) -> AbstractContextManager[Beside]:
+    def beside(self, previous: Any, is_async: bool, *inputs: Any) -> Beside:
         """Runs calls behind an event, on the stream beside the caller's where they may overlap with it."""
-        return self._beside(previous, is_async, inputs) if is_async or previous is not None else Beside()
-
-    @contextmanager
-    def _beside(self, previous: Any, is_async: bool, inputs: tuple[Any, ...]) -> Iterator[Beside]:
-        made = Beside()
+        if not is_async and previous is None:
+            return Beside()
         event = previous.event if isinstance(previous, EventOverlap) else previous
         if self.stream is None or not (is_async or event):
-            yield made
-            if is_async:
-                made.done = EventOverlap(EventHandle())
-            return
-        torch = require()
-        caller = torch.cuda.current_stream()
-        if event is not None and event.event is not None:
-            self.stream.wait_event(event.event)
-        else:
-            self.stream.wait_stream(caller)
-        with torch.cuda.stream(self.stream):
-            yield made
-            done = EventHandle()
-        # Their memory is given to nobody else before both streams are done with it.
-        for tensors, stream in ((inputs, self.stream), (made.outputs, caller)):
-            for tensor in tensors:
-                if tensor is not None:
-                    tensor.record_stream(stream)
-        if is_async:
-            made.done = EventOverlap(done)
-        else:
-            done.current_stream_wait()
+            return Beside(is_async)
+        return OnStream(self.stream, event, is_async, inputs)
 
 
 def payload_of(use_fp8: bool, is_packed: bool) -> str:
@@ -373,17 +349,53 @@ def free_memory(need: int) -> int:
 
 
 class Beside:
-    """Calls on a stream: what they have made there, and their event when they are over."""
+    """Calls on the caller's stream: what they have made there, and their event when they are over, if it is wanted."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_async: bool = False) -> None:
         self.outputs: list[Any] = []
         self.done = EventOverlap()
+        self._is_async = is_async
 
     def __enter__(self) -> Beside:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        pass
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._is_async and kind is None:
+            self.done = EventOverlap(EventHandle())
+
+
+class OnStream(Beside):
+    """Calls on another stream than the caller's, behind an event or else behind the caller's."""
+
+    def __init__(self, stream: Any, event: EventHandle | None, is_async: bool, inputs: tuple[Any, ...]) -> None:
+        super().__init__(is_async)
+        self._stream, self._event, self._inputs = stream, event, inputs
+        self._caller: Any = None
+
+    def __enter__(self) -> Beside:
+        cuda = require().cuda
+        self._caller = cuda.current_stream()
+        if self._event is not None and self._event.event is not None:
+            self._stream.wait_event(self._event.event)
+        else:
+            self._stream.wait_stream(self._caller)
+        cuda.set_stream(self._stream)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        done = EventHandle() if kind is None else None
+        require().cuda.set_stream(self._caller)
+        if done is None:
+            return
+        # Their memory is given to nobody else before both streams are done with it.
+        for tensors, stream in ((self._inputs, self._stream), (self.outputs, self._caller)):
+            for tensor in tensors:
+                if tensor is not None:
+                    tensor.record_stream(stream)
+        if self._is_async:
+            self.done = EventOverlap(done)
+        else:
+            done.current_stream_wait()
 
 
 class FacadeHandle:
