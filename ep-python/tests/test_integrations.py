@@ -12,7 +12,7 @@ from pathlib import Path
 
 SCRIPTS = Path(__file__).parent.parent / "integrations" / "vllm"
 
-#: `FAILS` and `HANGS` name backends whose second rank does not get ready.
+#: `FAILS` and `HANGS` name backends whose second rank does not get ready, and `STAYS` one that moves no experts.
 VLLM = """
 import os, time
 from types import SimpleNamespace as SamplingParams
@@ -34,6 +34,10 @@ class LLM:
                 time.sleep(600)
         if "VLLM_PLUGINS" not in os.environ and "deepep" in all2all_backend:
             print(f"EPForge 0.1.0 serves `{all2all_backend}` of vllm 0.26.0", flush=True)
+        if options.get("enable_eplb"):
+            print("Rearranged experts  (profile)  in 0.01 s.", flush=True)
+            if all2all_backend != os.environ.get("STAYS"):
+                print("Rearranged experts   in 0.01 s.", flush=True)
         self.llm_engine = Engine()
     def generate(self, requests, params, use_tqdm):
         made = [{5: SamplingParams(logprob=-1.0)}] * params.max_tokens
@@ -59,10 +63,13 @@ class Scripts(unittest.TestCase):
         return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **found, **env}, timeout=100)
 
     def test_a_rank_that_fails_leaves_the_other_rows(self) -> None:
-        run = self.run_script("compare.py", "--at-once", "6", FAILS="deepep_v2")
+        run = self.run_script("compare.py", "--at-once", "9", FAILS="deepep_v2", STAYS="deepep_high_throughput")
         rows = [line for line in run.stdout.splitlines() if line.startswith("|")][2:]
-        agrees = "48 of 48 | 0.0000 | agrees |"
-        self.assertEqual([row.endswith(agrees) for row in rows], [True] * 4 + [False] * 2, run.stdout + run.stderr)
+        agrees, stays = (f"48 of 48 | 0.0000 | {end} |" for end in ("agrees", "NO EXPERT MOVED"))
+        wanted = [agrees] * 4 + ["FAILS |"] * 2 + [stays, agrees, agrees]
+        self.assertEqual(
+            [row.endswith(end) for row, end in zip(rows, wanted, strict=True)], [True] * 9, run.stdout + run.stderr
+        )
         self.assertIn("ValueError: no such backend", run.stdout)
         self.assertEqual(run.returncode, 1)
 

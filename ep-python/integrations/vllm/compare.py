@@ -2,7 +2,8 @@
 
 ``python compare.py`` serves a small random Qwen3-MoE with data and expert parallelism on 2 GPUs, once for each backend,
 and compares the tokens that greedy sampling gives and their log-probabilities. The first rank has prompts of several
-lengths, the longest in chunks; the other ranks have one short prompt, and idle while the first one goes on.
+lengths, the longest in chunks; the other ranks have one short prompt, and idle while the first one goes on. In rows
+with EPLB, vLLM's load balancer moves experts between the ranks every few steps.
 """
 
 from __future__ import annotations
@@ -23,15 +24,22 @@ MODEL = {
     "tie_word_embeddings": False, "attention_bias": False, "bos_token_id": 1, "eos_token_id": 2,
 }  # fmt: skip
 
-#: Backends, and whether decoding runs in CUDA graphs. The first one is what the others are compared with.
+#: Backends, whether decoding runs in CUDA graphs, and whether vLLM balances the load of experts (EPLB). The others are
+#: compared with the first one.
 RUNS = (
-    ("allgather_reducescatter", False),
-    ("deepep_high_throughput", False),
-    ("deepep_low_latency", False),
-    ("deepep_low_latency", True),
-    ("deepep_v2", False),
-    ("deepep_v2", True),
+    ("allgather_reducescatter", False, False),
+    ("deepep_high_throughput", False, False),
+    ("deepep_low_latency", False, False),
+    ("deepep_low_latency", True, False),
+    ("deepep_v2", False, False),
+    ("deepep_v2", True, False),
+    ("deepep_high_throughput", False, True),
+    ("deepep_low_latency", False, True),
+    ("deepep_low_latency", True, True),
 )
+
+#: Experts move after so many steps. There are no copies of an expert: random weights would differ between copies.
+BALANCING = {"window_size": 4, "step_interval": 4, "num_redundant_experts": 0, "use_async": False}
 
 #: Tokens of the prompts of the first rank, and of a step.
 LENGTHS, STEP, MADE = (5, 40, 700), 256, 16
@@ -51,7 +59,7 @@ def prompts(rank: int) -> list[list[int]]:
     return [[3 + (17 * place + 31 * number) % 4000 for place in range(length)] for number, length in enumerate(lengths)]
 
 
-def serve(rank: int, ranks: int, folder: str, backend: str, graphs: bool, attention: str) -> None:
+def serve(rank: int, ranks: int, folder: str, backend: str, graphs: bool, balances: bool, attention: str) -> None:
     """One rank: its tokens and their log-probabilities go into a file."""
     from vllm import SamplingParams
 
@@ -64,6 +72,7 @@ def serve(rank: int, ranks: int, folder: str, backend: str, graphs: bool, attent
         max_num_batched_tokens=STEP,
         max_num_seqs=8,
         kv_cache_memory_bytes=KV_BYTES,
+        **({"enable_eplb": True, "eplb_config": BALANCING} if balances else {}),
     )
     sampling = SamplingParams(
         temperature=0, max_tokens=MADE if rank == 0 else 1, logprobs=1, ignore_eos=True, detokenize=False
@@ -105,10 +114,10 @@ def main() -> None:
     for some in in_parts(RUNS, given.at_once):
         with ExitStack() as stack:
             started = [stack.enter_context(Ranks(__file__, given.ranks, MODEL, [*it, given.attention])) for it in some]
-            for (backend, graphs), ranks in zip(some, started, strict=True):
-                cells, made = result(backend, ranks, wanted, given.limit)
+            for (backend, graphs, balances), ranks in zip(some, started, strict=True):
+                cells, made = result(backend, balances, ranks, wanted, given.limit)
                 wanted = wanted or made
-                how = "in graphs" if graphs else "eager"
+                how = ("in graphs" if graphs else "eager") + ", with EPLB" * balances
                 print(f"| {backend} | {how} | {cells}", flush=True)
                 if not wanted:
                     raise SystemExit("there is nothing to compare with")
@@ -116,7 +125,9 @@ def main() -> None:
     raise SystemExit(0 if is_right else 1)
 
 
-def result(backend: str, ranks: Ranks, wanted: list[Any] | None, limit: float) -> tuple[str, list[Any] | None]:
+def result(
+    backend: str, balances: bool, ranks: Ranks, wanted: list[Any] | None, limit: float
+) -> tuple[str, list[Any] | None]:
     """The rest of a backend's row, and what its first rank has made."""
     try:
         ranks.wait_for("made", limit)
@@ -125,6 +136,8 @@ def result(backend: str, ranks: Ranks, wanted: list[Any] | None, limit: float) -
     made = ranks.made()[0]
     same, count, apart = compared(made, wanted or made)
     is_served = backend == RUNS[0][0] or f"`{backend}`" in ranks.line_of_epforge()
+    if balances and not ranks.has_moved_experts():
+        return f"{same} of {count} | {apart:.4f} | NO EXPERT MOVED |", made
     agrees = apart < MOST_APART and same >= LEAST_SAME * count and is_served
     return f"{same} of {count} | {apart:.4f} | {'agrees' if agrees else 'DIFFERS'} |", made
 

@@ -106,8 +106,15 @@ class Ranks:
 
     def line_of_epforge(self) -> str:
         """The line of the first rank's log that says who served."""
-        lines = self._log(0).read_text().splitlines()
-        return next((line for line in lines if "EPForge" in line and "serves" in line), "")
+        return next((line for line in self._lines() if "EPForge" in line and "serves" in line), "")
+
+    def has_moved_experts(self) -> bool:
+        """Whether EPLB has moved experts, other than to see how much memory that takes."""
+        return any("Rearranged experts" in line and "(profile)" not in line for line in self._lines())
+
+    def _lines(self) -> list[str]:
+        """The lines of the first rank's log."""
+        return self._log(0).read_text().splitlines()
 
 
 def file_of(folder: str | Path, name: str, rank: int) -> Path:
