@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import unittest
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,7 @@ import numpy as np
 import epforge
 import numpy_torch
 from epforge import deep_ep
-from epforge.deep_ep import engines, shortage
+from epforge.deep_ep import engines, knobs, shortage
 from epforge.deep_ep.utils.event import EventOverlap
 from problems import Problem, problem
 from processes import Gather, fails_with, run_ranks
@@ -302,6 +303,27 @@ class Beside(unittest.TestCase):
             with there.beside(None, False, read):
                 pass
             self.assertEqual(streams.asked, [])
+
+
+class Queues(unittest.TestCase):
+    """`num_qps_per_rank` sets the queue pairs of network cards."""
+
+    def said(self, net: str, *counts: int) -> tuple[list[str | None], list[str]]:
+        """The networks of buffers that ask for so many queue pairs, and the lines in the log."""
+        heard = Heard()
+        with mock.patch.dict(os.environ, {"EPFORGE_NET": net}), mock.patch.object(knobs, "_TOLD", set()):
+            nets = [knobs.net_with_queues(count) for count in counts]
+        logging.getLogger("epforge").removeHandler(heard)
+        return nets, heard.lines
+
+    def test_the_network_of_a_buffer(self) -> None:
+        self.assertEqual(self.said("ibgda", 24, 4, 1), ([None, "ibgda:queues=4", "ibgda:queues=1"], []))
+        self.assertEqual(self.said("ibgda:mlx5_0,sl=3", 8), (["ibgda:mlx5_0,sl=3,queues=8"], []))
+        line = "deep_ep: `num_qps_per_rank=36` becomes 8: a card has 1 to 8 for each peer"
+        self.assertEqual(self.said("ibgda", 36, 36), (["ibgda:queues=8"] * 2, [line]))
+        for net, why in (("ibgda:queues=2", knobs.NAMED), ("card", knobs.KERNEL), ("tcp", knobs.QUEUES)):
+            line = f"deep_ep: `num_qps_per_rank=4` changes nothing: {why}"
+            self.assertEqual(self.said(net, 24, 4, 4), ([None] * 3, [line]))
 
 
 class Facade(unittest.TestCase):

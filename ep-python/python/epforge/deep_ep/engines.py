@@ -67,7 +67,9 @@ class Way:
 class Engines:
     """The buffers of one facade, and the stream beside the caller's on which it may run."""
 
-    def __init__(self, group: Any, comm: Any, timeout: float, shrinks: bool = False, live: int = 1) -> None:
+    def __init__(
+        self, group: Any, comm: Any, timeout: float, shrinks: bool = False, live: int = 1, net: str | None = None
+    ) -> None:
         distributed = require().distributed
         if group is not None:
             self.rank, self.ranks = group.rank(), group.size()
@@ -84,7 +86,7 @@ class Engines:
         cuda = require().cuda
         device = cuda.current_device() if has_gpu() else None
         self.group = Group.from_gather(
-            self.rank, gather=gather, device=device, timeout=timeout, leaves_out_absent=shrinks
+            self.rank, gather=gather, device=device, net=net, timeout=timeout, leaves_out_absent=shrinks
         )
         self.nodes = self.group.nodes
         self.shrinks, self.live = shrinks, live

@@ -25,7 +25,7 @@ from .engines import (
     payload_of,
     require_handle,
 )
-from .knobs import CHUNKS, NODES, QUEUES, tell_of_ignored
+from .knobs import CHUNKS, NODES, net_with_queues, tell_of_ignored
 from .low_latency import LowLatencyCalls
 from .utils.event import EventHandle, EventOverlap
 
@@ -122,11 +122,11 @@ class Buffer(LowLatencyCalls):
         enable_shrink: bool = False,
         comm: Any = None,
     ) -> None:
-        tell_of_ignored(QUEUES, num_qps_per_rank=(num_qps_per_rank, 24))
+        net = net_with_queues(num_qps_per_rank)
         nvlink = (allow_nvlink_for_low_latency_mode, True)
         fabrics = {"allow_mnnvl": (allow_mnnvl, False), "use_fabric": (use_fabric, False)}
         tell_of_ignored(NODES, allow_nvlink_for_low_latency_mode=nvlink, **fabrics)
-        self.engines: Engines | None = Engines(group, comm, timeout=100.0, shrinks=enable_shrink)
+        self.engines: Engines | None = Engines(group, comm, timeout=100.0, shrinks=enable_shrink, net=net)
         self.rank, self.group_size = self.engines.rank, self.engines.ranks
         self.group = group if group is not None else comm
         self.num_nvl_bytes, self.num_rdma_bytes = num_nvl_bytes, num_rdma_bytes
