@@ -228,11 +228,14 @@ def with_knobs(rank: int, ranks: int, gather: Gather) -> None:
         "deep_ep: `allow_mnnvl=True`",
         "deep_ep: `num_max_nvl_chunked_recv_tokens=512`",
     ], heard.lines
+    heard.lines.clear()
     plain = buffer.get_local_buffer_tensor(numpy_torch.float32, offset=200)
     plain[...] = 7
     few = buffer.get_local_buffer_tensor(numpy_torch.float32, (2, 3), 196)
     assert plain.shape == (200,) and few.tolist() == [[0, 7, 7], [7, 7, 7]], (plain.shape, few)
     assert buffer.get_local_buffer_tensor(numpy_torch.uint8, use_rdma_buffer=True).shape == (64,)
+    told = "deep_ep: `get_local_buffer_tensor` makes a tensor of 1000 bytes, which no dispatch and no combine reads"
+    assert heard.lines == [told], heard.lines
     fails_with(
         "[201] elements of float32 from byte 200 on are more than the 200 there",
         partial(buffer.get_local_buffer_tensor, numpy_torch.float32, (201,), 200),

@@ -15,6 +15,7 @@ import numpy as np
 import epforge
 import numpy_torch
 from epforge import deep_ep
+from epforge.deep_ep import knobs
 from epforge.group import count_nodes, node_name, own_address
 from problems import Problem, problem
 from processes import Gather, fails_with, run_ranks
@@ -212,7 +213,11 @@ def few_tokens(rank: int, ranks: int, gather: Gather) -> None:
     for use_fp8, hooked in ((True, False), (False, True)):
         how = {"use_fp8": use_fp8, "async_finish": not hooked, "return_recv_hook": hooked}
         came, handle = packs(own, rank, buffer, most, dispatch_wait_recv_cost_stats=wait, **how)
-    combined, _, hook = buffer.low_latency_combine(came, ids, weights, handle, return_recv_hook=True)
+    buffer.get_next_low_latency_combine_buffer(handle)[...] = came
+    how = {"zero_copy": True, "return_recv_hook": True}
+    with mock.patch.object(knobs.LOG, "warning") as told:
+        combined, _, hook = buffer.low_latency_combine(numpy_torch.zeros((0,)), ids, weights, handle, **how)
+    told.assert_called_once_with(f"deep_ep: `zero_copy=True` changes nothing: {knobs.SLOTS}")
     hook()
     total = np.zeros(own.x[rank].shape, np.float32)
     for k in range(own.topk):

@@ -17,7 +17,9 @@ NAMED = "`EPFORGE_NET` says how many queue pairs a card has for each peer"
 CHUNKS = "rows go straight to their places, and not by chunks"
 NODES = "rows go over NVLink within a host, and over the network that `EPFORGE_NET` names between hosts"
 
-#: Arguments that somebody has heard of.
+SLOTS = "kernels copy rows for other nodes to the slots that they are sent from"
+
+#: Arguments and calls that somebody has heard of.
 _TOLD: set[str] = set()
 
 
@@ -46,6 +48,12 @@ def tell_of_ignored(why: str, **given: tuple[Any, Any]) -> None:
     ``given`` has for each argument its value and the usual one.
     """
     for name, (value, usual) in given.items():
-        if value != usual and name not in _TOLD:
-            _TOLD.add(name)
-            LOG.warning(f"deep_ep: `{name}={value}` changes nothing: {why}")
+        if value != usual:
+            tell_once(name, f"`{name}={value}` changes nothing: {why}")
+
+
+def tell_once(name: str, sentence: str) -> None:
+    """Says something about an argument or a call in the log, once in a process."""
+    if name not in _TOLD:
+        _TOLD.add(name)
+        LOG.warning(f"deep_ep: {sentence}")

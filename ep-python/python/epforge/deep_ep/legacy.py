@@ -25,7 +25,7 @@ from .engines import (
     payload_of,
     require_handle,
 )
-from .knobs import CHUNKS, NODES, net_with_queues, tell_of_ignored
+from .knobs import CHUNKS, NODES, net_with_queues, tell_of_ignored, tell_once
 from .low_latency import LowLatencyCalls
 from .utils.event import EventHandle, EventOverlap
 
@@ -213,6 +213,8 @@ class Buffer(LowLatencyCalls):
         torch = require()
         if use_rdma_buffer not in self._plain:
             count = self.num_rdma_bytes if use_rdma_buffer else self.num_nvl_bytes
+            told = f"`get_local_buffer_tensor` makes a tensor of {count} bytes, which no dispatch and no combine reads"
+            tell_once("get_local_buffer_tensor", told)
             device = self._engines().group.device()
             place = "cpu" if device is None else f"cuda:{device}"
             self._plain[use_rdma_buffer] = torch.zeros(count, dtype=torch.uint8, device=place)

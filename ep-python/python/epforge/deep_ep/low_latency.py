@@ -12,6 +12,7 @@ from ..low_latency import MOST_TOKENS, TILE, WAYS, LowLatency, Packed, Sums
 from ._torch import require, whole_words
 from .absent import absent
 from .engines import BETWEEN, Engines, nodes_of, payload_of, require_handle
+from .knobs import SLOTS, tell_of_ignored
 from .utils.event import EventOverlap
 
 if TYPE_CHECKING:
@@ -214,8 +215,8 @@ class LowLatencyCalls:
     ) -> tuple[torch.Tensor, EventOverlap, Callable[[], None]]:
         """Rows of each expert back to their tokens, with weights: the sums, an event, and what receives them.
 
-        With ``zero_copy`` the rows are those of `get_next_low_latency_combine_buffer`, and not ``x``; with
-        ``use_logfmt`` they travel in 10 bits a value.
+        With ``zero_copy`` the rows are those of `get_next_low_latency_combine_buffer`, and not ``x``. Kernels read both
+        where they lie. With ``use_logfmt`` rows travel in 10 bits a value.
 
         With ``overlap`` rows go while the experts still make others, in either form that SGLang's kernels tell it:
         once the word of their 64 rows in ``comp_signal`` has come to ``threshold``, or the one of their expert in
@@ -230,6 +231,8 @@ class LowLatencyCalls:
             if handle.next_input is None:
                 raise Mismatch("`zero_copy` wants its rows in what `get_next_low_latency_combine_buffer` gives")
             rows, handle.next_input = handle.next_input, None
+            if handle.low.group.nodes > 1:
+                tell_of_ignored(SLOTS, zero_copy=(zero_copy, False))
         low = handle.low
         ids = None if topk_idx is handle.topk_idx else whole_words(topk_idx)
         if ids is not None and low.way == "per-rank":
