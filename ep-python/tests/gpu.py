@@ -554,6 +554,13 @@ def host_time(rank: int, ranks: int) -> None:
         whole = {"topk_idx": ids, "num_worst_tokens": 128 * ranks}
         sent = times.of("facade dispatch", lambda whole=whole: facade.dispatch(x, **named, **whole))
         times.of("facade combine", lambda sent=sent: facade.combine(sent[0], sent[4]))
+        times.of("facade layout", lambda: facade.get_dispatch_layout(ids, EXPERTS))
+        # As vLLM makes it.
+        sent = times.of(
+            "facade dispatch, async", lambda whole=whole: facade.dispatch(x, **named, **whole, async_finish=True)
+        )
+        sent[5].current_stream_wait()
+        facade.combine(sent[0], sent[4])
         torch.cuda.synchronize()
     for way in ("per-expert", "per-rank"):
         for payload in ("bf16", "fp8"):
