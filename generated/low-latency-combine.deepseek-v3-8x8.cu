@@ -60,6 +60,7 @@ struct Cfg {
         static constexpr int kSlotBytes = 14336;
         static constexpr int kMeta = 14336;
         static constexpr int kFarBytes = 14352;
+        static constexpr int kRun = 1;
         static constexpr bool kRail = false;
         static constexpr int kNodeRanks = 8;
         static constexpr int kNear = 8;
@@ -72,6 +73,7 @@ struct Cfg {
         static constexpr ep::u64 kClosers = 0x7010200;
         static constexpr ep::u64 kClosedTold = 0x7010280;
         static constexpr ep::u64 kReleasedTold = 0x7010380;
+        static constexpr ep::u64 kFilled = 0x7010480;
         static constexpr ep::u64 kReaders = 0x7010480;
         static constexpr ep::u64 kWaited = 0x7010500;
         static constexpr ep::u64 kInbox = 0x0;

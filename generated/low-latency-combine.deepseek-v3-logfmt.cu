@@ -61,6 +61,7 @@ struct Cfg {
         static constexpr int kSlotBytes = 9472;
         static constexpr int kMeta = 7168;
         static constexpr int kFarBytes = 9488;
+        static constexpr int kRun = 1;
         static constexpr bool kRail = false;
         static constexpr int kNodeRanks = 8;
         static constexpr int kNear = 8;
@@ -73,6 +74,7 @@ struct Cfg {
         static constexpr ep::u64 kClosers = 0x25080180;
         static constexpr ep::u64 kClosedTold = 0x25080200;
         static constexpr ep::u64 kReleasedTold = 0x25080200;
+        static constexpr ep::u64 kFilled = 0x25080200;
         static constexpr ep::u64 kReaders = 0x25080200;
         static constexpr ep::u64 kWaited = 0x25080280;
         static constexpr ep::u64 kInbox = 0x0;

@@ -54,6 +54,7 @@ struct Cfg {
         static constexpr int kSlotBytes = 14336;
         static constexpr int kMeta = 14336;
         static constexpr int kFarBytes = 14352;
+        static constexpr int kRun = 1;
         static constexpr bool kRail = false;
         static constexpr int kNodeRanks = 8;
         static constexpr int kNear = 8;
@@ -66,6 +67,7 @@ struct Cfg {
         static constexpr ep::u64 kClosers = 0x38080180;
         static constexpr ep::u64 kClosedTold = 0x38080200;
         static constexpr ep::u64 kReleasedTold = 0x38080200;
+        static constexpr ep::u64 kFilled = 0x38080200;
         static constexpr ep::u64 kReaders = 0x38080200;
         static constexpr ep::u64 kWaited = 0x38080280;
         static constexpr ep::u64 kInbox = 0x0;

@@ -54,6 +54,7 @@ struct Cfg {
         static constexpr int kSlotBytes = 5760;
         static constexpr int kMeta = 5760;
         static constexpr int kFarBytes = 5776;
+        static constexpr int kRun = 1;
         static constexpr bool kRail = false;
         static constexpr int kNodeRanks = 4;
         static constexpr int kNear = 4;
@@ -66,6 +67,7 @@ struct Cfg {
         static constexpr ep::u64 kClosers = 0xb440180;
         static constexpr ep::u64 kClosedTold = 0xb440200;
         static constexpr ep::u64 kReleasedTold = 0xb440200;
+        static constexpr ep::u64 kFilled = 0xb440200;
         static constexpr ep::u64 kReaders = 0xb440200;
         static constexpr ep::u64 kWaited = 0xb440280;
         static constexpr ep::u64 kInbox = 0x0;

@@ -60,6 +60,7 @@ struct Cfg {
         static constexpr int kSlotBytes = 8192;
         static constexpr int kMeta = 8192;
         static constexpr int kFarBytes = 8208;
+        static constexpr int kRun = 1;
         static constexpr bool kRail = false;
         static constexpr int kNodeRanks = 8;
         static constexpr int kNear = 8;
@@ -72,6 +73,7 @@ struct Cfg {
         static constexpr ep::u64 kClosers = 0x8020180;
         static constexpr ep::u64 kClosedTold = 0x8020200;
         static constexpr ep::u64 kReleasedTold = 0x8020280;
+        static constexpr ep::u64 kFilled = 0x8020300;
         static constexpr ep::u64 kReaders = 0x8020300;
         static constexpr ep::u64 kWaited = 0x8020380;
         static constexpr ep::u64 kInbox = 0x0;

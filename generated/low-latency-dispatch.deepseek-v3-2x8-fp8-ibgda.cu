@@ -14,9 +14,10 @@
 //   rows.closers     0x0e800c80          4 bytes  1 word x 4; Cast writes, Cast reads
 //   rows.closed_told 0x0e800d00         32 bytes  8 peers x 4; Cast writes, Cast reads
 //   rows.released_told 0x0e800d80         32 bytes  8 peers x 4; Pack writes, Pack reads
-//   rows.readers     0x0e800e00          4 bytes  1 word x 4; Pack writes, Pack reads
-//   rows.waited      0x0e800e80        128 bytes  16 peers x 8; Pack writes, Pack reads
-//   Cast.claims      0x0e800f00          8 bytes  2 calls x 1 words x 4; Cast writes, Cast reads
+//   rows.filled      0x0e800e00       8192 bytes  8 peers x 256 groups of 8 x 4; Cast writes, Cast reads
+//   rows.readers     0x0e802e00          4 bytes  1 word x 4; Pack writes, Pack reads
+//   rows.waited      0x0e802e80        128 bytes  16 peers x 8; Pack writes, Pack reads
+//   Cast.claims      0x0e802f00          8 bytes  2 calls x 1 words x 4; Cast writes, Cast reads
 //
 // Network, the same on every rank:
 //   rows.inbox       0x00000000  243269632 bytes  2 epochs x 8 peers x 2048 slots x 7424; Cast writes, Pack reads
@@ -68,6 +69,7 @@ struct Cfg {
         static constexpr int kSlotBytes = 7424;
         static constexpr int kMeta = 7168;
         static constexpr int kFarBytes = 7424;
+        static constexpr int kRun = 8;
         static constexpr bool kRail = false;
         static constexpr int kNodeRanks = 8;
         static constexpr int kNear = 8;
@@ -79,8 +81,9 @@ struct Cfg {
         static constexpr ep::u64 kClosers = 0xe800c80;
         static constexpr ep::u64 kClosedTold = 0xe800d00;
         static constexpr ep::u64 kReleasedTold = 0xe800d80;
-        static constexpr ep::u64 kReaders = 0xe800e00;
-        static constexpr ep::u64 kWaited = 0xe800e80;
+        static constexpr ep::u64 kFilled = 0xe800e00;
+        static constexpr ep::u64 kReaders = 0xe802e00;
+        static constexpr ep::u64 kWaited = 0xe802e80;
         static constexpr ep::u64 kInbox = 0x0;
         static constexpr ep::u64 kOutbox = 0xe800000;
         static constexpr ep::u64 kCountsIn = 0x1d000000;
@@ -93,7 +96,7 @@ struct Cfg {
         static constexpr int kFirstWarp = 0;
         static constexpr int kWarps = 8;
         static constexpr int kLoops = 1;
-        static constexpr ep::u64 kClaims = 0xe800f00;
+        static constexpr ep::u64 kClaims = 0xe802f00;
     };
 
     struct Pack {

@@ -14,9 +14,10 @@
 //   rows.closers     0x00e80500          4 bytes  1 word x 4; Cast writes, Cast reads
 //   rows.closed_told 0x00e80580        992 bytes  248 peers x 4; Cast writes, Cast reads
 //   rows.released_told 0x00e80980        992 bytes  248 peers x 4; Pack writes, Pack reads
-//   rows.readers     0x00e80d80          4 bytes  1 word x 4; Pack writes, Pack reads
-//   rows.waited      0x00e80e00       2048 bytes  256 peers x 8; Pack writes, Pack reads
-//   Cast.claims      0x00e81600          8 bytes  2 calls x 1 words x 4; Cast writes, Cast reads
+//   rows.filled      0x00e80d80      15872 bytes  248 peers x 16 groups of 8 x 4; Cast writes, Cast reads
+//   rows.readers     0x00e84b80          4 bytes  1 word x 4; Pack writes, Pack reads
+//   rows.waited      0x00e84c00       2048 bytes  256 peers x 8; Pack writes, Pack reads
+//   Cast.claims      0x00e85400          8 bytes  2 calls x 1 words x 4; Cast writes, Cast reads
 //
 // Network, the same on every rank:
 //   rows.inbox       0x00000000  471334912 bytes  2 epochs x 248 peers x 128 slots x 7424; Cast writes, Pack reads
@@ -68,6 +69,7 @@ struct Cfg {
         static constexpr int kSlotBytes = 7424;
         static constexpr int kMeta = 7168;
         static constexpr int kFarBytes = 7424;
+        static constexpr int kRun = 8;
         static constexpr bool kRail = false;
         static constexpr int kNodeRanks = 8;
         static constexpr int kNear = 8;
@@ -79,8 +81,9 @@ struct Cfg {
         static constexpr ep::u64 kClosers = 0xe80500;
         static constexpr ep::u64 kClosedTold = 0xe80580;
         static constexpr ep::u64 kReleasedTold = 0xe80980;
-        static constexpr ep::u64 kReaders = 0xe80d80;
-        static constexpr ep::u64 kWaited = 0xe80e00;
+        static constexpr ep::u64 kFilled = 0xe80d80;
+        static constexpr ep::u64 kReaders = 0xe84b80;
+        static constexpr ep::u64 kWaited = 0xe84c00;
         static constexpr ep::u64 kInbox = 0x0;
         static constexpr ep::u64 kOutbox = 0x1c180000;
         static constexpr ep::u64 kCountsIn = 0x38300000;
@@ -93,7 +96,7 @@ struct Cfg {
         static constexpr int kFirstWarp = 0;
         static constexpr int kWarps = 8;
         static constexpr int kLoops = 1;
-        static constexpr ep::u64 kClaims = 0xe81600;
+        static constexpr ep::u64 kClaims = 0xe85400;
     };
 
     struct Pack {

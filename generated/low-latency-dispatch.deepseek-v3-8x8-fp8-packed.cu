@@ -14,9 +14,10 @@
 //   rows.closers     0x03900680          4 bytes  1 word x 4; Cast writes, Cast reads
 //   rows.closed_told 0x03900700        224 bytes  56 peers x 4; Cast writes, Cast reads
 //   rows.released_told 0x03900800        224 bytes  56 peers x 4; Pack writes, Pack reads
-//   rows.readers     0x03900900          4 bytes  1 word x 4; Pack writes, Pack reads
-//   rows.waited      0x03900980        512 bytes  64 peers x 8; Pack writes, Pack reads
-//   Cast.claims      0x03900b80          8 bytes  2 calls x 1 words x 4; Cast writes, Cast reads
+//   rows.filled      0x03900900      14336 bytes  56 peers x 64 groups of 8 x 4; Cast writes, Cast reads
+//   rows.readers     0x03904100          4 bytes  1 word x 4; Pack writes, Pack reads
+//   rows.waited      0x03904180        512 bytes  64 peers x 8; Pack writes, Pack reads
+//   Cast.claims      0x03904380          8 bytes  2 calls x 1 words x 4; Cast writes, Cast reads
 //
 // Network, the same on every rank:
 //   rows.inbox       0x00000000  418381824 bytes  2 epochs x 56 peers x 512 slots x 7296; Cast writes, Pack reads
@@ -68,6 +69,7 @@ struct Cfg {
         static constexpr int kSlotBytes = 7296;
         static constexpr int kMeta = 7168;
         static constexpr int kFarBytes = 7296;
+        static constexpr int kRun = 8;
         static constexpr bool kRail = false;
         static constexpr int kNodeRanks = 8;
         static constexpr int kNear = 8;
@@ -79,8 +81,9 @@ struct Cfg {
         static constexpr ep::u64 kClosers = 0x3900680;
         static constexpr ep::u64 kClosedTold = 0x3900700;
         static constexpr ep::u64 kReleasedTold = 0x3900800;
-        static constexpr ep::u64 kReaders = 0x3900900;
-        static constexpr ep::u64 kWaited = 0x3900980;
+        static constexpr ep::u64 kFilled = 0x3900900;
+        static constexpr ep::u64 kReaders = 0x3904100;
+        static constexpr ep::u64 kWaited = 0x3904180;
         static constexpr ep::u64 kInbox = 0x0;
         static constexpr ep::u64 kOutbox = 0x18f00000;
         static constexpr ep::u64 kCountsIn = 0x31e00000;
@@ -93,7 +96,7 @@ struct Cfg {
         static constexpr int kFirstWarp = 0;
         static constexpr int kWarps = 8;
         static constexpr int kLoops = 1;
-        static constexpr ep::u64 kClaims = 0x3900b80;
+        static constexpr ep::u64 kClaims = 0x3904380;
     };
 
     struct Pack {

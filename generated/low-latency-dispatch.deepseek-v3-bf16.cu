@@ -58,6 +58,7 @@ struct Cfg {
         static constexpr int kSlotBytes = 14464;
         static constexpr int kMeta = 14336;
         static constexpr int kFarBytes = 14464;
+        static constexpr int kRun = 8;
         static constexpr bool kRail = false;
         static constexpr int kNodeRanks = 8;
         static constexpr int kNear = 8;
@@ -69,6 +70,7 @@ struct Cfg {
         static constexpr ep::u64 kClosers = 0x38801480;
         static constexpr ep::u64 kClosedTold = 0x38801500;
         static constexpr ep::u64 kReleasedTold = 0x38801500;
+        static constexpr ep::u64 kFilled = 0x38801500;
         static constexpr ep::u64 kReaders = 0x38801500;
         static constexpr ep::u64 kWaited = 0x38801580;
         static constexpr ep::u64 kInbox = 0x0;

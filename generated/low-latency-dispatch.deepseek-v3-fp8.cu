@@ -60,6 +60,7 @@ struct Cfg {
         static constexpr int kSlotBytes = 7424;
         static constexpr int kMeta = 7168;
         static constexpr int kFarBytes = 7424;
+        static constexpr int kRun = 8;
         static constexpr bool kRail = false;
         static constexpr int kNodeRanks = 8;
         static constexpr int kNear = 8;
@@ -71,6 +72,7 @@ struct Cfg {
         static constexpr ep::u64 kClosers = 0x1d001480;
         static constexpr ep::u64 kClosedTold = 0x1d001500;
         static constexpr ep::u64 kReleasedTold = 0x1d001500;
+        static constexpr ep::u64 kFilled = 0x1d001500;
         static constexpr ep::u64 kReaders = 0x1d001500;
         static constexpr ep::u64 kWaited = 0x1d001580;
         static constexpr ep::u64 kInbox = 0x0;

@@ -58,6 +58,7 @@ struct Cfg {
         static constexpr int kSlotBytes = 5888;
         static constexpr int kMeta = 5760;
         static constexpr int kFarBytes = 5888;
+        static constexpr int kRun = 8;
         static constexpr bool kRail = false;
         static constexpr int kNodeRanks = 4;
         static constexpr int kNear = 4;
@@ -69,6 +70,7 @@ struct Cfg {
         static constexpr ep::u64 kClosers = 0xb800a80;
         static constexpr ep::u64 kClosedTold = 0xb800b00;
         static constexpr ep::u64 kReleasedTold = 0xb800b00;
+        static constexpr ep::u64 kFilled = 0xb800b00;
         static constexpr ep::u64 kReaders = 0xb800b00;
         static constexpr ep::u64 kWaited = 0xb800b80;
         static constexpr ep::u64 kInbox = 0x0;

@@ -14,9 +14,10 @@
 //   rows.closers     0x04400680          4 bytes  1 word x 4; Cast writes, Cast reads
 //   rows.closed_told 0x04400700         32 bytes  8 peers x 4; Cast writes, Cast reads
 //   rows.released_told 0x04400780         32 bytes  8 peers x 4; Pack writes, Pack reads
-//   rows.readers     0x04400800          4 bytes  1 word x 4; Pack writes, Pack reads
-//   rows.waited      0x04400880        128 bytes  16 peers x 8; Pack writes, Pack reads
-//   Cast.claims      0x04400900          8 bytes  2 calls x 1 words x 4; Cast writes, Cast reads
+//   rows.filled      0x04400800       4096 bytes  8 peers x 128 groups of 8 x 4; Cast writes, Cast reads
+//   rows.readers     0x04401800          4 bytes  1 word x 4; Pack writes, Pack reads
+//   rows.waited      0x04401880        128 bytes  16 peers x 8; Pack writes, Pack reads
+//   Cast.claims      0x04401900          8 bytes  2 calls x 1 words x 4; Cast writes, Cast reads
 //
 // Network, the same on every rank:
 //   rows.inbox       0x00000000   71303168 bytes  2 epochs x 8 peers x 1024 slots x 4352; Cast writes, Pack reads
@@ -68,6 +69,7 @@ struct Cfg {
         static constexpr int kSlotBytes = 4352;
         static constexpr int kMeta = 4096;
         static constexpr int kFarBytes = 4352;
+        static constexpr int kRun = 8;
         static constexpr bool kRail = false;
         static constexpr int kNodeRanks = 8;
         static constexpr int kNear = 8;
@@ -79,8 +81,9 @@ struct Cfg {
         static constexpr ep::u64 kClosers = 0x4400680;
         static constexpr ep::u64 kClosedTold = 0x4400700;
         static constexpr ep::u64 kReleasedTold = 0x4400780;
-        static constexpr ep::u64 kReaders = 0x4400800;
-        static constexpr ep::u64 kWaited = 0x4400880;
+        static constexpr ep::u64 kFilled = 0x4400800;
+        static constexpr ep::u64 kReaders = 0x4401800;
+        static constexpr ep::u64 kWaited = 0x4401880;
         static constexpr ep::u64 kInbox = 0x0;
         static constexpr ep::u64 kOutbox = 0x4400000;
         static constexpr ep::u64 kCountsIn = 0x8800000;
@@ -93,7 +96,7 @@ struct Cfg {
         static constexpr int kFirstWarp = 0;
         static constexpr int kWarps = 8;
         static constexpr int kLoops = 1;
-        static constexpr ep::u64 kClaims = 0x4400900;
+        static constexpr ep::u64 kClaims = 0x4401900;
     };
 
     struct Pack {

@@ -93,6 +93,7 @@ fn slot_numbers(channel: &Channel, extent: &Extent<'_>) -> Vec<CfgMember> {
     }
     if let Some(net) = net {
         members.push(int("kFarBytes", slots.far_bytes(layout.slot_bytes)));
+        members.push(int("kRun", slots.run));
         members.extend(net);
     }
     members
@@ -268,6 +269,9 @@ fn slot_words<'a>(channel: &'a Channel, extent: &Extent<'_>, sender: &'a str) ->
             let (far, formula) = (peers - near, format!("{} peers x 4", peers - near));
             rows.push(("closed_told", far * 4, sender, sender, formula.clone()));
             rows.push(("released_told", far * 4, receiver, receiver, formula));
+            let groups = if slots.run > 1 { slots.groups(peers) } else { 0 };
+            let formula = format!("{far} peers x {groups} groups of {} x 4", slots.run);
+            rows.push(("filled", far.saturating_mul(groups) * 4, sender, sender, formula));
         }
     }
     rows.push(("readers", 4, receiver, receiver, "1 word x 4".to_string()));

@@ -63,7 +63,13 @@ pub(super) struct SlotExtent {
     pub(super) source_stride: i64,
     /// Keys that a sender closes at each receiver.
     pub(super) shared: i64,
+    /// Neighboring slots that a network carries by one put. With several indices beside the source, neighboring slots
+    /// are seldom filled in one call, so each slot leaves by itself.
+    pub(super) run: i64,
 }
+
+/// More slots in a run would leave later; fewer would cost more entries of a queue.
+const RUN_SLOTS: i64 = 8;
 
 impl SlotExtent {
     /// The slots of `channel` between `peers`.
@@ -89,6 +95,8 @@ impl SlotExtent {
         }
         let arrivals = counted.and_then(|axis| eval(&channel.slot[axis], numbers)).unwrap_or(1);
         let shared = if counted.is_some() { keys / peers.max(1) } else { 1 };
+        let in_a_row = counted.is_some() || channel.slot_names.len() == 2;
+        let run = if in_a_row { RUN_SLOTS } else { 1 };
         let epochs = slot_epochs(channel, numbers);
         Some(SlotExtent {
             arrival: arrival(ir, channel),
@@ -97,6 +105,7 @@ impl SlotExtent {
             arrivals,
             source_stride,
             shared,
+            run,
         })
     }
 }
@@ -105,6 +114,15 @@ impl SlotExtent {
     /// Slots that a receiver has for each source in a call.
     pub(super) fn of_source(&self, peers: i64) -> i64 {
         (self.keys / peers.max(1)).saturating_mul(self.arrivals)
+    }
+
+    /// Groups of `run` slots in the lines of each source: arrivals of a key are a line, or else all slots of the source.
+    pub(super) fn groups(&self, peers: i64) -> i64 {
+        let each = self.keys / peers.max(1);
+        match self.arrival {
+            Arrival::Counts => each.saturating_mul((self.arrivals + self.run - 1) / self.run),
+            _ => (each + self.run - 1) / self.run,
+        }
     }
 
     /// Bytes of a slot that a network carries: behind it a word says that it was filled, unless it is counted.

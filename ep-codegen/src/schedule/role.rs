@@ -8,7 +8,8 @@ use super::one_warp::has_one_warp;
 use super::scope::{Meaning, Scope};
 use super::statements::where_there;
 use super::step::{Loop, Step, Takers};
-use super::term::{Term, arithmetic};
+use super::symbol::Root;
+use super::term::{Node, Term, arithmetic};
 use super::{Lowered, RoleLowering};
 use crate::ir::params::{ParamKind, params};
 use crate::ir::slots::{shared_axis, shared_sources};
@@ -289,8 +290,7 @@ impl RoleLowering<'_> {
             Elem::I64 => Term::name(&pair, Elem::I64),
             _ => Term::index(&pair),
         };
-        let mut inner = scope.clone();
-        let mut body = Vec::new();
+        let (mut inner, mut body) = (scope.clone(), Vec::new());
         let (mut all, mut share) = (product.clone(), None);
         if shared {
             let own;
@@ -321,9 +321,10 @@ impl RoleLowering<'_> {
             Some(share) => self.share_of_unit(&inner, share, &mut body)?,
             None => self.carry(&inner, &mut body)?,
         }
-        let spread = if shared { Takers::Spread } else { Takers::Warps };
+        let closes = if by_block || shared { Vec::new() } else { closes_after(&mut body) };
         let of_block = if shares { Takers::Parts } else { Takers::WarpsOfBlock };
-        let turns = if by_block { of_block } else { spread };
+        let of_grid = if shared { Takers::Spread } else { Takers::Warps };
+        let turns = if by_block { of_block } else { of_grid };
         let elem = all.elem.clone();
         let units =
             Step::Loop(Loop { binder: pair, elem, from: Term::int(0), to: all, turns, body });
@@ -334,6 +335,7 @@ impl RoleLowering<'_> {
             }
             None => out.push(units),
         }
+        out.extend(closes);
         Ok(())
     }
 
@@ -491,6 +493,23 @@ fn adds_apart(binder: &str, body: &[Stmt]) -> bool {
         }
     });
     apart
+}
+
+/// Takes the statement that closes slots from the end of a unit: each warp closes once, after all of its units.
+fn closes_after(unit: &mut Vec<Step>) -> Vec<Step> {
+    let is_close = |step: &Step| {
+        matches!(step, Step::Do(Term { node: Node::Call(function, closers), .. })
+            if closers.len() == 1 && matches!(&function.root, Root::Method(_, "close")))
+    };
+    let [.., Step::Says(_), last] = unit.as_slice() else { return Vec::new() };
+    if !is_close(last) {
+        return Vec::new();
+    }
+    let mut closes = unit.split_off(unit.len() - 2);
+    if let [_, Step::Do(Term { node: Node::Call(_, args), .. })] = closes.as_mut_slice() {
+        *args = vec![Term::method("team", "count", Vec::new(), Elem::I32)];
+    }
+    closes
 }
 
 /// Steps of the first warp of the role alone.

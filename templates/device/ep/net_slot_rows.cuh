@@ -6,9 +6,15 @@
 // Nothing says of one slot that it has landed. Its sender closes behind all of them, with a signal: then
 // each that was filled is there, and says so by a word behind it, unless the sender counts.
 //
+// Neighboring slots of a peer leave by one put. They are in lines: the arrivals of a key if the sender counts, else all
+// slots of the peer. A line is cut into groups of `kRun` slots. The warp that fills the last slot of a group puts the
+// group, and `close` puts the slots of all other groups.
+//
 // `Slots` is the channel's Cfg struct, whose keys name their source. In a window,
 //   kSlots, kFlags, kClosed, kReleased  as in slot_rows.cuh, of near peers
 //   kClosedTold, kReleasedTold  [far peer]  the last call of which it was told
+//   kFilled  [far peer, group]              a bit for each slot of a group that is filled and not sent; zero between
+//                                           calls
 // in the data of a network,
 //   kInbox, kOutbox        [epoch % kEpochs, far peer, key, arrival]  kFarBytes each: the slot, and behind
 //                                          it {epoch, 1} unless the sender counts
@@ -37,6 +43,13 @@ class NetSlotRows : public SlotKeys<Slots>, protected NetPeers<Slots> {
     /// Numbers of counters.
     static constexpr int kClosedNumber = 0;
     static constexpr int kReleasedNumber = 1;
+    /// Slots of a line and of a group, and groups of a line and of a peer.
+    static constexpr int kLine = Slots::kCounts ? Slots::kArrivals : kEach;
+    static constexpr int kRun = Slots::kRun;
+    static constexpr int kLineGroups = (kLine + kRun - 1) / kRun;
+    static constexpr int kGroups = (Slots::kCounts ? kEach : 1) * kLineGroups;
+
+    static_assert(kRun <= 32, "a group has a word");
 
 public:
     using Keys::kPeers;
@@ -58,17 +71,60 @@ protected:
         return net_->data + Slots::kInbox + far_slot(far_of(source, own()), key, arrival);
     }
 
-    /// Sends the slot of the first lane, which `sends` it and all lanes have written; `close` publishes it, or the flag
-    /// of a near one.
-    __device__ __forceinline__ void send(int peer, int key, int arrival, bool is_own) {
-        const bool sends = is_own && !is_near(peer);
-        const u64 from = Slots::kOutbox + far_slot(far_of(peer, own()), key, arrival);
+    /// Sends the slot of each lane that `sends`, which all lanes have written: a far one with its group. `close`
+    /// publishes it, or the flag of a near one.
+    __device__ __forceinline__ void send(int peer, int key, int arrival, bool sends) {
+        const bool is_far = sends && !is_near(peer) && !team_.stopped;
         if constexpr (!Slots::kCounts) {
-            if (sends && !team_.stopped) *word_behind(net_->data + from) = stamped(team_.epoch, 1);
-            if (is_near(peer)) near_.tell_filled(window_of(peer), near_slot(key), is_own);
+            const u64 slot = Slots::kOutbox + far_slot(far_of(peer, own()), key, arrival);
+            if (is_far) *word_behind(net_->data + slot) = stamped(team_.epoch, 1);
+            if (is_near(peer)) near_.tell_filled(window_of(peer), near_slot(key), sends);
         }
-        const u64 to = Slots::kInbox + far_slot(far_of(own(), peer), key, arrival);
-        queue_.put(rank_of(peer), to, from, sends ? Slots::kFarBytes : 0);
+        const int number = Keys::number_of(key, Slots::kSourceStride);
+        const int line = Slots::kCounts ? number : 0;
+        const int at = Slots::kCounts ? arrival : number;
+        put_run(peer, line * kLine + at / kRun * kRun, is_far ? completed(peer, line, at) : 0);
+    }
+
+    /// Sends the slots of each lane's key that have not been sent, of the `count` that were filled, unless it `drops` them.
+    /// Counting senders only.
+    __device__ __forceinline__ void send_rest(int peer, int key, u32 count, bool drops) {
+        if constexpr (Slots::kCounts && kRun > 1) {
+            const u32 rest = is_near(peer) ? 0 : count % kRun;
+            const int line = Keys::number_of(key, Slots::kSourceStride);
+            const int first = static_cast<int>(count - rest);
+            // A group that the end of the line cuts is sent when it is full.
+            const bool some = rest != 0 && count != static_cast<u32>(kLine);
+            // The next call's warps add to it.
+            if (some) store_relaxed_gpu(filled(peer, line, first), 0u);
+            put_run(peer, line * kLine + first, some && !drops ? rest : 0);
+        }
+    }
+
+    /// Sends the slots of all groups that have not been sent. `joins(peer)`: whether it sends those of a peer. Senders
+    /// that do not count only.
+    template <class Joins>
+    __device__ __forceinline__ void send_groups(Joins joins) {
+        if constexpr (!Slots::kCounts && kRun > 1 && kFar > 0) {
+#pragma unroll 1
+            for (int first = 0; first < kPeers * kGroups; first += kLanes) {
+                const int group = first + team_.lane;
+                const int peer = group / kGroups;
+                const bool some = peer < kPeers && !is_near(peer);
+                const int begin = group % kGroups * kRun;
+                u32* word = some ? filled(peer, 0, begin) : nullptr;
+                u32 left = some ? load_relaxed_gpu(word) : 0;
+                // The next call's warps add to it.
+                if (left != 0) store_relaxed_gpu(word, 0u);
+                if (!some || !joins(peer)) left = 0;
+                while (__ballot_sync(kAllLanes, left != 0) != 0) {
+                    const int skipped = left == 0 ? 0 : __ffs(static_cast<int>(left)) - 1;
+                    const u32 run = static_cast<u32>(__ffs(static_cast<int>(~(left >> skipped))) - 1);
+                    put_run(some ? peer : 0, begin + skipped, left == 0 ? 0 : run);
+                    left &= left + (1u << skipped);
+                }
+            }
+        }
     }
 
     __device__ __forceinline__ void tell_count(int peer, int key, u32 count) {
@@ -159,9 +215,40 @@ private:
 
     /// A slot among those of all far peers, of which it is that of `far`.
     __device__ __forceinline__ u64 far_slot(int far, int key, int arrival) const {
-        const i64 own =
-            (near_.set() * kFar + far) * kEach + Keys::number_of(key, Slots::kSourceStride);
-        return static_cast<u64>(own * Slots::kArrivals + arrival) * Slots::kFarBytes;
+        return far_place(far, Keys::number_of(key, Slots::kSourceStride) * Slots::kArrivals + arrival);
+    }
+
+    /// A slot of `far` by its number among all of that peer.
+    __device__ __forceinline__ u64 far_place(int far, int number) const {
+        const i64 before = (near_.set() * kFar + far) * (i64{kEach} * Slots::kArrivals);
+        return static_cast<u64>(before + number) * Slots::kFarBytes;
+    }
+
+    /// The word of the group of a slot.
+    __device__ __forceinline__ u32* filled(int peer, int line, int at) const {
+        u32* words = reinterpret_cast<u32*>(team_.group.window + Slots::kFilled);
+        return words + far_of(peer, own()) * kGroups + line * kLineGroups + at / kRun;
+    }
+
+    /// How many slots the group has that this slot completes; 0: it completes none.
+    __device__ __forceinline__ u32 completed(int peer, int line, int at) const {
+        if constexpr (kRun == 1) return 1;
+        const int first = at / kRun * kRun;
+        const u32 slots = static_cast<u32>(kLine - first < kRun ? kLine - first : kRun);
+        u32* word = filled(peer, line, at);
+        // M1: releases what the warp has written; whoever completes the group, or closes, acquires it ahead of its put.
+        const u32 own = 1u << (at - first);
+        const bool is_last = fetch_add_acq_rel_gpu(word, own) + own == ~0u >> (32 - slots);
+        // No other warp fills a slot of the group; those of the next call do.
+        if (is_last) store_relaxed_gpu(word, 0u);
+        return is_last ? slots : 0;
+    }
+
+    /// Puts `count` slots of each lane's peer, if there are any, from `first` on among all of the peer.
+    __device__ __forceinline__ void put_run(int peer, int first, u32 count) {
+        const u64 from = Slots::kOutbox + far_place(far_of(peer, own()), first);
+        const u64 to = Slots::kInbox + far_place(far_of(own(), peer), first);
+        queue_.put(rank_of(peer), to, from, count * Slots::kFarBytes);
     }
 
     static __device__ __forceinline__ u64* word_behind(char* slot) {

@@ -125,6 +125,7 @@ public:
 
     /// Waits until every slot of the call has come.
     __device__ __forceinline__ void await() {
+        if (has_come_) return;
 #pragma unroll 1
         for (int first = 0; first < End::kPeers; first += kLanes) {
             const int peer = first + team_.lane;
@@ -136,6 +137,7 @@ public:
             wait_counter(team_, site,
                          some ? End::told(peer, Slots::kCome, End::kComeNumber) : nullptr);
         }
+        has_come_ = !team_.stopped;
     }
 
     /// The slot of a source.
@@ -167,6 +169,9 @@ public:
             End::tell(some ? peer : 0, Slots::kReleased, End::kReleasedNumber, some);
         }
     }
+
+private:
+    bool has_come_ = false;  // so that a warp with many units waits once
 };
 
 }  // namespace ep

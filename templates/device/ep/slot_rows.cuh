@@ -189,7 +189,11 @@ protected:
         Window::tell_count(window_of(peer), key, count);
     }
 
-    /// Says to peers behind a network that all keys are closed: `joins(peer)` says to whom.
+    /// Sends to peers behind a network what has not been sent: of a key, and of all keys; then says to them that all
+    /// keys are closed. `joins(peer)` says to whom.
+    __device__ __forceinline__ void send_rest(int, int, u32, bool) const {}
+    template <class Joins>
+    __device__ __forceinline__ void send_groups(Joins) const {}
     template <class Joins>
     __device__ __forceinline__ void tell_closed(Joins) const {}
 
@@ -330,13 +334,18 @@ public:
         // M1: a fence for all counts; a release for each would wait for the one before.
         __threadfence_system();
 #pragma unroll 1
-        for (int i = team_.lane; i < kPeers * Slots::kShared; i += kLanes) {
-            const int peer = i / Slots::kShared;
-            const u32 count = load_relaxed_gpu(taken + i);
-            store_relaxed_gpu(taken + i, 0u);
-            if (team_.stopped || !End::joins(peer) || End::missed(peer)) continue;
-            End::tell_count(peer, End::key_of(i % Slots::kShared, End::own()), count);
+        for (int first = 0; first < kPeers * Slots::kShared; first += kLanes) {
+            const int i = first + team_.lane;
+            const bool some = i < kPeers * Slots::kShared;
+            const int peer = some ? i / Slots::kShared : 0;
+            const int key = End::key_of(i % Slots::kShared, End::own());
+            const u32 count = some ? load_relaxed_gpu(taken + i) : 0;
+            if (some) store_relaxed_gpu(taken + i, 0u);
+            const bool drops = !some || team_.stopped || !End::joins(peer) || End::missed(peer);
+            if (!drops) End::tell_count(peer, key, count);
+            End::send_rest(peer, key, count, drops);
         }
+        End::send_groups([&](int peer) { return End::joins(peer) && !End::missed(peer); });
         __syncwarp();
         End::tell_closed([&](int peer) { return End::joins(peer); });
     }

@@ -171,7 +171,7 @@ in ep/slot_rows.cuh
 
 == what was taken counts on in the next call
 in ep/slot_rows.cuh
--             store_relaxed_gpu(taken + i, 0u);
+-             if (some) store_relaxed_gpu(taken + i, 0u);
 
 == a scale is that of one lane
 in ep/cast.cuh
@@ -217,19 +217,18 @@ in ep/net_slot_rows.cuh
 
 == a slot lands where that of another rank belongs
 in ep/net_slot_rows.cuh
--         const u64 to = Slots::kInbox + far_slot(far_of(own(), peer), key, arrival);
-+         const u64 to = Slots::kInbox + far_slot(far_of(peer, own()), key, arrival);
+-         const u64 to = Slots::kInbox + far_place(far_of(own(), peer), first);
++         const u64 to = Slots::kInbox + far_place(far_of(peer, own()), first);
 
 == the far slots of the call before are filled
 in ep/net_slot_rows.cuh
--         const i64 own =
--             (near_.set() * kFar + far) * kEach + Keys::number_of(key, Slots::kSourceStride);
-+         const i64 own = far * i64{kEach} + Keys::number_of(key, Slots::kSourceStride);
+-         const i64 before = (near_.set() * kFar + far) * (i64{kEach} * Slots::kArrivals);
++         const i64 before = far * (i64{kEach} * Slots::kArrivals);
 
 == a far slot does not say that it was filled
 in ep/net_slot_rows.cuh
--         queue_.put(rank_of(peer), to, from, sends ? Slots::kFarBytes : 0);
-+         queue_.put(rank_of(peer), to, from, sends ? Slots::kSlotBytes - 16 : 0);
+-         queue_.put(rank_of(peer), to, from, count * Slots::kFarBytes);
++         queue_.put(rank_of(peer), to, from, count * Slots::kFarBytes - (count != 0 ? 16 : 0));
 
 == every key of a far sender has the count of its first one
 in ep/net_slot_rows.cuh
