@@ -1,5 +1,6 @@
 //! Groups of several nodes: the connection between nodes, and the networks of their kernels.
 
+use std::ops::AddAssign;
 use std::sync::{Arc, Mutex};
 
 use ep_codegen::ir::Transport;
@@ -21,6 +22,14 @@ pub struct CardTraffic {
     pub bytes: u64,
 }
 
+impl AddAssign for CardTraffic {
+    fn add_assign(&mut self, more: CardTraffic) {
+        self.entries += more.entries;
+        self.doorbells += more.doorbells;
+        self.bytes += more.bytes;
+    }
+}
+
 /// What joins the nodes of a group.
 pub(crate) trait Wire: Send + Sync {
     /// How many nodes there are, of equally many ranks.
@@ -36,7 +45,7 @@ pub(crate) trait Wire: Send + Sync {
     /// Opens a network for kernels that share a window; all processes do it together.
     fn open(&self, group: &Group, plans: &[&Plan]) -> Result<Net, CallError>;
 
-    /// Reads the traffic of each rank's card, between two calls. `None` if no cards are kernels.
+    /// Reads the traffic of each rank's card, between two calls. `None` if the cards are neither kernels nor models.
     fn traffic(&self, _ranks: usize) -> Option<Result<Vec<CardTraffic>, NetError>> {
         None
     }
@@ -71,7 +80,7 @@ impl Group {
     }
 
     /// Reads the traffic of each rank's network card, between two calls. A process knows the cards of its own ranks only.
-    /// `None` if the group has no cards that are kernels.
+    /// `None` if the group's cards are neither kernels nor models.
     pub fn card_traffic(&self) -> Result<Option<Vec<CardTraffic>>, CallError> {
         let traffic = self.shared.wire.as_ref().and_then(|wire| wire.traffic(self.ranks()));
         traffic.transpose().map_err(CallError::Network)

@@ -5,8 +5,8 @@
 //! network's reads and writes like accesses of a lane. The model guarantees what `ep/net.cuh` promises and
 //! no more. The model merges, numbers and counts writes with the same code as the libfabric thread.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use ep_codegen::ir::Transport;
@@ -184,6 +184,11 @@ impl ModelNetwork {
     /// What the card of each rank has carried; of queues, nothing is known.
     pub(super) fn traffic(&self) -> Vec<CardTraffic> {
         self.shared.traffic()
+    }
+
+    /// What its cards share, as long as the network is there.
+    pub(super) fn shared(&self) -> Weak<Shared> {
+        Arc::downgrade(&self.shared)
     }
 
     /// The descriptions of the local ranks' networks for kernels, which are kept elsewhere from then on.

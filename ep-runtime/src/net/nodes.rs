@@ -219,8 +219,11 @@ fn at_once<I: Send, T: Send, E: Send>(
 
 #[cfg(feature = "host")]
 mod modelled {
+    use std::sync::{MutexGuard, PoisonError, Weak};
+
     use super::*;
     use crate::host::{HostBackend, TIMEOUT};
+    use crate::net::card::Shared;
     use crate::net::model::{ModelNetwork, ModelOptions};
 
     /// Nodes in one emulator.
@@ -229,6 +232,8 @@ mod modelled {
         backend: Arc<HostBackend>,
         options: ModelOptions,
         carrier: Transport,
+        /// The networks that have been opened.
+        opened: Mutex<Vec<Weak<Shared>>>,
     }
 
     impl Group {
@@ -268,7 +273,8 @@ mod modelled {
                 return Err(CallError::Mismatch { what });
             }
             let (own, options) = (Arc::clone(backend), net.clone());
-            let wire = Modelled { nodes, backend: own, options, carrier };
+            let opened = Mutex::default();
+            let wire = Modelled { nodes, backend: own, options, carrier, opened };
             let (backend, options) =
                 (Arc::clone(backend), GroupOptions { timeout: TIMEOUT, ..GroupOptions::default() });
             Group::joined(backend, options, Some(Box::new(wire)))
@@ -296,7 +302,26 @@ mod modelled {
             let views = parts.iter().map(view).collect::<Result<Vec<_>, NetError>>()?;
             let failure = network.watched();
             group.watch(&failure);
+            self.opened().push(network.shared());
             Ok(Net { views, _ends: Mutex::new(Box::new((network, failure))) })
+        }
+
+        fn traffic(&self, ranks: usize) -> Option<Result<Vec<CardTraffic>, NetError>> {
+            (self.carrier == Transport::Ibgda).then(|| {
+                let mut all = vec![CardTraffic::default(); ranks];
+                for shared in self.opened().iter().filter_map(Weak::upgrade) {
+                    for (sum, own) in all.iter_mut().zip(shared.traffic()) {
+                        *sum += own;
+                    }
+                }
+                Ok(all)
+            })
+        }
+    }
+
+    impl Modelled {
+        fn opened(&self) -> MutexGuard<'_, Vec<Weak<Shared>>> {
+            self.opened.lock().unwrap_or_else(PoisonError::into_inner)
         }
     }
 }

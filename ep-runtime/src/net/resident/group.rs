@@ -55,9 +55,7 @@ impl Opened {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
         for players in known.iter().filter_map(Weak::upgrade) {
             for (sum, own) in all.iter_mut().zip(traffic(&players, ranks)?) {
-                sum.entries += own.entries;
-                sum.doorbells += own.doorbells;
-                sum.bytes += own.bytes;
+                *sum += own;
             }
         }
         Ok(all)
