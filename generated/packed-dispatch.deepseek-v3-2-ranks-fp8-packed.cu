@@ -1,5 +1,5 @@
-// packed-dispatch  payload=fp8-packed
-// experts=256 hidden=7168 local_experts=128 max_rows=256 max_tokens=128 piece=3584 ranks=2 topk=8 words=64
+// packed-dispatch  payload=fp8-packed  via=direct
+// choices=8 experts=256 hidden=7168 local_experts=128 local_ranks=2 max_rows=256 max_tokens=128 nodes=1 peers=2 piece=3584 ranks=2 sends=128 topk=8 words=64
 // sm_100a: 384 threads and 52864 bytes of shared memory a block, at least 1 blocks
 //
 // Roles:
@@ -116,13 +116,6 @@ struct Args {
     ep::i64 topk_weights_stride;
     // input expert_begin: i32[ranks + 1] in 0..=experts ascending by at most local_experts
     const ep::i32* expert_begin;
-    // output came: payload[max_rows, hidden] in window
-    ep::e4m3* came;
-    ep::i64 came_stride;
-    ep::ue8m0* came_scale;
-    ep::i64 came_scale_stride;
-    ep::i64 came_scale_block_stride;
-    ep::u64 came_at;
     // output packed_x: payload[local_experts, max_rows, hidden]
     ep::e4m3* packed_x;
     ep::ue8m0* packed_x_scale;
@@ -142,6 +135,17 @@ struct Args {
     ep::i32* tokens_per_rank;
     // table tokens_per_expert: i32[experts]
     ep::i32* tokens_per_expert;
+    // table packed_row: i32[max_rows, topk]
+    ep::i32* packed_row;
+    // table packed_weight: f32[local_experts * max_rows]
+    float* packed_weight;
+    // output came: payload[max_rows, hidden] in window
+    ep::e4m3* came;
+    ep::i64 came_stride;
+    ep::ue8m0* came_scale;
+    ep::i64 came_scale_stride;
+    ep::i64 came_scale_block_stride;
+    ep::u64 came_at;
     // table rank_prefix: i32[ranks + 1, ranks]
     ep::i32* rank_prefix;
     // table recv_src: i32[max_rows]
@@ -150,10 +154,6 @@ struct Args {
     ep::i32* send_row;
     // table send_turn: i32[tokens, topk]
     ep::i32* send_turn;
-    // table packed_row: i32[max_rows, topk]
-    ep::i32* packed_row;
-    // table packed_weight: f32[local_experts * max_rows]
-    float* packed_weight;
     // where the meta records of channel `rows` are in the window
     ep::u64 rows_meta_at;
 };
@@ -168,28 +168,28 @@ static_assert(sizeof(Smem) == Cfg::kSharedBytes, "the plan counts the same bytes
 __device__ __forceinline__ void dispatch_tables(const Args& args, Smem& smem, ep::Team& team) {
     const int tokens = ep::rows_of(args.tokens, args.tokens_from);
     ep::RouteCounts<Cfg::Counts, Cfg::Dispatch> counts(team, smem.routes);
-    // +45  for peer in ranks
-    // +45  record tokens_per_rank[peer] = sum(token in tokens: routed(topk_idx[token], peer) as
+    // +51  for peer in ranks
+    // +51  record tokens_per_rank[peer] = sum(token in tokens: routed(topk_idx[token], peer) as
     //     i32)
     for (int i = team.index() * ep::kLanes + team.lane; i < Cfg::kRanks && !team.stopped;
         i += team.count() * ep::kLanes) {
         args.tokens_per_rank[i] = smem.routes.tokens_to(i, tokens);
     }
     __syncwarp();
-    // +45  for expert in experts
-    // +45  record tokens_per_expert[expert] = sum(token in tokens: listed(topk_idx[token], expert)
+    // +51  for expert in experts
+    // +51  record tokens_per_expert[expert] = sum(token in tokens: listed(topk_idx[token], expert)
     //     as i32)
     for (int i = team.index() * ep::kLanes + team.lane; i < Cfg::kExperts && !team.stopped;
         i += team.count() * ep::kLanes) {
         args.tokens_per_expert[i] = smem.routes.chosen[i];
     }
     __syncwarp();
-    // +45  await counts
-    // W1: takes messages of counts, from Dispatch +45
+    // +51  await counts
+    // W1: takes messages of counts, from Dispatch +51
     counts.await();
-    // +45  for dest in ranks
+    // +51  for dest in ranks
     for (int dest = team.index(); dest < Cfg::kRanks && !team.stopped; dest += team.count()) {
-        // +45  record rank_prefix[source, dest] = prefix_sum(source in ranks:
+        // +51  record rank_prefix[source, dest] = prefix_sum(source in ranks:
         //     counts[source].per_rank[dest])
         ep::prefix_sum_and_total(Cfg::kRanks,
             [&](int source) {
@@ -199,16 +199,16 @@ __device__ __forceinline__ void dispatch_tables(const Args& args, Smem& smem, ep
                 args.rank_prefix[source * Cfg::kRanks + dest] = sum;
         });
     }
-    // +49  for expert in local_experts
+    // +55  for expert in local_experts
     for (int expert = team.index() * ep::kLanes + team.lane;
         expert < Cfg::kLocalExperts && !team.stopped; expert += team.count() * ep::kLanes) {
-        // +50  store packed_count[expert] = sum(source in ranks: counts[source].per_expert[expert])
+        // +56  store packed_count[expert] = sum(source in ranks: counts[source].per_expert[expert])
         ep::i64 sum = 0LL;
         for (int source = 0; source < Cfg::kRanks; ++source) {
             sum += ep::i64{ep::get<ep::i32>(counts.from(source) + Cfg::Totals::kPerExpert, expert)};
         }
         args.packed_count[expert] = static_cast<ep::i32>(sum);
-        // +51  add statistics[expert] = sum(source in ranks: counts[source].per_expert[expert])
+        // +57  add statistics[expert] = sum(source in ranks: counts[source].per_expert[expert])
         if (args.statistics != nullptr) {
             ep::i64 sum_2 = 0LL;
             for (int source_2 = 0; source_2 < Cfg::kRanks; ++source_2) {
@@ -217,9 +217,9 @@ __device__ __forceinline__ void dispatch_tables(const Args& args, Smem& smem, ep
             }
             args.statistics[expert] = static_cast<ep::i32>(args.statistics[expert] + sum_2);
         }
-        // +52  for source in ranks
+        // +58  for source in ranks
         for (int source_3 = 0; source_3 < Cfg::kRanks; ++source_3) {
-            // +53  record range_first[expert, source] = sum(earlier in 0..source:
+            // +59  record range_first[expert, source] = sum(earlier in 0..source:
             //     counts[earlier].per_expert[expert])
             ep::i64 sum_3 = 0LL;
             for (int earlier = 0; earlier < source_3; ++earlier) {
@@ -228,7 +228,7 @@ __device__ __forceinline__ void dispatch_tables(const Args& args, Smem& smem, ep
             }
             args.range_first[ep::i64{expert} * Cfg::kRanks + source_3] =
                 static_cast<ep::i32>(sum_3);
-            // +54  record range_count[expert, source] = counts[source].per_expert[expert]
+            // +60  record range_count[expert, source] = counts[source].per_expert[expert]
             args.range_count[ep::i64{expert} * Cfg::kRanks + source_3] =
                 ep::get<ep::i32>(counts.from(source_3) + Cfg::Totals::kPerExpert, expert);
         }
@@ -244,10 +244,10 @@ __device__ __forceinline__ void dispatch(const Args& args, Smem& smem, ep::Team&
     ep::PieceMover<Cfg::Dispatch> mover(smem.dispatch[team.warp], team);
     ep::SlotChannel<Cfg::Counts> counts(team);
     ep::PackedOut<Cfg::Rows, Cfg::Dispatch> rows(team, mover, smem.routes, tokens);
-    // +45  for peer in ranks (2)
-    // +45  push counts[peer] { per_rank: tokens_per_rank, per_expert: owned(tokens_per_expert,
+    // +51  for peer in ranks (2)
+    // +51  push counts[peer] { per_rank: tokens_per_rank, per_expert: owned(tokens_per_expert,
     //     peer) }
-    // W1: publishes messages of counts, for Dispatch +45
+    // W1: publishes messages of counts, for Dispatch +51
     if (team.block == 0) {
         for (int peer = team.warp; peer < Cfg::kRanks && !team.stopped; peer += team.warps) {
             ep::put<ep::i32>(counts.to(peer) + Cfg::Totals::kPerRank, Cfg::Totals::kPerRankCount,
@@ -269,11 +269,11 @@ __device__ __forceinline__ void dispatch(const Args& args, Smem& smem, ep::Team&
         return ep::cast_from<ep::ue8m0, Cfg::kHidden, Cfg::Token::kXScale>(
             &args.x[token * args.x_stride]);
     });
-    // +57  for token in tokens
-    // +64  for peer in ranks where routed(topk_idx[token], peer)
+    // +63  for token in tokens
+    // +70  for peer in ranks where routed(topk_idx[token], peer)
     rows.for_tokens(
-        // +45  await counts
-        // W1: takes messages of counts, from Dispatch +45
+        // +51  await counts
+        // W1: takes messages of counts, from Dispatch +51
         [&](int source, int peer) {
             return ep::word_of(counts.from(source) + Cfg::Totals::kPerRank, peer);
         },
@@ -282,8 +282,8 @@ __device__ __forceinline__ void dispatch(const Args& args, Smem& smem, ep::Team&
                 &args.x[token * args.x_stride]);
         },
         [&](int token, char* record) {
-            // +59  for choice in topk
-            // +61  record send_turn[token, choice] = sum(earlier in 0..token:
+            // +65  for choice in topk
+            // +67  record send_turn[token, choice] = sum(earlier in 0..token:
             //     listed(topk_idx[earlier], expert) as i32) * (expert >= 0) as i32
             const int choice = team.lane < Cfg::kTopk ? team.lane : 0;
             const int turn = ep::listed_before<Cfg::kTopk>(token,
@@ -296,11 +296,11 @@ __device__ __forceinline__ void dispatch(const Args& args, Smem& smem, ep::Team&
                 args.send_turn[ep::i64{token} * Cfg::kTopk + choice] = turn;
                 ep::set<ep::i32>(record + Cfg::Token::kTurns_, choice, turn);
             }
-            // +72  push rows[peer] at rank_prefix[me, peer] { x: cast_e4m3(x[token], 128), src:
+            // +78  push rows[peer] at rank_prefix[me, peer] { x: cast_e4m3(x[token], 128), src:
             //     token, experts: topk_idx[token], turns: send_turn[token], weights:
             //     topk_weights[token] }
-            // W2: takes credit of rows, from Dispatch +80
-            // W3: publishes messages of rows, for Dispatch +80
+            // W2: takes credit of rows, from Dispatch +86
+            // W3: publishes messages of rows, for Dispatch +86
             const auto src_field =
                 ep::ask<ep::i32, Cfg::Token::kSrcCount>([&](int) { return token; });
             const auto experts_field = ep::ask<ep::i32, Cfg::Token::kExpertsCount>([&](int i) {
@@ -314,7 +314,7 @@ __device__ __forceinline__ void dispatch(const Args& args, Smem& smem, ep::Team&
             weights_field.put(record + Cfg::Token::kWeights);
         },
         [&](int token, int peer, bool match, int position) {
-            // +77  record send_row[token, peer] = rows[peer].position
+            // +83  record send_row[token, peer] = rows[peer].position
             args.send_row[ep::i64{token} * Cfg::kRanks + peer] = ep::recorded(match, position);
     });
     // The last block sends no rows, if it is not the only one.
@@ -327,27 +327,27 @@ __device__ __forceinline__ void dispatch(const Args& args, Smem& smem, ep::Team&
     rows_in.open([&](int source) {
         return ep::word_of(counts.from(source) + Cfg::Totals::kPerRank, me);
     });
-    // +80  for message in rows
-    // W2: publishes credit of rows, for Dispatch +72
-    // W3: takes messages of rows, from Dispatch +72
+    // +86  for message in rows
+    // W2: publishes credit of rows, for Dispatch +78
+    // W3: takes messages of rows, from Dispatch +78
     rows_in.for_places<Cfg::kTopk>(
         [&](const ep::OnceMessage& message) {
             const auto x_scale_field =
                 message.ask<ep::ue8m0, Cfg::Token::kXScaleCount>(Cfg::Token::kXScale);
             const auto src_field = message.ask<ep::i32, Cfg::Token::kSrcCount>(Cfg::Token::kSrc);
-            // +81  store came[message.row] = message.x
+            // +87  store came[message.row] = message.x
             x_scale_field.store(args.came_scale, args.came_scale_stride,
                 args.came_scale_block_stride);
-            // +82  record recv_src[message.row] = message.src
+            // +88  record recv_src[message.row] = message.src
             src_field.store(args.recv_src, 1, 1);
         },
-        // +83  for choice in topk
-        // +89  let place = sum(earlier in 0..message.source: counts[earlier].per_expert[expert *
+        // +89  for choice in topk
+        // +95  let place = sum(earlier in 0..message.source: counts[earlier].per_expert[expert *
         //     has]) + message.turns[choice]
         [&](int, int, char* record, int choice) {
-            // +84  let expert = local(message.experts[choice], me)
+            // +90  let expert = local(message.experts[choice], me)
             const int expert = mine.local(ep::get<ep::i32>(record + Cfg::Token::kExperts, choice));
-            // +86  let again = sum(earlier in topk: (earlier < choice && message.experts[earlier]
+            // +92  let again = sum(earlier in topk: (earlier < choice && message.experts[earlier]
             //     == message.experts[choice]) as i32)
             ep::i64 sum = 0LL;
             for (int earlier = 0; earlier < Cfg::kTopk; ++earlier) {
@@ -356,19 +356,19 @@ __device__ __forceinline__ void dispatch(const Args& args, Smem& smem, ep::Team&
                         earlier) == ep::get<ep::i32>(record + Cfg::Token::kExperts, choice))};
             }
             const ep::i64 again = sum;
-            // +88  let has = (expert >= 0 && again == 0) as i32
+            // +94  let has = (expert >= 0 && again == 0) as i32
             const int has = static_cast<ep::i32>(expert >= 0 && again == 0);
             return static_cast<ep::i32>(ep::i64{expert} * has);
         },
-        // +45  await counts
-        // W1: takes messages of counts, from Dispatch +45
+        // +51  await counts
+        // W1: takes messages of counts, from Dispatch +51
         [&](int source, int list) {
             return ep::word_of(counts.from(source) + Cfg::Totals::kPerExpert, list);
         },
         [&](int row, int, char* record, int choice, int ahead, bool used, bool once) {
-            // +84  let expert = local(message.experts[choice], me)
+            // +90  let expert = local(message.experts[choice], me)
             const int expert = mine.local(ep::get<ep::i32>(record + Cfg::Token::kExperts, choice));
-            // +86  let again = sum(earlier in topk: (earlier < choice && message.experts[earlier]
+            // +92  let again = sum(earlier in topk: (earlier < choice && message.experts[earlier]
             //     == message.experts[choice]) as i32)
             ep::i64 sum = 0LL;
             for (int earlier = 0; earlier < Cfg::kTopk; ++earlier) {
@@ -377,15 +377,15 @@ __device__ __forceinline__ void dispatch(const Args& args, Smem& smem, ep::Team&
                         earlier) == ep::get<ep::i32>(record + Cfg::Token::kExperts, choice))};
             }
             const ep::i64 again = sum;
-            // +88  let has = (expert >= 0 && again == 0) as i32
+            // +94  let has = (expert >= 0 && again == 0) as i32
             const int has = static_cast<ep::i32>(expert >= 0 && again == 0);
-            // +89  let place = sum(earlier in 0..message.source: counts[earlier].per_expert[expert
+            // +95  let place = sum(earlier in 0..message.source: counts[earlier].per_expert[expert
             //     * has]) + message.turns[choice]
             const int place = static_cast<ep::i32>(ep::i64{ahead}
                 + ep::get<ep::i32>(record + Cfg::Token::kTurns_, choice));
-            // +92  if expert >= 0 && again == 0
+            // +98  if expert >= 0 && again == 0
             const bool match = used && (expert >= 0 && again == 0);
-            // +96  store packed_x[expert, place] = message.x
+            // +102  store packed_x[expert, place] = message.x
             rows_in.copy(match,
                 &args.packed_x[(ep::i64{expert} * Cfg::kMaxRows + place) * Cfg::kHidden]);
             if (once) {
@@ -395,16 +395,16 @@ __device__ __forceinline__ void dispatch(const Args& args, Smem& smem, ep::Team&
                     args.packed_x_scale_block_stride, record + Cfg::Token::kXScale,
                     Cfg::Token::kXScaleCount);
                 if (used) {
-                    // +91  record packed_row[message.row, choice] = (expert * max_rows + place + 1)
+                    // +97  record packed_row[message.row, choice] = (expert * max_rows + place + 1)
                     //     * has - 1
                     args.packed_row[ep::i64{row} * Cfg::kTopk + choice] = static_cast<ep::i32>(
                         (ep::i64{expert} * Cfg::kMaxRows + place + 1) * has - 1);
                 }
                 if (match) {
-                    // +93  record src_info[expert, place] = message.src
+                    // +99  record src_info[expert, place] = message.src
                     args.src_info[ep::i64{expert} * Cfg::kMaxRows + place] =
                         ep::get<ep::i32>(record + Cfg::Token::kSrc, 0);
-                    // +94  record packed_weight[expert * max_rows + place] = sum(entry in topk:
+                    // +100  record packed_weight[expert * max_rows + place] = sum(entry in topk:
                     //     message.weights[entry] * (message.experts[entry] ==
                     //     message.experts[choice]) as f32)
                     if (args.topk_weights != nullptr) {
@@ -431,11 +431,11 @@ packed_dispatch(const __grid_constant__ Args args) {
     const ep::Call call = ep::enter(args.group, [&] {
         const int tokens = ep::rows_of(args.tokens, args.tokens_from);
         ep::once_offer<Cfg::Rows>(args.group, args.came_at, tokens);
-        // +45  for peer in ranks
-        // +45  record tokens_per_rank[peer] = sum(token in tokens: routed(topk_idx[token], peer) as
+        // +51  for peer in ranks
+        // +51  record tokens_per_rank[peer] = sum(token in tokens: routed(topk_idx[token], peer) as
         //     i32)
-        // +45  for expert in experts
-        // +45  record tokens_per_expert[expert] = sum(token in tokens: listed(topk_idx[token],
+        // +51  for expert in experts
+        // +51  record tokens_per_expert[expert] = sum(token in tokens: listed(topk_idx[token],
         //     expert) as i32)
         ep::count_routes(args.group, smem.routes, tokens, args.expert_begin,
             [&](int token, bool present) {

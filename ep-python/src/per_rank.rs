@@ -67,20 +67,23 @@ impl PerRankKernels {
         self.kernels.device_bytes()
     }
 
-    /// The bytes of kernels that are not made, on each of `ranks` ranks.
+    /// The bytes of kernels that are not made, on each of `ranks` ranks of `nodes` nodes: of device memory, and of rows
+    /// that pass through a network.
     #[staticmethod]
     fn bytes_of(
         py: Python<'_>,
         ranks: usize,
+        nodes: usize,
         numbers: [usize; 4],
         payload: &str,
         weights_ahead: bool,
-    ) -> PyResult<u64> {
+    ) -> PyResult<(u64, u64)> {
         released(py, || {
             let [max_tokens, hidden, topk, experts] = numbers;
             let own = per_rank::Shape { hidden, topk, experts, max_tokens };
             let payload = payload_named(payload)?;
-            Ok(PerRank::bytes(&machine(ranks, 1), own, payload, weights_of(weights_ahead))?)
+            let (machine, weights) = (machine(ranks, nodes), weights_of(weights_ahead));
+            Ok(PerRank::bytes(&machine, nodes, own, payload, weights)?)
         })
     }
 
@@ -217,19 +220,29 @@ impl PerRankKernels {
             end = begin + 4 * words;
             begin
         };
-        let tables = packed_dispatch::Handle {
+        let mut tables = packed_dispatch::Handle {
             src_info: named.src_info,
             range_first: named.range_first,
             range_count: named.range_count,
             tokens_per_rank: dense(next(ranks), [ranks]),
             tokens_per_expert: dense(next(self.experts), [self.experts]),
-            rank_prefix: dense(next((ranks + 1) * ranks), [ranks + 1, ranks]),
-            recv_src: dense(next(most), [most]),
-            send_row: dense(next(tokens * ranks), [tokens, ranks]),
-            send_turn: dense(next(tokens * topk), [tokens, topk]),
             packed_row: dense(next(most * topk), [most, topk]),
             packed_weight: dense(next(local * most), [local * most]),
+            ..Default::default()
         };
+        match shape.group.nodes() {
+            1 => {
+                tables.rank_prefix = dense(next((ranks + 1) * ranks), [ranks + 1, ranks]);
+                tables.recv_src = dense(next(most), [most]);
+                tables.send_row = dense(next(tokens * ranks), [tokens, ranks]);
+                tables.send_turn = dense(next(tokens * topk), [tokens, topk]);
+            }
+            _ => {
+                tables.came_first = dense(next(ranks + 1), [ranks + 1]);
+                tables.send_place = dense(next(tokens * ranks), [tokens, ranks]);
+                tables.turns = dense(next(tokens * ranks * topk), [tokens, ranks, topk]);
+            }
+        }
         (counts, tables, end)
     }
 }

@@ -341,8 +341,8 @@ class Refused(unittest.TestCase):
 
     def test_the_experts_of_the_dispatch_are_no_others(self) -> None:
         own = drawn(2, [4, 5])
-        for weights_ahead in (False, True):
-            low = made(own, 2, way="per-rank", weights_ahead=weights_ahead)
+        for weights_ahead, nodes in ((False, 1), (True, 1), (True, 2)):
+            low = made(own, 2, nodes=nodes, way="per-rank", weights_ahead=weights_ahead)
             sent = dispatched(own, low)
             rows = made_by_experts(own, low, sent)
             weights = [None, None] if weights_ahead else own.topk_weights
@@ -366,5 +366,7 @@ class Refused(unittest.TestCase):
             "`weights_ahead` is for way `per-rank`: rows that travel per-expert need no weights",
             lambda: made(own, 4, weights_ahead=True),
         )
-        with self.assertRaisesRegex(epforge.Mismatch, "PackedDispatch .* the group has 2"):
-            made(own, 4, nodes=2, way="per-rank")
+        self.refused(
+            "between nodes, rows that travel once per rank need their weights with the dispatch",
+            lambda: made(own, 4, nodes=2, way="per-rank"),
+        )

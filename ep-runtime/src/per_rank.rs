@@ -4,8 +4,9 @@
 //! the token's row to that rank once, and packs the row by expert on arrival. If the weights came with the
 //! rows, the rank sums its experts' results, and returns one row. Otherwise it returns the row of each
 //! expert, and the token's rank, which has the weights, sums them. Calls take and return the same tensors
-//! as those of `low-latency-dispatch` and `low-latency-combine`. They run in one phase, within one node,
-//! and wait for every rank; for phases, networks and ranks that are left out, use the other two.
+//! as those of `low-latency-dispatch` and `low-latency-combine`. They run in one phase and wait for every
+//! rank; for phases and ranks that are left out, use the other two. Between nodes the weights have to come
+//! with the rows: then only sums travel back.
 //!
 //! The calls of one rank run one after another, because rows in flight use memory of the kernels. The
 //! results of a dispatch belong to the caller, so several dispatches may wait for their combines.
@@ -37,7 +38,7 @@
 //! ```
 
 use crate::buffer::CallOptions;
-use crate::calls::{BoundCall, CallKernel, Machine};
+use crate::calls::{BoundCall, CallKernel, Machine, PrepareOptions};
 use crate::error::CallError;
 use crate::group::Group;
 use crate::pipeline::AnyPipeline;
@@ -58,6 +59,14 @@ pub struct Shape {
     pub experts: usize,
     /// Maximum number of tokens of a rank in a call.
     pub max_tokens: usize,
+}
+
+impl Shape {
+    /// That of a combine that sums where the tokens are.
+    fn spread(self) -> spread_combine::Shape {
+        let Shape { hidden, topk, experts, max_tokens } = self;
+        spread_combine::Shape { hidden, topk, experts, max_tokens, tokens: max_tokens }
+    }
 }
 
 /// Which call passes the weights of the experts.
@@ -85,9 +94,9 @@ enum Back {
     Spread(spread_combine::Kernel),
 }
 
-/// Memory of a rank that rows pass through, with their small fields.
+/// Memory of a rank that rows pass through, with their small fields. Between nodes rows pass through slots of the kernel.
 struct Passing {
-    came: packed_dispatch::PayloadTensor<2>,
+    came: Option<packed_dispatch::PayloadTensor<2>>,
     records: Option<DeviceTensor<u8, 1>>,
 }
 
@@ -104,7 +113,10 @@ pub struct Dispatched {
 }
 
 /// Bytes of the scales of rows that arrive, which lie outside of the window.
-fn scale_bytes(ranks: usize, shape: Shape, payload: Payload) -> u64 {
+fn scale_bytes(ranks: usize, nodes: usize, shape: Shape, payload: Payload) -> u64 {
+    if nodes > 1 {
+        return 0;
+    }
     let scales = ranks * shape.max_tokens * shape.hidden.div_ceil(128);
     match payload {
         Payload::Bf16 => 0,
@@ -113,36 +125,63 @@ fn scale_bytes(ranks: usize, shape: Shape, payload: Payload) -> u64 {
     }
 }
 
-/// The choices of a dispatch.
+/// The choices of a dispatch between so many nodes. Rows of experts do not cross a network one by one.
 fn choices(
+    nodes: usize,
     shape: Shape,
     payload: Payload,
     weights: Weights,
-) -> (packed_dispatch::Shape, packed_dispatch::Options) {
+) -> Result<(packed_dispatch::Shape, packed_dispatch::Options), CallError> {
+    if nodes > 1 && weights == Weights::AtCombine {
+        return Err(mismatch(
+            "between nodes, rows that travel once per rank need their weights with the dispatch",
+        ));
+    }
     let Shape { hidden, topk, experts, max_tokens } = shape;
-    let shape = packed_dispatch::Shape { hidden, topk, experts, max_tokens, tokens: max_tokens };
+    let tokens = max_tokens;
+    let shape = packed_dispatch::Shape { nodes, hidden, topk, experts, max_tokens, tokens };
+    let via = match nodes {
+        1 => packed_dispatch::Via::Direct,
+        _ => packed_dispatch::Via::Slots,
+    };
     let options = packed_dispatch::Options {
         payload: of_dispatch(payload),
+        via,
         topk_weights: weights == Weights::AtDispatch,
         ..Default::default()
     };
-    (shape, options)
+    Ok((shape, options))
+}
+
+/// The choices of a combine that sums where the experts are.
+fn merge_choices(nodes: usize, shape: Shape) -> (merge_combine::Shape, merge_combine::Options) {
+    let Shape { hidden, topk, experts, max_tokens } = shape;
+    let tokens = max_tokens;
+    let shape = merge_combine::Shape { nodes, hidden, topk, experts, max_tokens, tokens };
+    let via = match nodes {
+        1 => merge_combine::Via::Direct,
+        _ => merge_combine::Via::Slots,
+    };
+    (shape, merge_combine::Options { via, ..Default::default() })
 }
 
 impl PerRank {
-    /// Bytes of device memory that the kernels take on each rank of a machine. Allocates nothing.
+    /// Bytes that the kernels take on each rank of a machine of so many nodes: of device memory, and of rows that pass
+    /// through a network. Allocates nothing.
     pub fn bytes(
         machine: &Machine,
+        nodes: usize,
         shape: Shape,
         payload: Payload,
         weights: Weights,
-    ) -> Result<u64, CallError> {
-        let (own, options) = choices(shape, payload, weights);
-        let dispatch = packed_dispatch::Kernel::chosen(&own, &options, |chosen| {
-            CallKernel::bytes(machine, &AnyPipeline::of::<PackedDispatch>(), chosen)
-        })?;
-        let scales = scale_bytes(machine.ranks, shape, payload);
-        Ok(dispatch + scales + Back::bytes(machine, shape, weights)?)
+    ) -> Result<(u64, u64), CallError> {
+        let (own, options) = choices(nodes, shape, payload, weights)?;
+        let entry = AnyPipeline::of::<PackedDispatch>();
+        let dispatch =
+            packed_dispatch::Kernel::chosen(&own, &options, |it| both_bytes(machine, &entry, it))?;
+        let back = Back::bytes(machine, nodes, shape, weights)?;
+        let scales = scale_bytes(machine.ranks, nodes, shape, payload);
+        Ok((dispatch.0 + scales + back.0, dispatch.1 + back.1))
     }
 
     /// Emits, compiles and loads the kernels, on all ranks of the group together.
@@ -152,7 +191,7 @@ impl PerRank {
         payload: Payload,
         weights: Weights,
     ) -> Result<PerRank, CallError> {
-        let (own, options) = choices(shape, payload, weights);
+        let (own, options) = choices(group.nodes(), shape, payload, weights)?;
         let dispatch = PackedDispatch::prepare(group, own, options)?;
         let back = Back::prepare(group, shape, weights)?;
         let passing = |rank| {
@@ -203,7 +242,8 @@ impl PerRank {
             Back::Merge(kernel) => kernel.core.device_bytes(),
             Back::Spread(kernel) => kernel.core.device_bytes(),
         };
-        let scales = scale_bytes(self.group.ranks(), self.shape, self.payload);
+        let (ranks, nodes) = (self.group.ranks(), self.group.nodes());
+        let scales = scale_bytes(ranks, nodes, self.shape, self.payload);
         self.dispatch.core.device_bytes() + scales + back
     }
 
@@ -283,36 +323,37 @@ impl PerRank {
 }
 
 impl Back {
-    fn bytes(machine: &Machine, shape: Shape, weights: Weights) -> Result<u64, CallError> {
-        let Shape { hidden, topk, experts, max_tokens } = shape;
-        let tokens = max_tokens;
+    fn bytes(
+        machine: &Machine,
+        nodes: usize,
+        shape: Shape,
+        weights: Weights,
+    ) -> Result<(u64, u64), CallError> {
         match weights {
             Weights::AtDispatch => {
-                let shape = merge_combine::Shape { hidden, topk, experts, max_tokens, tokens };
-                merge_combine::Kernel::chosen(&shape, &Default::default(), |chosen| {
-                    CallKernel::bytes(machine, &AnyPipeline::of::<MergeCombine>(), chosen)
+                let (shape, options) = merge_choices(nodes, shape);
+                let entry = AnyPipeline::of::<MergeCombine>();
+                merge_combine::Kernel::chosen(&shape, &options, |it| {
+                    both_bytes(machine, &entry, it)
                 })
             }
             Weights::AtCombine => {
-                let shape = spread_combine::Shape { hidden, topk, experts, max_tokens, tokens };
-                spread_combine::Kernel::chosen(&shape, &Default::default(), |chosen| {
-                    CallKernel::bytes(machine, &AnyPipeline::of::<SpreadCombine>(), chosen)
+                let entry = AnyPipeline::of::<SpreadCombine>();
+                spread_combine::Kernel::chosen(&shape.spread(), &Default::default(), |it| {
+                    both_bytes(machine, &entry, it)
                 })
             }
         }
     }
 
     fn prepare(group: &Group, shape: Shape, weights: Weights) -> Result<Back, CallError> {
-        let Shape { hidden, topk, experts, max_tokens } = shape;
-        let tokens = max_tokens;
         Ok(match weights {
             Weights::AtDispatch => {
-                let shape = merge_combine::Shape { hidden, topk, experts, max_tokens, tokens };
-                Back::Merge(MergeCombine::prepare(group, shape, Default::default())?)
+                let (shape, options) = merge_choices(group.nodes(), shape);
+                Back::Merge(MergeCombine::prepare(group, shape, options)?)
             }
             Weights::AtCombine => {
-                let shape = spread_combine::Shape { hidden, topk, experts, max_tokens, tokens };
-                Back::Spread(SpreadCombine::prepare(group, shape, Default::default())?)
+                Back::Spread(SpreadCombine::prepare(group, shape.spread(), Default::default())?)
             }
         })
     }
@@ -351,11 +392,23 @@ impl Back {
     }
 }
 
+/// Bytes of a kernel: of device memory, and of rows that pass through a network.
+fn both_bytes(
+    machine: &Machine,
+    entry: &AnyPipeline,
+    chosen: &PrepareOptions<'_>,
+) -> Result<(u64, u64), CallError> {
+    let device = CallKernel::bytes(machine, entry, chosen)?;
+    Ok((device, CallKernel::network_bytes(machine, entry, chosen)?))
+}
+
 /// The tables of a call of so many tokens.
 fn first(tables: &Tables, tokens: usize) -> Tables {
     Tables {
         send_row: tables.send_row.first(tokens),
         send_turn: tables.send_turn.first(tokens),
+        send_place: tables.send_place.first(tokens),
+        turns: tables.turns.first(tokens),
         ..tables.clone()
     }
 }

@@ -512,7 +512,7 @@ fn which_pipelines_go_on_without_a_rank() {
             able.extend(says.then_some(entry.name));
         }
     }
-    assert_eq!(able, ["low-latency-combine", "low-latency-dispatch"].into());
+    assert_eq!(able, ["low-latency-combine", "low-latency-dispatch", "merge-combine"].into());
 }
 
 #[test]

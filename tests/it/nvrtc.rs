@@ -437,6 +437,10 @@ fn kernels_that_go_on_without_a_rank_compile() {
             Some(kernel).filter(|it| it.emitted.plan.leaves_out_absent && config.carrier.is_none())
         });
     let able = Vec::from_iter(able);
-    assert_eq!(able.len(), 5, "each choice of arms of the low-latency pair");
+    assert_eq!(
+        able.len(),
+        6,
+        "each choice of arms of the low-latency pair, and one of `merge-combine`"
+    );
     compile(jit, &able);
 }

@@ -419,9 +419,9 @@ impl Options {
     /// Those between nodes.
     fn operations_between(&self) -> Result<Vec<Operation>, Failure> {
         let all = match self.low_latency {
-            Some(Way::PerExpert) => &[Operation::Dispatch, Operation::Combine][..],
+            Some(Way::PerExpert | Way::PerRank) => &[Operation::Dispatch, Operation::Combine][..],
             None => &[Operation::Dispatch, Operation::CachedDispatch, Operation::Combine][..],
-            Some(way) => {
+            Some(way @ Way::PerRankLate) => {
                 let what = format!("rows do not travel {} between nodes", way.name());
                 return Err(Failure::WrongUse(what));
             }

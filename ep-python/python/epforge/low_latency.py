@@ -50,9 +50,10 @@ class LowLatency(Caller):
     cast on the way. ``between`` calls of a kind may be between their phases at once.
 
     With ``way="per-rank"`` a row travels once for each rank that has any of its experts, and one sum comes back from
-    each: fewer bytes, and the same rows by expert. Such calls run in one go, within a node, and need every rank. A
-    combine that asks for more sends its rows per expert. With ``weights_ahead`` their weights come with the dispatch,
-    which spares the combine a way between ranks. ``tiles`` is how many words an expert has for each 64 of its rows.
+    each: fewer bytes, and the same rows by expert. Such calls run in one go and need every rank. Between nodes they
+    need ``weights_ahead``. A combine that asks for more sends its rows per expert. With ``weights_ahead`` their
+    weights come with the dispatch, which spares the combine a way between ranks. ``tiles`` is how many words an
+    expert has for each 64 of its rows.
     """
 
     def __init__(
@@ -183,7 +184,7 @@ class LowLatency(Caller):
         """What `memory` would say of new kernels with these options on each of so many ranks. Allocates nothing."""
         numbers = [tokens, hidden, topk, experts]
         if way == "per-rank":
-            return _core.PerRankKernels.bytes_of(ranks, numbers, payload, weights_ahead)
+            return _core.PerRankKernels.bytes_of(ranks, nodes, numbers, payload, weights_ahead)[0]
         return between * bytes_per_expert(ranks, nodes, numbers, payload)[0]
 
     @staticmethod
@@ -197,12 +198,17 @@ class LowLatency(Caller):
         experts: int,
         payload: str = "bf16",
         between: int = 1,
+        way: str = "per-expert",
+        weights_ahead: bool = False,
     ) -> int:
         """Bytes on each rank of rows that pass through a network, beside those of `bytes`.
 
         They are in GPU memory if cards reach that, and otherwise in host memory.
         """
-        return between * bytes_per_expert(ranks, nodes, [tokens, hidden, topk, experts], payload)[1]
+        numbers = [tokens, hidden, topk, experts]
+        if way == "per-rank":
+            return _core.PerRankKernels.bytes_of(ranks, nodes, numbers, payload, weights_ahead)[1]
+        return between * bytes_per_expert(ranks, nodes, numbers, payload)[1]
 
     def dispatch(
         self,

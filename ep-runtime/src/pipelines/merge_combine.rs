@@ -9,41 +9,74 @@ pipeline! {
     /// Sums the weighted rows of each rank's experts there, then the sums of the ranks, for few tokens.
     ///
     /// Sums are in order of choice, then in order of rank. This is `decode-combine` for rows that a
-    /// `packed-dispatch` has packed: the sender computes each rank's sum.
+    /// `packed-dispatch` has packed: the sender computes each rank's sum. The arms of `via` are those of the
+    /// dispatch.
     pub pipeline MergeCombine {
         shape {
-            ranks: 1..=64, hidden: 16..=32768 step 16, topk: 1..=32, experts: 1..=4096,
+            ranks: 1..=64, nodes: 1..=64, hidden: 16..=32768 step 16, topk: 1..=32, experts: 1..=4096,
             max_tokens: 1..=8192,
+            let local_ranks = ceil(ranks, nodes),
             let local_experts = ceil(experts, ranks),
             let max_rows = ranks * max_tokens,
+            require nodes * local_ranks == ranks,
         }
+        variant via { Direct, Slots }
         size tokens in 0..=max_tokens;
-        uses handle PackedDispatch {
-            rank_prefix: i32[ranks + 1, ranks], recv_src: i32[max_rows], send_row: i32[tokens, ranks],
-            packed_row: i32[max_rows, topk], packed_weight: f32[local_experts * max_rows],
-        };
         input x: bf16[local_experts * max_rows, hidden];
         output combined: bf16[tokens, hidden];
-        // `words`: so many tokens of all ranks get their sums as words.
-        tune { back_warps: 8 in [4, 8], words: 32 in [0, 16, 32, 64, 128, 256] }
-
         message Part { row x: bf16[hidden] }
-        channel back: slots<Part> over nvlink from Send to Reduce per all {
-            slot: [source, token: max_tokens], epochs: 2, few: words / ranks,
-        };
 
-        role Send on all blocks, back_warps warps, warps shared by source {
-            for row in rank_prefix[source, me]..rank_prefix[source + 1, me] {
-                push back[source] at recv_src[row] {
-                    x: sum(at in packed_row[row]: packed_weight[at] * x[at] as f32) as bf16,
-                };
+        when via is Direct {
+            uses handle PackedDispatch {
+                rank_prefix: i32[ranks + 1, ranks], recv_src: i32[max_rows], send_row: i32[tokens, ranks],
+                packed_row: i32[max_rows, topk], packed_weight: f32[local_experts * max_rows],
+            };
+            // `words`: so many tokens of all ranks get their sums as words.
+            tune { back_warps: 8 in [4, 8], words: 32 in [0, 16, 32, 64, 128, 256] }
+            channel back: slots<Part> over nvlink from Send to Reduce per all {
+                slot: [source, token: max_tokens], epochs: 2, few: words / ranks,
+            };
+
+            role Send on all blocks, back_warps warps, warps shared by source {
+                for row in rank_prefix[source, me]..rank_prefix[source + 1, me] {
+                    push back[source] at recv_src[row] {
+                        x: sum(at in packed_row[row]: packed_weight[at] * x[at] as f32) as bf16,
+                    };
+                }
+            }
+            role Reduce on all blocks, 4 warps, warps shared by token {
+                for token in tokens gather part from back[peer]
+                    at if send_row[token, peer] >= 0 { token } else { -1 } across peer in ranks
+                {
+                    store combined[token] = sum(part.x);
+                }
             }
         }
-        role Reduce on all blocks, 4 warps, warps shared by token {
-            for token in tokens gather part from back[peer]
-                at if send_row[token, peer] >= 0 { token } else { -1 } across peer in ranks
-            {
-                store combined[token] = sum(part.x);
+
+        when via is Slots {
+            uses handle PackedDispatch {
+                came_first: i32[ranks + 1], send_place: i32[tokens, ranks],
+                packed_row: i32[max_rows, topk], packed_weight: f32[local_experts * max_rows],
+            };
+            // `shares`: so many warps take the rows of a rank in turn.
+            tune { shares: 128 in [16, 32, 64, 128] }
+            // A slot for each row that a rank has sent, by its number: neighboring slots travel together.
+            channel back: slots<Part> over nvlink | ibgda | rdma from Send to Reduce per all {
+                slot: [source, place: max_tokens], epochs: 2,
+            };
+
+            role Send on all blocks, 8 warps, warps shared by (share, source) {
+                for row in came_first[source]..came_first[source + 1] where row % shares == share {
+                    push back[source] at row - came_first[source] {
+                        x: sum(at in packed_row[row]: packed_weight[at] * x[at] as f32) as bf16,
+                    };
+                }
+                close back;
+            }
+            role Reduce on all blocks, 8 warps, one block a token {
+                for token in tokens gather part from back[peer] at send_place[token, peer] across peer in ranks {
+                    store combined[token] = sum(part.x);
+                }
             }
         }
     }

@@ -63,7 +63,8 @@ fn low_latency_kernels_take_what_they_say_before() {
     use low_latency::Payload;
     let shape = per_rank::Shape { hidden: 512, topk: 4, experts: 16, max_tokens: 40 };
     for weights in [Weights::AtDispatch, Weights::AtCombine] {
-        let told = PerRank::bytes(&MACHINE, shape, Payload::Fp8, weights).expect("a plan");
+        let told = PerRank::bytes(&MACHINE, 1, shape, Payload::Fp8, weights);
+        let (told, _) = told.expect("a plan");
         let make =
             |group: &Group| PerRank::prepare(group, shape, Payload::Fp8, weights).expect("kernels");
         compare(&format!("{weights:?}"), taken(make, |made| [told, made.device_bytes()]));

@@ -451,6 +451,7 @@ impl Drop for Judges {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::selftest::Operation;
     use crate::unordered::programs;
     use ep_runtime::host::{Build, HostBackend, HostOptions};
     use ep_runtime::net::ModelOptions;
@@ -492,18 +493,55 @@ mod tests {
         Some((0..KINDS.len()).filter(is_wrong).collect())
     }
 
-    /// Kernels over a network cannot go on when a rank that has missed calls comes back.
-    #[test]
-    fn no_rank_misses_calls_between_nodes() {
-        let Some(programs) = programs() else { return };
-        let options = HostOptions { build: Build::Plain, ..HostOptions::new(2) };
-        let backend = HostBackend::new(programs, options).unwrap();
-        let group = Group::over_cards(&backend, 2, &ModelOptions::default()).unwrap();
-        let (tokens, hidden, topk, experts, pairs) = (2, 128, 1, 2, 3);
-        let (payload, way, call) = (Payload::Bf16, Way::PerExpert, CallOptions::sms(2));
+    /// Calls of at most so many tokens, of 4 experts each, between two nodes.
+    fn between_nodes(way: Way, cards: bool, ranks: usize, tokens: usize) -> Option<LowLatency> {
+        let options = HostOptions { build: Build::Plain, ..HostOptions::new(ranks) };
+        let backend = HostBackend::new(programs()?, options).unwrap();
+        let net = ModelOptions::default();
+        let group = match cards {
+            true => Group::over_cards(&backend, 2, &net),
+            false => Group::over_model(&backend, 2, &net),
+        };
+        let (hidden, topk, experts, pairs) = (128, 4, 8, 3);
+        let (payload, call) = (Payload::Fp8, CallOptions::sms(2));
         let case = LowLatencyCase { tokens, hidden, topk, experts, payload, way, call, pairs };
-        let found = LowLatency::new(&group, case).unwrap().check().unwrap();
-        assert!(found.is_good(), "{found}");
+        Some(LowLatency::new(&group.unwrap(), case).unwrap())
+    }
+
+    /// Kernels over a network cannot go on when a rank that has missed calls comes back: no rank misses any.
+    #[test]
+    fn calls_between_nodes() {
+        for (way, cards, ranks) in [
+            (Way::PerExpert, true, 2),
+            (Way::PerRank, true, 2),
+            (Way::PerRank, true, 4),
+            (Way::PerRank, false, 4),
+        ] {
+            let Some(calls) = between_nodes(way, cards, ranks, 11) else { return };
+            let found = calls.check().unwrap();
+            assert!(found.is_good(), "{way:?} over cards {cards}, {ranks} ranks: {found}");
+        }
+    }
+
+    /// Neighboring slots leave in one entry of the card's queue. With an entry for each row, none of these calls would
+    /// have less than one for each.
+    #[test]
+    fn rows_share_the_entries_of_a_card() {
+        for (way, operation) in [
+            (Way::PerExpert, Operation::Dispatch),
+            (Way::PerRank, Operation::Dispatch),
+            (Way::PerRank, Operation::Combine),
+        ] {
+            let Some(calls) = between_nodes(way, true, 2, 32) else { return };
+            let mut entries = Vec::new();
+            let rows = calls.once(operation, &mut || {
+                let traffic = calls.group.card_traffic()?.unwrap_or_default();
+                entries.push(traffic.iter().map(|card| card.entries).sum::<u64>());
+                Ok(())
+            });
+            let (rows, taken) = (rows.unwrap().all as u64, entries[1] - entries[0]);
+            assert!(taken > 0 && 3 * taken <= rows, "{way:?}: {taken} entries for {rows} rows");
+        }
     }
 
     #[test]

@@ -10,7 +10,7 @@ use ep_runtime::pipelines::{
 };
 use ep_runtime::{Pipeline, ir};
 
-use super::meaning::held_by;
+use super::meaning::{held_by, only};
 use super::planted::all_are_found;
 use super::run::Form;
 use crate::usual;
@@ -180,7 +180,7 @@ fn packed_as(
         assert!(drawn.ir.name != combine.name || !composed, "rules are for it");
         drawn
     };
-    let pipelines = [PackedDispatch::ir(), combine.clone()];
+    let pipelines = [only(PackedDispatch::ir(), "via", "Direct"), combine.clone()];
     held_by(&pipelines, &numbers, seed, &ruled, run)
 }
 
@@ -191,7 +191,11 @@ const PACKED: [(i64, i64, i64); 7] =
 #[test]
 fn rows_are_added_up_where_they_are_sent_at_length() {
     for (seed, (ranks, tokens, hidden)) in usual::some((0..).zip(PACKED), 3) {
-        let held = packed(MergeCombine::ir(), (ranks, tokens, hidden, seed), &|form| form);
+        let held = packed(
+            only(MergeCombine::ir(), "via", "Direct"),
+            (ranks, tokens, hidden, seed),
+            &|form| form,
+        );
         held.unwrap_or_else(|words| panic!("{ranks} ranks, {tokens} x {hidden}: {words}"));
     }
 }
@@ -208,7 +212,7 @@ fn rows_come_back_to_the_choices_of_their_tokens_at_length() {
 #[test]
 fn choices_at_a_rank_that_is_left_out_count_for_nothing_at_length() {
     let combine = SpreadCombine::ir();
-    let pipelines = [PackedDispatch::ir(), combine.clone()];
+    let pipelines = [only(PackedDispatch::ir(), "via", "Direct"), combine.clone()];
     let numbers = [("ranks", 3), ("max_tokens", 4), ("hidden", 64), ("experts", 7), ("topk", 4)];
     let left_out = |mut drawn: Drawn| {
         drawn.ranks[1].alive = drawn.ir.name != combine.name;
@@ -325,10 +329,14 @@ in ep/way_back.cuh
 #[test]
 fn planted_bugs_of_sums_are_found_at_length() {
     all_are_found(BUGS_OF_SUMS, 60, |_, seed, planted| {
-        packed(MergeCombine::ir(), (2 + seed as i64 % 2, 4, 2064, seed + 1), planted)
+        packed(
+            only(MergeCombine::ir(), "via", "Direct"),
+            (2 + seed as i64 % 2, 4, 2064, seed + 1),
+            planted,
+        )
     });
     all_are_found(BUGS_OF_SUMS_AS_WORDS, 6, |_, seed, planted| {
-        packed_as(16, MergeCombine::ir(), (3, 7, 2064, seed + 1), planted)
+        packed_as(16, only(MergeCombine::ir(), "via", "Direct"), (3, 7, 2064, seed + 1), planted)
     });
 }
 

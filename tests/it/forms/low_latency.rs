@@ -4,9 +4,9 @@
 use ep_codegen::meaning::Drawn;
 use ep_runtime::Pipeline;
 use ep_runtime::ir::Transport;
-use ep_runtime::pipelines::{LowLatencyCombine, LowLatencyDispatch};
+use ep_runtime::pipelines::{LowLatencyCombine, LowLatencyDispatch, MergeCombine, PackedDispatch};
 
-use super::meaning::{held_behind, held_by};
+use super::meaning::{held_behind, held_by, only};
 use super::planted::all_are_found;
 use super::run::Form;
 use crate::usual;
@@ -191,6 +191,88 @@ in ep/sync.cuh
 - if (!call.stopped && call.ends) store_relaxed_gpu(
 + if (!call.stopped) store_relaxed_gpu(
 ";
+
+/// Rows that cross once for each rank, and their sums.
+fn per_rank(
+    (nodes, local_ranks, tokens): (i64, i64, i64),
+    seed: u64,
+    call: Change<'_, Drawn>,
+    run: Change<'_, Form>,
+) -> Result<(), String> {
+    let all = [PackedDispatch::ir(), MergeCombine::ir()].map(|it| only(it, "via", "Slots"));
+    let ranks = nodes * local_ranks;
+    let numbers = [
+        ("ranks", ranks),
+        ("nodes", nodes),
+        ("hidden", 144),
+        ("max_tokens", tokens),
+        ("experts", 2 * ranks + 1),
+        ("topk", 1 + seed as i64 * 3 % 7),
+    ];
+    held_by(&all, &numbers, seed, call, run)
+}
+
+/// Fewer rows than a run has, whole runs and parts of them.
+#[test]
+fn rows_cross_once_for_each_rank_and_come_back_as_sums() {
+    let shapes = [(2, 1, 19), (2, 2, 8), (1, 2, 5), (3, 1, 12), (2, 2, 17)];
+    for (seed, shape) in usual::some((0..).zip(shapes), 3) {
+        for carrier in [Transport::Rdma, Transport::Ibgda] {
+            let over = |mut drawn: Drawn| {
+                drawn.config.carrier = (shape.0 > 1).then(|| carrier.clone());
+                drawn
+            };
+            let held = per_rank(shape, seed, &over, &|form| form);
+            held.unwrap_or_else(|words| panic!("{shape:?}, seed {seed}: {words}"));
+        }
+    }
+}
+
+/// Bugs of slots that leave in runs.
+const BUGS_OF_RUNS: &str = "
+== a group leaves before all of its slots are filled
+in ep/net_slot_rows.cuh
+-         return is_last ? slots : 0;
++         return first == 0 || is_last ? slots : 0;
+
+== the warp that sends a group has not seen its slots
+in ep/net_slot_rows.cuh
+-         const bool is_last = fetch_add_acq_rel_gpu(word, own) + own == ~0u >> (32 - slots);
++         const bool is_last = fetch_add_relaxed_gpu(word, own) + own == ~0u >> (32 - slots);
+
+== a group that was sent begins filled
+in ep/net_slot_rows.cuh
+-         if (is_last) store_relaxed_gpu(word, 0u);
+
+== the arrivals behind the last group stay
+in ep/net_slot_rows.cuh
+-             put_run(peer, line * kLine + first, some && !drops ? rest : 0);
+
+== the groups that are not full stay
+in ep/net_slot_rows.cuh
+-                 if (!some || !joins(peer)) left = 0;
++                 left = 0;
+
+== a group that is not full begins filled
+in ep/net_slot_rows.cuh
+-                 if (left != 0) store_relaxed_gpu(word, 0u);
+
+== the arrivals behind the last group begin filled
+in ep/net_slot_rows.cuh
+-             if (some) store_relaxed_gpu(filled(peer, line, first), 0u);
+
+== only the first slots of a group leave
+in ep/net_slot_rows.cuh
+-                     left &= left + (1u << skipped);
++                     left = 0;
+";
+
+#[test]
+fn planted_bugs_of_runs_are_found_at_length() {
+    all_are_found(BUGS_OF_RUNS, 6, |_, seed, planted| {
+        per_rank((3, 1, 19), seed, &|drawn| drawn, planted)
+    });
+}
 
 /// Bugs of slots for ranks of other nodes.
 const FAR_BUGS: &str = "

@@ -116,6 +116,15 @@ pub(super) fn held_behind(
     Ok(())
 }
 
+/// A pipeline with no other arm of an axis.
+pub(super) fn only(mut pipeline: Pipeline, axis: &str, arm: &str) -> Pipeline {
+    for own in pipeline.axes.iter_mut().filter(|own| own.name == axis) {
+        own.arms.retain(|own| own.name == arm);
+        assert_eq!(own.arms.len(), 1, "{axis}");
+    }
+    pipeline
+}
+
 fn lowered(file: &ast::File, pipeline: &ast::Pipeline) -> Pipeline {
     lower::lower(file, pipeline)
 }

@@ -6,7 +6,7 @@ use ep_codegen::schedule::{RuleSet, Ways};
 use ep_runtime::Pipeline;
 use ep_runtime::pipelines::PackedDispatch;
 
-use super::meaning::{accepted, held_by};
+use super::meaning::{accepted, held_by, only};
 use super::planted::all_are_found;
 use super::run::Form;
 use crate::usual;
@@ -27,7 +27,7 @@ fn packed(
         ("words", words),
         ("piece", 1024),
     ];
-    held_by(&[PackedDispatch::ir()], &numbers, seed, &ruled, run)
+    held_by(&[only(PackedDispatch::ir(), "via", "Direct")], &numbers, seed, &ruled, run)
 }
 
 /// The call, which the rule is for.

@@ -4,7 +4,7 @@ use ep_runtime::backend::Stream;
 use ep_runtime::error::CallError;
 use ep_runtime::graph::Graph;
 
-use super::{Drawn, LowLatency, OneRank};
+use super::{Drawn, LowLatency, OneRank, Way};
 use crate::findings::Findings;
 use crate::selftest::for_each_rank;
 use crate::selftest::once::Crossing;
@@ -95,16 +95,24 @@ impl LowLatency {
         Ok(Crossing::of(rows.into_iter().map(|rows| times * rows)))
     }
 
-    /// By rank, the entries of its tokens that name an expert of another node.
+    /// By rank, the rows that cross to other nodes: one for each expert of a token, or one for each rank of its experts.
     fn far_rows(&self) -> Result<Vec<usize>, CallError> {
         let (ranks, nodes) = (self.group.ranks(), self.group.nodes());
         let (experts, _) = self.case.packed(ranks);
         let each = ranks / nodes;
         let rows = self.ranks.iter().map(|own| {
             let entries = own.given.topk_idx.read()?;
-            let node = |expert: i64| expert as usize / experts / each;
-            let is_far = |expert: &&i64| **expert >= 0 && node(**expert) != own.rank / each;
-            Ok(entries.iter().filter(is_far).count())
+            let rows = entries.chunks(self.case.topk).map(|token| {
+                let named = token.iter().filter(|expert| **expert >= 0);
+                let mut to: Vec<usize> = named.map(|expert| *expert as usize / experts).collect();
+                to.retain(|rank| rank / each != own.rank / each);
+                if self.case.way != Way::PerExpert {
+                    to.sort_unstable();
+                    to.dedup();
+                }
+                to.len()
+            });
+            Ok(rows.sum())
         });
         rows.collect()
     }

@@ -1,0 +1,585 @@
+// packed-dispatch  payload=fp8  via=slots
+// choices=8 experts=256 hidden=7168 local_experts=16 local_ranks=8 max_rows=2048 max_tokens=128 nodes=2 peers=16 ranks=16 sends=128 shares=64 topk=8
+// sm_90a: 640 threads and 0 bytes of shared memory a block, at least 1 blocks
+//
+// Roles:
+//   Count: 4 warps on blocks 0..1; composed: ep::NetSlotsOut
+//   Cast: a warp for each of sends x peers = 2048 (8 warps on all blocks); composed: ep::SlotRowsOut
+//   Pack: a warp for each of choices x shares x ranks = 8192 (8 warps on all blocks); composed: ep::NetSlotsIn, ep::SlotRowsIn
+//
+// Window, the same on every rank:
+//   counts.slots     0x00000000       2048 bytes  2 epochs x 8 slots x 128; Count writes, Pack reads
+//   counts.come      0x00000800         32 bytes  8 peers x 4; Count writes, Pack reads
+//   counts.released  0x00000880         32 bytes  8 peers x 4; Pack writes, Count reads
+//   counts.readers   0x00000900          4 bytes  1 word x 4; Pack writes, Pack reads
+//   rows.slots       0x00000980   15466496 bytes  2 epochs x 8 x 128 slots x 7552; Cast writes, Pack reads
+//   rows.closed      0x00ec0980        128 bytes  2 epochs x 8 peers x 1 x 8; Cast writes, Pack reads
+//   rows.released    0x00ec0a00         32 bytes  8 peers x 4; Pack writes, Cast reads
+//   rows.taken       0x00ec0a80         64 bytes  16 peers x 1 x 4; Cast writes, Cast reads
+//   rows.closers     0x00ec0b00          4 bytes  1 word x 4; Cast writes, Cast reads
+//   rows.closed_told 0x00ec0b80         32 bytes  8 peers x 4; Cast writes, Cast reads
+//   rows.released_told 0x00ec0c00         32 bytes  8 peers x 4; Pack writes, Pack reads
+//   rows.filled      0x00ec0c80        512 bytes  8 peers x 16 groups of 8 x 4; Cast writes, Cast reads
+//   rows.readers     0x00ec0e80          4 bytes  1 word x 4; Pack writes, Pack reads
+//   Count.claims     0x00ec0f00         16 bytes  2 calls x 2 words x 4; Count writes, Count reads
+//
+// Network, the same on every rank:
+//   counts.inbox     0x00000000       2048 bytes  2 epochs x 8 peers x 128; Count writes, Pack reads
+//   counts.outbox    0x00000800       2048 bytes  2 epochs x 8 peers x 128; Count writes, Count reads
+//   rows.inbox       0x00001000   15466496 bytes  2 epochs x 8 peers x 128 slots x 7552; Cast writes, Pack reads
+//   rows.outbox      0x00ec1000   15466496 bytes  2 epochs x 8 peers x 128 slots x 7552; Cast writes, Cast reads
+//   rows.counts_in   0x01d81000         64 bytes  2 epochs x 8 peers x 1 x 4; Cast writes, Pack reads
+//   rows.counts_out  0x01d81080         64 bytes  2 epochs x 8 peers x 1 x 4; Cast writes, Cast reads
+// Message Totals: meta record of 80 bytes: rows[1] at 0, per_expert[16] at 4
+// Message Token: row of 7168 bytes, meta record of 336 bytes: x_scale[56] at 0, src[1] at 224, place[1] at 228, experts[8] at 232, turns[8] at 264, weights[8] at 296
+#include <ep/compute.cuh>
+#include <ep/count.cuh>
+#include <ep/net_slot_rows.cuh>
+#include <ep/net_slots.cuh>
+#include <ep/slot_rows.cuh>
+#include <ep/wide.cuh>
+#include <ep/rows.cuh>
+#include <ep/sync.cuh>
+
+namespace packed_dispatch {
+
+struct Cfg {
+    static constexpr int kRanks = 16;
+    static constexpr int kHidden = 7168;
+    static constexpr int kTopk = 8;
+    static constexpr int kExperts = 256;
+    static constexpr int kLocalExperts = 16;
+    static constexpr int kMaxRows = 2048;
+    static constexpr int kSends = 128;
+    static constexpr int kPeers = 16;
+    static constexpr int kChoices = 8;
+    static constexpr int kShares = 64;
+    static constexpr int kThreads = 640;
+
+    struct Totals {
+        static constexpr int kMetaBytes = 80;
+        static constexpr int kRows = 0;
+        static constexpr int kRowsCount = 1;
+        static constexpr int kPerExpert = 4;
+        static constexpr int kPerExpertCount = 16;
+    };
+
+    struct Token {
+        static constexpr int kRowBytes = 7168;
+        static constexpr int kMetaBytes = 336;
+        static constexpr int kXScale = 0;
+        static constexpr int kSrc = 224;
+        static constexpr int kSrcCount = 1;
+        static constexpr int kPlace = 228;
+        static constexpr int kPlaceCount = 1;
+        static constexpr int kExperts = 232;
+        static constexpr int kExpertsCount = 8;
+        static constexpr int kTurns_ = 264;
+        static constexpr int kTurns_Count = 8;
+        static constexpr int kWeights = 296;
+        static constexpr int kWeightsCount = 8;
+    };
+
+    struct Counts {
+        static constexpr int kChannel = 0;
+        static constexpr int kPeers = 16;
+        static constexpr int kEpochs = 2;
+        static constexpr bool kSkipsOwn = false;
+        static constexpr int kSlotBytes = 128;
+        static constexpr int kMeta = 0;
+        static constexpr bool kRail = false;
+        static constexpr int kNodeRanks = 8;
+        static constexpr int kNear = 8;
+        static constexpr bool kIbgda = false;
+        static constexpr ep::u64 kSlots = 0x0;
+        static constexpr ep::u64 kCome = 0x800;
+        static constexpr ep::u64 kReleased = 0x880;
+        static constexpr ep::u64 kReaders = 0x900;
+        static constexpr ep::u64 kInbox = 0x0;
+        static constexpr ep::u64 kOutbox = 0x800;
+        static constexpr int kCounters = 0;
+    };
+
+    struct Rows {
+        static constexpr int kChannel = 1;
+        static constexpr int kPeers = 16;
+        static constexpr int kEpochs = 2;
+        static constexpr int kKeys = 16;
+        static constexpr int kArrivals = 128;
+        static constexpr int kSourceStride = 1;
+        static constexpr int kShared = 1;
+        static constexpr bool kCounts = true;
+        static constexpr bool kSkipsOwn = false;
+        static constexpr bool kSkipsAbsent = false;
+        static constexpr int kSlotBytes = 7552;
+        static constexpr int kMeta = 7168;
+        static constexpr int kFarBytes = 7552;
+        static constexpr int kRun = 8;
+        static constexpr bool kRail = false;
+        static constexpr int kNodeRanks = 8;
+        static constexpr int kNear = 8;
+        static constexpr bool kIbgda = false;
+        static constexpr ep::u64 kSlots = 0x980;
+        static constexpr ep::u64 kClosed = 0xec0980;
+        static constexpr ep::u64 kReleased = 0xec0a00;
+        static constexpr ep::u64 kTaken = 0xec0a80;
+        static constexpr ep::u64 kClosers = 0xec0b00;
+        static constexpr ep::u64 kClosedTold = 0xec0b80;
+        static constexpr ep::u64 kReleasedTold = 0xec0c00;
+        static constexpr ep::u64 kFilled = 0xec0c80;
+        static constexpr ep::u64 kReaders = 0xec0e80;
+        static constexpr ep::u64 kInbox = 0x1000;
+        static constexpr ep::u64 kOutbox = 0xec1000;
+        static constexpr ep::u64 kCountsIn = 0x1d81000;
+        static constexpr ep::u64 kCountsOut = 0x1d81080;
+        static constexpr int kCounters = 2;
+    };
+
+    struct Count {
+        static constexpr int kRole = 0;
+        static constexpr int kFirstWarp = 0;
+        static constexpr int kWarps = 4;
+        static constexpr int kLoops = 2;
+        static constexpr ep::u64 kClaims = 0xec0f00;
+    };
+
+    struct Cast {
+        static constexpr int kRole = 1;
+        static constexpr int kFirstWarp = 4;
+        static constexpr int kWarps = 8;
+    };
+
+    struct Pack {
+        static constexpr int kRole = 2;
+        static constexpr int kFirstWarp = 12;
+        static constexpr int kWarps = 8;
+    };
+};
+
+struct Args {
+    ep::Group group;
+    // run-time sizes
+    int tokens;
+    // if not null, holds tokens, and the above is its bound
+    const ep::i32* tokens_from;
+    // input x: bf16[tokens, hidden]
+    const ep::bf16* x;
+    ep::i64 x_stride;
+    // input topk_idx: i64[tokens, topk] in -1..experts
+    const ep::i64* topk_idx;
+    ep::i64 topk_idx_stride;
+    // input topk_weights: optional f32[tokens, topk]
+    const float* topk_weights;
+    ep::i64 topk_weights_stride;
+    // input expert_begin: i32[ranks + 1] in 0..=experts ascending by at most local_experts
+    const ep::i32* expert_begin;
+    // output packed_x: payload[local_experts, max_rows, hidden]
+    ep::e4m3* packed_x;
+    float* packed_x_scale;
+    ep::i64 packed_x_scale_stride;
+    ep::i64 packed_x_scale_block_stride;
+    // output packed_count: i32[local_experts]
+    ep::i32* packed_count;
+    // inout statistics: optional i32[local_experts]
+    ep::i32* statistics;
+    // table src_info: i32[local_experts, max_rows]
+    ep::i32* src_info;
+    // table range_first: i32[local_experts, ranks]
+    ep::i32* range_first;
+    // table range_count: i32[local_experts, ranks]
+    ep::i32* range_count;
+    // table tokens_per_rank: i32[ranks]
+    ep::i32* tokens_per_rank;
+    // table tokens_per_expert: i32[experts]
+    ep::i32* tokens_per_expert;
+    // table packed_row: i32[max_rows, topk]
+    ep::i32* packed_row;
+    // table packed_weight: f32[local_experts * max_rows]
+    float* packed_weight;
+    // table came_first: i32[ranks + 1]
+    ep::i32* came_first;
+    // table send_place: i32[tokens, ranks]
+    ep::i32* send_place;
+    // table turns: i32[tokens, ranks, topk]
+    ep::i32* turns;
+    // the network of this rank
+    const ep::Net* net;
+};
+
+/// role Count on block 0, 4 warps
+__device__ __forceinline__ void count(const Args& args, ep::Team& team) {
+    const int me = args.group.rank;
+    ep::NetSlotsOut<Cfg::Counts> counts(team, args.net);
+    // +134  for peer in ranks
+    for (int peer = team.index(); peer < Cfg::kRanks && !team.stopped; peer += team.count()) {
+        // +135  record tokens_per_rank[peer] = sum(token in tokens: routed(topk_idx[token], peer)
+        //     as i32)
+        __syncwarp();
+        const int first_expert = args.expert_begin[peer];
+        const int next_expert = args.expert_begin[peer + 1];
+        const ep::i64 sum =
+            ep::rows_with<Cfg::kTopk>(0LL, ep::i64{ep::rows_of(args.tokens, args.tokens_from)},
+            [&](ep::i64 token, int k) {
+                return args.topk_idx[token * args.topk_idx_stride + k] >= first_expert
+                    && args.topk_idx[token * args.topk_idx_stride + k] < next_expert;
+        });
+        if (team.leader()) {
+            args.tokens_per_rank[peer] = static_cast<ep::i32>(sum);
+        }
+        __syncwarp();
+    }
+    // +137  for expert in experts
+    for (int expert = team.index(); expert < Cfg::kExperts && !team.stopped;
+        expert += team.count()) {
+        // +138  record tokens_per_expert[expert] = sum(token in tokens: listed(topk_idx[token],
+        //     expert) as i32)
+        __syncwarp();
+        const ep::i64 sum_2 =
+            ep::rows_with<Cfg::kTopk>(0LL, ep::i64{ep::rows_of(args.tokens, args.tokens_from)},
+            [&](ep::i64 token_2, int k_2) {
+                return args.topk_idx[token_2 * args.topk_idx_stride + k_2] == expert;
+        });
+        if (team.leader()) {
+            args.tokens_per_expert[expert] = static_cast<ep::i32>(sum_2);
+        }
+        __syncwarp();
+    }
+    ep::meet<Cfg::Count, 0>(team);
+    // +140  for peer in ranks
+    ep::Units<Cfg::Count, 1> units(team, Cfg::kRanks);
+    for (int peer_2; (peer_2 = units.take()) >= 0;) {
+        // +141  push counts[peer] { rows: tokens_per_rank[peer], per_expert:
+        //     owned(tokens_per_expert, peer) }
+        // W1: publishes messages of counts, for Pack +171
+        // W2: takes credit of counts, from Pack +171
+        if (counts.reserve(peer_2, me)) {
+            char* slot = counts.slot();
+            for (int i = team.lane; i < Cfg::Totals::kRowsCount; i += ep::kLanes) {
+                ep::set<ep::i32>(slot + Cfg::Counts::kMeta + Cfg::Totals::kRows, i,
+                    args.tokens_per_rank[peer_2]);
+            }
+            for (int i_2 = team.lane; i_2 < Cfg::Totals::kPerExpertCount; i_2 += ep::kLanes) {
+                const int first_expert_2 = args.expert_begin[peer_2];
+                const ep::i64 expert_2 = ep::i64{first_expert_2} + i_2;
+                ep::set<ep::i32>(slot + Cfg::Counts::kMeta + Cfg::Totals::kPerExpert, i_2,
+                    expert_2 < args.expert_begin[peer_2 + 1] ? args.tokens_per_expert[expert_2]
+                        : 0);
+            }
+            counts.publish();
+        }
+    }
+}
+
+/// role Cast on all blocks, 8 warps, warps shared by (send, peer)
+__device__ __forceinline__ void cast(const Args& args, ep::Team& team) {
+    const int me = args.group.rank;
+    ep::SlotRowsOut<Cfg::Rows, ep::NetSlotRows<Cfg::Rows>> rows(team, args.net);
+    for (ep::i64 unit = team.index(); unit < ep::i64{Cfg::kSends} * Cfg::kPeers && !team.stopped;
+        unit += team.count()) {
+        const int send = static_cast<ep::i32>(unit % Cfg::kSends);
+        const int peer = static_cast<ep::i32>(unit / Cfg::kSends % Cfg::kPeers);
+        // +145  for token in send..min(send + 1, tokens)
+        const ep::i64 token_end =
+            ep::min(ep::i64{send + 1}, ep::i64{ep::rows_of(args.tokens, args.tokens_from)});
+        for (ep::i64 token = send; token < token_end && !team.stopped; ++token) {
+            // +146  let place = sum(earlier in 0..send: routed(topk_idx[earlier], peer) as i32)
+            const int first_expert = args.expert_begin[peer];
+            const int next_expert = args.expert_begin[peer + 1];
+            const ep::i64 sum =
+                ep::rows_with<Cfg::kTopk>(0LL, ep::i64{send}, [&](ep::i64 earlier, int k) {
+                    return args.topk_idx[earlier * args.topk_idx_stride + k] >= first_expert
+                        && args.topk_idx[earlier * args.topk_idx_stride + k] < next_expert;
+                });
+            const ep::i64 place = sum;
+            // +147  record send_place[send, peer] = if routed(topk_idx[send], peer) { place } else
+            //     { -1 }
+            __syncwarp();
+            const int first_expert_2 = args.expert_begin[peer];
+            const int next_expert_2 = args.expert_begin[peer + 1];
+            bool found_2 = false;
+            for (int k_2 = 0; k_2 < Cfg::kTopk; ++k_2) {
+                const bool here_2 = args.topk_idx[send * args.topk_idx_stride
+                    + k_2] >= first_expert_2
+                    && args.topk_idx[send * args.topk_idx_stride + k_2] < next_expert_2;
+                found_2 = found_2 || here_2;
+            }
+            if (team.leader()) {
+                args.send_place[ep::i64{send} * Cfg::kRanks + peer] =
+                    static_cast<ep::i32>(found_2 ? place : -1LL);
+            }
+            __syncwarp();
+        }
+        // +149  for token in send..min(send + 1, tokens) where routed(topk_idx[send], peer)
+        const ep::i64 token_2_end =
+            ep::min(ep::i64{send + 1}, ep::i64{ep::rows_of(args.tokens, args.tokens_from)});
+        for (ep::i64 token_2 = send; token_2 < token_2_end && !team.stopped; ++token_2) {
+            const int first_expert_3 = args.expert_begin[peer];
+            const int next_expert_3 = args.expert_begin[peer + 1];
+            bool found_3 = false;
+            for (int k_3 = 0; k_3 < Cfg::kTopk; ++k_3) {
+                const bool here_3 = args.topk_idx[send * args.topk_idx_stride
+                    + k_3] >= first_expert_3
+                    && args.topk_idx[send * args.topk_idx_stride + k_3] < next_expert_3;
+                found_3 = found_3 || here_3;
+            }
+            if (!found_3) continue;
+            // +150  for choice in topk
+            for (int choice = team.lane; choice < Cfg::kTopk; choice += ep::kLanes) {
+                // +151  let expert = topk_idx[send, choice]
+                const ep::i64 expert = args.topk_idx[send * args.topk_idx_stride + choice];
+                // +152  record turns[send, peer, choice] = sum(earlier in 0..send:
+                //     listed(topk_idx[earlier], expert) as i32) * (expert >= 0) as i32
+                ep::i64 sum_2 = 0LL;
+                for (int earlier_2 = 0; earlier_2 < send; ++earlier_2) {
+                    bool found_4 = false;
+                    for (int k_4 = 0; k_4 < Cfg::kTopk; ++k_4) {
+                        const bool here_4 =
+                            args.topk_idx[earlier_2 * args.topk_idx_stride + k_4] == expert;
+                        found_4 = found_4 || here_4;
+                    }
+                    sum_2 += ep::i64{static_cast<ep::i32>(found_4)};
+                }
+                args.turns[(ep::i64{send} * Cfg::kRanks + peer) * Cfg::kTopk + choice] =
+                    static_cast<ep::i32>(sum_2 * static_cast<ep::i32>(expert >= 0));
+            }
+            __syncwarp();
+            // +162  push rows[peer] { x: cast_e4m3(x[send], 128), src: send, place:
+            //     send_place[send, peer], experts: topk_idx[send], turns: turns[send, peer],
+            //     weights: topk_weights[send] }
+            // W4: takes credit of rows, from Pack +187
+            if (rows.reserve(peer, me)) {
+                char* slot = rows.slot();
+                ep::cast_row<float>(team, slot, slot + Cfg::Rows::kMeta + Cfg::Token::kXScale, 1,
+                    &args.x[send * args.x_stride], Cfg::kHidden);
+                for (int i_3 = team.lane; i_3 < Cfg::Token::kSrcCount; i_3 += ep::kLanes) {
+                    ep::set<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kSrc, i_3, send);
+                }
+                for (int i_4 = team.lane; i_4 < Cfg::Token::kPlaceCount; i_4 += ep::kLanes) {
+                    ep::set<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kPlace, i_4,
+                        args.send_place[ep::i64{send} * Cfg::kRanks + peer]);
+                }
+                for (int i_5 = team.lane; i_5 < Cfg::Token::kExpertsCount; i_5 += ep::kLanes) {
+                    ep::set<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kExperts, i_5,
+                        static_cast<ep::i32>(args.topk_idx[send * args.topk_idx_stride + i_5]));
+                }
+                ep::copy_row<ep::i32>(team, slot + Cfg::Rows::kMeta + Cfg::Token::kTurns_,
+                    &args.turns[(ep::i64{send} * Cfg::kRanks + peer) * Cfg::kTopk],
+                    Cfg::Token::kTurns_Count);
+                ep::copy_row<float>(team, slot + Cfg::Rows::kMeta + Cfg::Token::kWeights,
+                    &args.topk_weights[send * args.topk_weights_stride], Cfg::Token::kWeightsCount);
+                rows.publish();
+            }
+        }
+    }
+    // +168  close rows
+    // W3: publishes messages of rows, for Pack +187
+    rows.close(team.count());
+}
+
+/// role Pack on all blocks, 8 warps, warps shared by (choice, share, source)
+__device__ __forceinline__ void pack(const Args& args, ep::Team& team) {
+    const int me = args.group.rank;
+    ep::NetSlotsIn<Cfg::Counts> counts(team, args.net);
+    ep::SlotRowsIn<Cfg::Rows, ep::NetSlotRows<Cfg::Rows>> rows(team, args.net);
+    for (ep::i64 unit = team.index();
+        unit < ep::i64{Cfg::kChoices} * Cfg::kShares * Cfg::kRanks && !team.stopped;
+        unit += team.count()) {
+        const int choice = static_cast<ep::i32>(unit % Cfg::kChoices);
+        const int share = static_cast<ep::i32>(unit / Cfg::kChoices % Cfg::kShares);
+        const int source = static_cast<ep::i32>(unit / Cfg::kChoices / Cfg::kShares % Cfg::kRanks);
+        // +171  await counts
+        // W1: takes messages of counts, from Count +141
+        // W2: publishes credit of counts, for Count +141
+        counts.await();
+        // +172  if choice == 0 && share == 0
+        if (choice == 0 && share == 0) {
+            // +173  if source == 0
+            if (source == 0) {
+                // +174  for bound in 0..ranks + 1
+                for (int bound = team.lane; bound < Cfg::kRanks + 1; bound += ep::kLanes) {
+                    // +175  record came_first[bound] = sum(earlier in 0..bound:
+                    //     counts[earlier].rows)
+                    ep::i64 sum = 0LL;
+                    for (int earlier = 0; earlier < bound; ++earlier) {
+                        sum += ep::i64{ep::get<ep::i32>(counts.slot(earlier, 0) + Cfg::Counts::kMeta
+                            + Cfg::Totals::kRows, 0)};
+                    }
+                    args.came_first[bound] = static_cast<ep::i32>(sum);
+                }
+            }
+            // +178  for expert in local_experts
+            for (int expert = team.lane; expert < Cfg::kLocalExperts; expert += ep::kLanes) {
+                // +179  record range_first[expert, source] = sum(earlier in 0..source:
+                //     counts[earlier].per_expert[expert])
+                ep::i64 sum_2 = 0LL;
+                for (int earlier_2 = 0; earlier_2 < source; ++earlier_2) {
+                    sum_2 += ep::i64{ep::get<ep::i32>(counts.slot(earlier_2, 0) + Cfg::Counts::kMeta
+                        + Cfg::Totals::kPerExpert, expert)};
+                }
+                args.range_first[ep::i64{expert} * Cfg::kRanks + source] =
+                    static_cast<ep::i32>(sum_2);
+                // +180  record range_count[expert, source] = counts[source].per_expert[expert]
+                args.range_count[ep::i64{expert} * Cfg::kRanks + source] = ep::get<ep::i32>(
+                    counts.slot(source, 0) + Cfg::Counts::kMeta + Cfg::Totals::kPerExpert, expert);
+                // +181  add statistics[expert] = counts[source].per_expert[expert]
+                if (args.statistics != nullptr) {
+                    ep::add_count(&args.statistics[expert],
+                        ep::get<ep::i32>(counts.slot(source, 0) + Cfg::Counts::kMeta
+                            + Cfg::Totals::kPerExpert, expert));
+                }
+                // +182  if source == ranks - 1
+                if (source == Cfg::kRanks - 1) {
+                    // +183  store packed_count[expert] = sum(earlier in ranks:
+                    //     counts[earlier].per_expert[expert])
+                    ep::i64 sum_3 = 0LL;
+                    for (int earlier_3 = 0; earlier_3 < Cfg::kRanks; ++earlier_3) {
+                        sum_3 += ep::i64{ep::get<ep::i32>(counts.slot(earlier_3, 0)
+                            + Cfg::Counts::kMeta + Cfg::Totals::kPerExpert, expert)};
+                    }
+                    args.packed_count[expert] = static_cast<ep::i32>(sum_3);
+                }
+            }
+        }
+        // +187  for message in rows[source] where message.index % shares == share
+        // W3: takes messages of rows, from Cast +168
+        // W4: publishes credit of rows, for Cast +162
+        const int count = rows.count(source);
+        for (int index = 0; index < count && !team.stopped; ++index) {
+            const int row = index;
+            const char* slot = rows.slot(source, index);
+            const bool takes = index % Cfg::kShares == share;
+            if (!takes) {
+                ep::i64 sum_4 = 0LL;
+                for (int earlier_4 = 0; earlier_4 < source; ++earlier_4) {
+                    sum_4 += ep::i64{ep::get<ep::i32>(counts.slot(earlier_4, 0) + Cfg::Counts::kMeta
+                        + Cfg::Totals::kRows, 0)};
+                }
+                const ep::i64 row_2 =
+                    sum_4 + ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kPlace, 0);
+                const int expert_2 = ep::local_expert(args.expert_begin, me,
+                    ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kExperts, choice));
+                ep::i64 sum_5 = 0LL;
+                for (int earlier_5 = 0; earlier_5 < Cfg::kTopk; ++earlier_5) {
+                    sum_5 += ep::i64{static_cast<ep::i32>(earlier_5 < choice
+                        && ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kExperts,
+                            earlier_5) == ep::get<ep::i32>(slot + Cfg::Rows::kMeta
+                                + Cfg::Token::kExperts, choice))};
+                }
+                const ep::i64 again = sum_5;
+                const int has = static_cast<ep::i32>(expert_2 >= 0 && again == 0);
+                ep::i64 sum_6 = 0LL;
+                for (int earlier_6 = 0; earlier_6 < source; ++earlier_6) {
+                    sum_6 += ep::i64{ep::get<ep::i32>(counts.slot(earlier_6, 0) + Cfg::Counts::kMeta
+                        + Cfg::Totals::kPerExpert, ep::i64{expert_2} * has)};
+                }
+                const ep::i64 place = sum_6
+                    + ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kTurns_, choice);
+            }
+            if (takes) {
+                // +188  let row = sum(earlier in 0..source: counts[earlier].rows) + message.place
+                ep::i64 sum_7 = 0LL;
+                for (int earlier_7 = 0; earlier_7 < source; ++earlier_7) {
+                    sum_7 += ep::i64{ep::get<ep::i32>(counts.slot(earlier_7, 0) + Cfg::Counts::kMeta
+                        + Cfg::Totals::kRows, 0)};
+                }
+                const ep::i64 row_3 =
+                    sum_7 + ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kPlace, 0);
+                // +189  let expert = local(message.experts[choice], me)
+                const int expert_3 = ep::local_expert(args.expert_begin, me,
+                    ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kExperts, choice));
+                // +191  let again = sum(earlier in topk: (earlier < choice &&
+                //     message.experts[earlier] == message.experts[choice]) as i32)
+                ep::i64 sum_8 = 0LL;
+                for (int earlier_8 = 0; earlier_8 < Cfg::kTopk; ++earlier_8) {
+                    sum_8 += ep::i64{static_cast<ep::i32>(earlier_8 < choice
+                        && ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kExperts,
+                            earlier_8) == ep::get<ep::i32>(slot + Cfg::Rows::kMeta
+                                + Cfg::Token::kExperts, choice))};
+                }
+                const ep::i64 again_2 = sum_8;
+                // +193  let has = (expert >= 0 && again == 0) as i32
+                const int has_2 = static_cast<ep::i32>(expert_3 >= 0 && again_2 == 0);
+                // +194  let place = sum(earlier in 0..source: counts[earlier].per_expert[expert *
+                //     has]) + message.turns[choice]
+                ep::i64 sum_9 = 0LL;
+                for (int earlier_9 = 0; earlier_9 < source; ++earlier_9) {
+                    sum_9 += ep::i64{ep::get<ep::i32>(counts.slot(earlier_9, 0) + Cfg::Counts::kMeta
+                        + Cfg::Totals::kPerExpert, ep::i64{expert_3} * has_2)};
+                }
+                const ep::i64 place_2 = sum_9
+                    + ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kTurns_, choice);
+                // +196  record packed_row[row, choice] = (expert * max_rows + place + 1) * has - 1
+                if (team.leader()) {
+                    args.packed_row[row_3 * Cfg::kTopk + choice] = static_cast<ep::i32>(
+                        (ep::i64{expert_3} * Cfg::kMaxRows + place_2 + 1) * has_2 - 1);
+                }
+                // +197  if expert >= 0 && again == 0
+                if (expert_3 >= 0 && again_2 == 0) {
+                    // +198  record src_info[expert, place] = message.src
+                    if (team.leader()) {
+                        args.src_info[ep::i64{expert_3} * Cfg::kMaxRows + place_2] =
+                            ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kSrc, 0);
+                    }
+                    // +199  record packed_weight[expert * max_rows + place] = sum(entry in topk:
+                    //     message.weights[entry] * (message.experts[entry] ==
+                    //     message.experts[choice]) as f32)
+                    if (args.topk_weights != nullptr) {
+                        float sum_10 = 0.0f;
+                        for (int entry = 0; entry < Cfg::kTopk; ++entry) {
+                            sum_10 += ep::product(
+                                ep::get<float>(slot + Cfg::Rows::kMeta + Cfg::Token::kWeights,
+                                    entry),
+                                static_cast<float>(
+                                    ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kExperts,
+                                        entry) == ep::get<ep::i32>(slot + Cfg::Rows::kMeta
+                                            + Cfg::Token::kExperts, choice)));
+                        }
+                        if (team.leader()) {
+                            args.packed_weight[ep::i64{expert_3} * Cfg::kMaxRows + place_2] =
+                                sum_10;
+                        }
+                    }
+                    // +201  store packed_x[expert, place] = message.x
+                    ep::copy_row<ep::e4m3>(team,
+                        &args.packed_x[(ep::i64{expert_3} * Cfg::kMaxRows
+                            + place_2) * Cfg::kHidden], slot, Cfg::kHidden);
+                    for (int i_2 = team.lane; i_2 < ep::ceil(Cfg::kHidden, 128);
+                        i_2 += ep::kLanes) {
+                        args.packed_x_scale[expert_3 * (ep::i64{Cfg::kMaxRows} * ep::ceil(
+                            Cfg::kHidden, 128)) + place_2 * args.packed_x_scale_stride
+                            + i_2 * args.packed_x_scale_block_stride] =
+                            ep::get<float>(slot + Cfg::Rows::kMeta + Cfg::Token::kXScale, i_2);
+                    }
+                }
+            }
+        }
+    }
+    counts.release();
+    rows.release();
+}
+
+extern "C" __global__ void __launch_bounds__(Cfg::kThreads, 1)
+packed_dispatch(const __grid_constant__ Args args) {
+    const ep::Call call = ep::enter(args.group);
+
+    const int block = static_cast<int>(blockIdx.x);
+    const int blocks = static_cast<int>(gridDim.x);
+    const int warp = static_cast<int>(threadIdx.x) / ep::kLanes;
+    if (block == 0 && ep::is_between(warp, Cfg::Count::kFirstWarp, Cfg::Count::kWarps)) {
+        ep::Team team(args.group, call, Cfg::Count::kRole, 0, 1,
+            warp - Cfg::Count::kFirstWarp, Cfg::Count::kWarps);
+        count(args, team);
+    }
+    if (ep::is_between(warp, Cfg::Cast::kFirstWarp, Cfg::Cast::kWarps)) {
+        ep::Team team(args.group, call, Cfg::Cast::kRole, block, blocks,
+            warp - Cfg::Cast::kFirstWarp, Cfg::Cast::kWarps);
+        cast(args, team);
+    }
+    if (ep::is_between(warp, Cfg::Pack::kFirstWarp, Cfg::Pack::kWarps)) {
+        ep::Team team(args.group, call, Cfg::Pack::kRole, block, blocks,
+            warp - Cfg::Pack::kFirstWarp, Cfg::Pack::kWarps);
+        pack(args, team);
+    }
+    ep::leave(args.group, call);
+}
+}  // namespace packed_dispatch
