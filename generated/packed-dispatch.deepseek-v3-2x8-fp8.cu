@@ -1,10 +1,10 @@
 // packed-dispatch  payload=fp8  via=slots
 // choices=8 experts=256 hidden=7168 local_experts=16 local_ranks=8 max_rows=2048 max_tokens=128 nodes=2 peers=16 ranks=16 sends=128 shares=64 topk=8
-// sm_90a: 640 threads and 0 bytes of shared memory a block, at least 1 blocks
+// sm_90a: 768 threads and 0 bytes of shared memory a block, at least 1 blocks
 //
 // Roles:
-//   Count: 4 warps on blocks 0..1; composed: ep::NetSlotsOut
-//   Cast: a warp for each of sends x peers = 2048 (8 warps on all blocks); composed: ep::SlotRowsOut
+//   Count: 8 warps on blocks 0..1; composed: ep::NetSlotsOut
+//   Cast: a warp for each of peers x sends = 2048 (8 warps on all blocks); composed: ep::SlotRowsOut
 //   Pack: a warp for each of choices x shares x ranks = 8192 (8 warps on all blocks); composed: ep::NetSlotsIn, ep::SlotRowsIn
 //
 // Window, the same on every rank:
@@ -54,7 +54,7 @@ struct Cfg {
     static constexpr int kPeers = 16;
     static constexpr int kChoices = 8;
     static constexpr int kShares = 64;
-    static constexpr int kThreads = 640;
+    static constexpr int kThreads = 768;
 
     struct Totals {
         static constexpr int kMetaBytes = 80;
@@ -138,20 +138,20 @@ struct Cfg {
     struct Count {
         static constexpr int kRole = 0;
         static constexpr int kFirstWarp = 0;
-        static constexpr int kWarps = 4;
+        static constexpr int kWarps = 8;
         static constexpr int kLoops = 2;
         static constexpr ep::u64 kClaims = 0xec0f00;
     };
 
     struct Cast {
         static constexpr int kRole = 1;
-        static constexpr int kFirstWarp = 4;
+        static constexpr int kFirstWarp = 8;
         static constexpr int kWarps = 8;
     };
 
     struct Pack {
         static constexpr int kRole = 2;
-        static constexpr int kFirstWarp = 12;
+        static constexpr int kFirstWarp = 16;
         static constexpr int kWarps = 8;
     };
 };
@@ -206,7 +206,7 @@ struct Args {
     const ep::Net* net;
 };
 
-/// role Count on block 0, 4 warps
+/// role Count on block 0, 8 warps
 __device__ __forceinline__ void count(const Args& args, ep::Team& team) {
     const int me = args.group.rank;
     ep::NetSlotsOut<Cfg::Counts> counts(team, args.net);
@@ -250,8 +250,8 @@ __device__ __forceinline__ void count(const Args& args, ep::Team& team) {
     for (int peer_2; (peer_2 = units.take()) >= 0;) {
         // +141  push counts[peer] { rows: tokens_per_rank[peer], per_expert:
         //     owned(tokens_per_expert, peer) }
-        // W1: publishes messages of counts, for Pack +171
-        // W2: takes credit of counts, from Pack +171
+        // W1: publishes messages of counts, for Pack +172
+        // W2: takes credit of counts, from Pack +172
         if (counts.reserve(peer_2, me)) {
             char* slot = counts.slot();
             for (int i = team.lane; i < Cfg::Totals::kRowsCount; i += ep::kLanes) {
@@ -270,19 +270,19 @@ __device__ __forceinline__ void count(const Args& args, ep::Team& team) {
     }
 }
 
-/// role Cast on all blocks, 8 warps, warps shared by (send, peer)
+/// role Cast on all blocks, 8 warps, warps shared by (peer, send)
 __device__ __forceinline__ void cast(const Args& args, ep::Team& team) {
     const int me = args.group.rank;
     ep::SlotRowsOut<Cfg::Rows, ep::NetSlotRows<Cfg::Rows>> rows(team, args.net);
-    for (ep::i64 unit = team.index(); unit < ep::i64{Cfg::kSends} * Cfg::kPeers && !team.stopped;
+    for (ep::i64 unit = team.index(); unit < ep::i64{Cfg::kPeers} * Cfg::kSends && !team.stopped;
         unit += team.count()) {
-        const int send = static_cast<ep::i32>(unit % Cfg::kSends);
-        const int peer = static_cast<ep::i32>(unit / Cfg::kSends % Cfg::kPeers);
-        // +145  for token in send..min(send + 1, tokens)
+        const int peer = static_cast<ep::i32>(unit % Cfg::kPeers);
+        const int send = static_cast<ep::i32>(unit / Cfg::kPeers % Cfg::kSends);
+        // +146  for token in send..min(send + 1, tokens)
         const ep::i64 token_end =
             ep::min(ep::i64{send + 1}, ep::i64{ep::rows_of(args.tokens, args.tokens_from)});
         for (ep::i64 token = send; token < token_end && !team.stopped; ++token) {
-            // +146  let place = sum(earlier in 0..send: routed(topk_idx[earlier], peer) as i32)
+            // +147  let place = sum(earlier in 0..send: routed(topk_idx[earlier], peer) as i32)
             const int first_expert = args.expert_begin[peer];
             const int next_expert = args.expert_begin[peer + 1];
             const ep::i64 sum =
@@ -291,7 +291,7 @@ __device__ __forceinline__ void cast(const Args& args, ep::Team& team) {
                         && args.topk_idx[earlier * args.topk_idx_stride + k] < next_expert;
                 });
             const ep::i64 place = sum;
-            // +147  record send_place[send, peer] = if routed(topk_idx[send], peer) { place } else
+            // +148  record send_place[send, peer] = if routed(topk_idx[send], peer) { place } else
             //     { -1 }
             __syncwarp();
             const int first_expert_2 = args.expert_begin[peer];
@@ -309,7 +309,7 @@ __device__ __forceinline__ void cast(const Args& args, ep::Team& team) {
             }
             __syncwarp();
         }
-        // +149  for token in send..min(send + 1, tokens) where routed(topk_idx[send], peer)
+        // +150  for token in send..min(send + 1, tokens) where routed(topk_idx[send], peer)
         const ep::i64 token_2_end =
             ep::min(ep::i64{send + 1}, ep::i64{ep::rows_of(args.tokens, args.tokens_from)});
         for (ep::i64 token_2 = send; token_2 < token_2_end && !team.stopped; ++token_2) {
@@ -323,11 +323,11 @@ __device__ __forceinline__ void cast(const Args& args, ep::Team& team) {
                 found_3 = found_3 || here_3;
             }
             if (!found_3) continue;
-            // +150  for choice in topk
+            // +151  for choice in topk
             for (int choice = team.lane; choice < Cfg::kTopk; choice += ep::kLanes) {
-                // +151  let expert = topk_idx[send, choice]
+                // +152  let expert = topk_idx[send, choice]
                 const ep::i64 expert = args.topk_idx[send * args.topk_idx_stride + choice];
-                // +152  record turns[send, peer, choice] = sum(earlier in 0..send:
+                // +153  record turns[send, peer, choice] = sum(earlier in 0..send:
                 //     listed(topk_idx[earlier], expert) as i32) * (expert >= 0) as i32
                 ep::i64 sum_2 = 0LL;
                 for (int earlier_2 = 0; earlier_2 < send; ++earlier_2) {
@@ -343,10 +343,10 @@ __device__ __forceinline__ void cast(const Args& args, ep::Team& team) {
                     static_cast<ep::i32>(sum_2 * static_cast<ep::i32>(expert >= 0));
             }
             __syncwarp();
-            // +162  push rows[peer] { x: cast_e4m3(x[send], 128), src: send, place:
+            // +163  push rows[peer] { x: cast_e4m3(x[send], 128), src: send, place:
             //     send_place[send, peer], experts: topk_idx[send], turns: turns[send, peer],
             //     weights: topk_weights[send] }
-            // W4: takes credit of rows, from Pack +187
+            // W4: takes credit of rows, from Pack +188
             if (rows.reserve(peer, me)) {
                 char* slot = rows.slot();
                 ep::cast_row<float>(team, slot, slot + Cfg::Rows::kMeta + Cfg::Token::kXScale, 1,
@@ -371,8 +371,8 @@ __device__ __forceinline__ void cast(const Args& args, ep::Team& team) {
             }
         }
     }
-    // +168  close rows
-    // W3: publishes messages of rows, for Pack +187
+    // +169  close rows
+    // W3: publishes messages of rows, for Pack +188
     rows.close(team.count());
 }
 
@@ -387,17 +387,17 @@ __device__ __forceinline__ void pack(const Args& args, ep::Team& team) {
         const int choice = static_cast<ep::i32>(unit % Cfg::kChoices);
         const int share = static_cast<ep::i32>(unit / Cfg::kChoices % Cfg::kShares);
         const int source = static_cast<ep::i32>(unit / Cfg::kChoices / Cfg::kShares % Cfg::kRanks);
-        // +171  await counts
+        // +172  await counts
         // W1: takes messages of counts, from Count +141
         // W2: publishes credit of counts, for Count +141
         counts.await();
-        // +172  if choice == 0 && share == 0
+        // +173  if choice == 0 && share == 0
         if (choice == 0 && share == 0) {
-            // +173  if source == 0
+            // +174  if source == 0
             if (source == 0) {
-                // +174  for bound in 0..ranks + 1
+                // +175  for bound in 0..ranks + 1
                 for (int bound = team.lane; bound < Cfg::kRanks + 1; bound += ep::kLanes) {
-                    // +175  record came_first[bound] = sum(earlier in 0..bound:
+                    // +176  record came_first[bound] = sum(earlier in 0..bound:
                     //     counts[earlier].rows)
                     ep::i64 sum = 0LL;
                     for (int earlier = 0; earlier < bound; ++earlier) {
@@ -407,9 +407,9 @@ __device__ __forceinline__ void pack(const Args& args, ep::Team& team) {
                     args.came_first[bound] = static_cast<ep::i32>(sum);
                 }
             }
-            // +178  for expert in local_experts
+            // +179  for expert in local_experts
             for (int expert = team.lane; expert < Cfg::kLocalExperts; expert += ep::kLanes) {
-                // +179  record range_first[expert, source] = sum(earlier in 0..source:
+                // +180  record range_first[expert, source] = sum(earlier in 0..source:
                 //     counts[earlier].per_expert[expert])
                 ep::i64 sum_2 = 0LL;
                 for (int earlier_2 = 0; earlier_2 < source; ++earlier_2) {
@@ -418,18 +418,18 @@ __device__ __forceinline__ void pack(const Args& args, ep::Team& team) {
                 }
                 args.range_first[ep::i64{expert} * Cfg::kRanks + source] =
                     static_cast<ep::i32>(sum_2);
-                // +180  record range_count[expert, source] = counts[source].per_expert[expert]
+                // +181  record range_count[expert, source] = counts[source].per_expert[expert]
                 args.range_count[ep::i64{expert} * Cfg::kRanks + source] = ep::get<ep::i32>(
                     counts.slot(source, 0) + Cfg::Counts::kMeta + Cfg::Totals::kPerExpert, expert);
-                // +181  add statistics[expert] = counts[source].per_expert[expert]
+                // +182  add statistics[expert] = counts[source].per_expert[expert]
                 if (args.statistics != nullptr) {
                     ep::add_count(&args.statistics[expert],
                         ep::get<ep::i32>(counts.slot(source, 0) + Cfg::Counts::kMeta
                             + Cfg::Totals::kPerExpert, expert));
                 }
-                // +182  if source == ranks - 1
+                // +183  if source == ranks - 1
                 if (source == Cfg::kRanks - 1) {
-                    // +183  store packed_count[expert] = sum(earlier in ranks:
+                    // +184  store packed_count[expert] = sum(earlier in ranks:
                     //     counts[earlier].per_expert[expert])
                     ep::i64 sum_3 = 0LL;
                     for (int earlier_3 = 0; earlier_3 < Cfg::kRanks; ++earlier_3) {
@@ -440,9 +440,9 @@ __device__ __forceinline__ void pack(const Args& args, ep::Team& team) {
                 }
             }
         }
-        // +187  for message in rows[source] where message.index % shares == share
-        // W3: takes messages of rows, from Cast +168
-        // W4: publishes credit of rows, for Cast +162
+        // +188  for message in rows[source] where message.index % shares == share
+        // W3: takes messages of rows, from Cast +169
+        // W4: publishes credit of rows, for Cast +163
         const int count = rows.count(source);
         for (int index = 0; index < count && !team.stopped; ++index) {
             const int row = index;
@@ -476,7 +476,7 @@ __device__ __forceinline__ void pack(const Args& args, ep::Team& team) {
                     + ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kTurns_, choice);
             }
             if (takes) {
-                // +188  let row = sum(earlier in 0..source: counts[earlier].rows) + message.place
+                // +189  let row = sum(earlier in 0..source: counts[earlier].rows) + message.place
                 ep::i64 sum_7 = 0LL;
                 for (int earlier_7 = 0; earlier_7 < source; ++earlier_7) {
                     sum_7 += ep::i64{ep::get<ep::i32>(counts.slot(earlier_7, 0) + Cfg::Counts::kMeta
@@ -484,10 +484,10 @@ __device__ __forceinline__ void pack(const Args& args, ep::Team& team) {
                 }
                 const ep::i64 row_3 =
                     sum_7 + ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kPlace, 0);
-                // +189  let expert = local(message.experts[choice], me)
+                // +190  let expert = local(message.experts[choice], me)
                 const int expert_3 = ep::local_expert(args.expert_begin, me,
                     ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kExperts, choice));
-                // +191  let again = sum(earlier in topk: (earlier < choice &&
+                // +192  let again = sum(earlier in topk: (earlier < choice &&
                 //     message.experts[earlier] == message.experts[choice]) as i32)
                 ep::i64 sum_8 = 0LL;
                 for (int earlier_8 = 0; earlier_8 < Cfg::kTopk; ++earlier_8) {
@@ -497,9 +497,9 @@ __device__ __forceinline__ void pack(const Args& args, ep::Team& team) {
                                 + Cfg::Token::kExperts, choice))};
                 }
                 const ep::i64 again_2 = sum_8;
-                // +193  let has = (expert >= 0 && again == 0) as i32
+                // +194  let has = (expert >= 0 && again == 0) as i32
                 const int has_2 = static_cast<ep::i32>(expert_3 >= 0 && again_2 == 0);
-                // +194  let place = sum(earlier in 0..source: counts[earlier].per_expert[expert *
+                // +195  let place = sum(earlier in 0..source: counts[earlier].per_expert[expert *
                 //     has]) + message.turns[choice]
                 ep::i64 sum_9 = 0LL;
                 for (int earlier_9 = 0; earlier_9 < source; ++earlier_9) {
@@ -508,19 +508,19 @@ __device__ __forceinline__ void pack(const Args& args, ep::Team& team) {
                 }
                 const ep::i64 place_2 = sum_9
                     + ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kTurns_, choice);
-                // +196  record packed_row[row, choice] = (expert * max_rows + place + 1) * has - 1
+                // +197  record packed_row[row, choice] = (expert * max_rows + place + 1) * has - 1
                 if (team.leader()) {
                     args.packed_row[row_3 * Cfg::kTopk + choice] = static_cast<ep::i32>(
                         (ep::i64{expert_3} * Cfg::kMaxRows + place_2 + 1) * has_2 - 1);
                 }
-                // +197  if expert >= 0 && again == 0
+                // +198  if expert >= 0 && again == 0
                 if (expert_3 >= 0 && again_2 == 0) {
-                    // +198  record src_info[expert, place] = message.src
+                    // +199  record src_info[expert, place] = message.src
                     if (team.leader()) {
                         args.src_info[ep::i64{expert_3} * Cfg::kMaxRows + place_2] =
                             ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kSrc, 0);
                     }
-                    // +199  record packed_weight[expert * max_rows + place] = sum(entry in topk:
+                    // +200  record packed_weight[expert * max_rows + place] = sum(entry in topk:
                     //     message.weights[entry] * (message.experts[entry] ==
                     //     message.experts[choice]) as f32)
                     if (args.topk_weights != nullptr) {
@@ -539,7 +539,7 @@ __device__ __forceinline__ void pack(const Args& args, ep::Team& team) {
                                 sum_10;
                         }
                     }
-                    // +201  store packed_x[expert, place] = message.x
+                    // +202  store packed_x[expert, place] = message.x
                     ep::copy_row<ep::e4m3>(team,
                         &args.packed_x[(ep::i64{expert_3} * Cfg::kMaxRows
                             + place_2) * Cfg::kHidden], slot, Cfg::kHidden);

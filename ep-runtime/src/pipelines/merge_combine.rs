@@ -65,7 +65,8 @@ pipeline! {
                 slot: [source, place: max_tokens], epochs: 2,
             };
 
-            role Send on all blocks, 8 warps, warps shared by (share, source) {
+            // Row by row, so that not all ranks send to one peer first.
+            role Send on all blocks, 8 warps, warps shared by (source, share) {
                 for row in came_first[source]..came_first[source + 1] where row % shares == share {
                     push back[source] at row - came_first[source] {
                         x: sum(at in packed_row[row]: packed_weight[at] * x[at] as f32) as bf16,

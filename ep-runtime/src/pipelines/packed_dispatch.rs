@@ -143,7 +143,7 @@ pipeline! {
                 slot: [source, arrival: max_tokens], epochs: 2,
             };
 
-            role Count on block 0, 4 warps {
+            role Count on block 0, 8 warps {
                 for peer in ranks {
                     record tokens_per_rank[peer] = sum(token in tokens: routed(topk_idx[token], peer) as i32);
                 }
@@ -154,7 +154,8 @@ pipeline! {
                     push counts[peer] { rows: tokens_per_rank[peer], per_expert: owned(tokens_per_expert, peer) };
                 }
             }
-            role Cast on all blocks, 8 warps, warps shared by (send, peer) {
+            // Token by token, so that not all ranks send to one peer first.
+            role Cast on all blocks, 8 warps, warps shared by (peer, send) {
                 for token in send..min(send + 1, tokens) {
                     let place = sum(earlier in 0..send: routed(topk_idx[earlier], peer) as i32);
                     record send_place[send, peer] = if routed(topk_idx[send], peer) { place } else { -1 };
