@@ -91,6 +91,12 @@ fn explain_tells_the_bytes_on_the_wire() {
     assert!(done.out.contains(tuning), "{}", done.out);
     // 14336 bytes of row and a line of meta, for 2.71 of 3 other ranks.
     assert!(done.out.contains("39207 bytes a token on average"), "{}", done.out);
+    let done = run("explain packed-dispatch --set via=slots --ranks 4 --set nodes=2");
+    assert!(
+        done.out.contains("2.71 messages of 14448 bytes, one for each other rank"),
+        "{}",
+        done.out
+    );
     let done = run("explain expand");
     assert!(done.out.contains("buffer: nothing in the window"), "{}", done.out);
     let done = run("explain layout");

@@ -45,7 +45,10 @@ impl Traffic {
         let bytes = row_bytes + meta_bytes;
         let remote = (groups - 1) as f64 / groups as f64;
         let topk = *plan.numbers.get("topk")?;
-        if channel.kind.traits().is_indexed {
+        // Slots with one index beside the source are places of rows between two ranks.
+        let slot = &channel.slot_names;
+        let is_of_rank = slot.len() == 2 && slot.iter().any(|name| name == "source");
+        if channel.kind.traits().is_indexed && !is_of_rank {
             let messages = topk as f64 * remote;
             return Some(Traffic::PerToken { bytes, messages, is_mean: true, to: "expert" });
         }

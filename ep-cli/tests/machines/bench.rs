@@ -102,7 +102,7 @@ fn low_latency_calls_are_compared_in_graphs_at_length() {
     assert_eq!(seen, [of_payload(1), of_payload(5)].concat());
 }
 
-/// Calls between nodes, over models of cards: all of it but the times and what cards carry.
+/// Calls between nodes, over models of cards: all of it but the times.
 #[test]
 fn calls_between_nodes_are_compared() {
     let shape =
@@ -111,13 +111,19 @@ fn calls_between_nodes_are_compared() {
     for (way, want) in [
         ("--op cached-dispatch", &["cached-dispatch"][..]),
         ("--low-latency --graph 1", &["dispatch", "combine"]),
+        ("--low-latency per-rank --graph 1", &["dispatch", "combine"]),
     ] {
         let Some(out) = good(&format!("bench --backend host {shape} {way} {rest}")) else { return };
         let all = objects(&out);
         let timed: Vec<&str> = all.iter().filter_map(|it| it["op"].as_str()).collect();
         assert_eq!(timed, want, "{out}");
         assert!(all.iter().all(|it| it["nodes"] == 2), "{out}");
+        let entries = all.iter().filter(|it| it["entries_per_row"].as_f64() > Some(0.0));
+        assert_eq!(entries.count(), want.len(), "{out}");
     }
+    let late = format!("bench --backend host {shape} --low-latency per-rank-late --graph 1 {rest}");
+    let late = text(&epforge(&late, None).stderr);
+    assert!(late.contains("rows do not travel per-rank-late between nodes"), "{late}");
 }
 
 /// What is timed for the published shape is what people can read.
