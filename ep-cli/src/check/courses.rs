@@ -163,8 +163,8 @@ mod tests {
         (
             "low-latency-dispatch without a rank",
             "== a rank that takes no part is told as well\nin ep/slot_rows.cuh\n\
-             - if (team_.stopped || !End::joins(peer) || End::missed(peer)) continue;\n\
-             + if (team_.stopped || End::missed(peer)) continue;\n",
+             - const bool drops = !some || team_.stopped || !End::joins(peer) || End::missed(peer);\n\
+             + const bool drops = !some || team_.stopped || End::missed(peer);\n",
         ),
         (
             "expand, short of room",

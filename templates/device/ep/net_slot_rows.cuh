@@ -93,8 +93,8 @@ protected:
             const u32 rest = is_near(peer) ? 0 : count % kRun;
             const int line = Keys::number_of(key, Slots::kSourceStride);
             const int first = static_cast<int>(count - rest);
-            // A group that the end of the line cuts is sent when it is full.
-            const bool some = rest != 0 && count != static_cast<u32>(kLine);
+            // A group that the end of the line cuts is sent when it is full. There may be more arrivals than slots.
+            const bool some = rest != 0 && count < static_cast<u32>(kLine);
             // The next call's warps add to it.
             if (some) store_relaxed_gpu(filled(peer, line, first), 0u);
             put_run(peer, line * kLine + first, some && !drops ? rest : 0);

@@ -136,6 +136,7 @@ const SLICES: Set = &[&[
 ]];
 const PACKED: Set = &[FP8, &[("max_tokens", "24"), ("topk_weights", "1"), ("statistics", "1")]];
 const MERGED: Set = &[&[("hidden", "80"), ("max_tokens", "24"), ("topk", "3"), ("experts", "7")]];
+const VIA_SLOTS: Values = &[("via", "slots")];
 const MOVED: Set = &[&[("payload", "fp8"), ("hidden", "2064"), ("topk", "3"), ("experts", "40")]];
 /// More room between the rows of experts than a warp has lanes.
 const PADDED: Set = &[SMALL, &[("payload", "bf16"), ("alignment", "100")]];
@@ -143,7 +144,7 @@ const STRIPES: Set = &[&[("stripes", "4")]];
 const LEAST: Set = &[&[("hidden", "16")]];
 
 /// All of them. The tight ones have rings that hold the least, to which more rows come than fit.
-pub(super) const OWN: [Own; 100] = [
+pub(super) const OWN: [Own; 102] = [
     Own {
         name: "tight",
         pipeline: "node-dispatch",
@@ -525,6 +526,8 @@ pub(super) const OWN: [Own; 100] = [
     },
     Own { pipeline: "merge-combine", set: MERGED, ..WIDE },
     Own { pipeline: "merge-combine", set: MERGED, ..WIDE_PLAIN },
+    Own { pipeline: "packed-dispatch", set: &[PACKED[0], PACKED[1], VIA_SLOTS], ..BETWEEN },
+    Own { pipeline: "merge-combine", set: &[MERGED[0], VIA_SLOTS], ..BETWEEN },
     Own { pipeline: "spread-combine", set: MERGED, ..WIDE },
     Own { pipeline: "spread-combine", set: MERGED, ..WIDE_PLAIN },
     Own { name: "much padding", pipeline: "expand", set: PADDED, ..WIDE },
