@@ -94,3 +94,24 @@ programs! {
     fragments, gate, global_load, local_combine, max_over_ranks, nested, next_rank, prefetch, private_count, quantised_shift,
     reduce_scatter, remote_lookup, scaled_combine, sparse_sum, two_channels, two_payloads, two_sources, ulysses, weight_histogram,
 }
+
+/// Fields of which lanes copy units of 16 bytes, and single elements where there are no whole units.
+#[test]
+fn a_wide_field_arrives_as_it_was_sent() {
+    if crate::host::programs().is_none() {
+        return;
+    }
+    let source = include_str!("from_docs/two_payloads.rs").replace("8..=512 step 8", "8..=512");
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("wide_field.rs");
+    fs::write(&path, source).expect("a file for the declaration");
+    for rope in [512, 264, 267] {
+        let line = format!(
+            "epforge bench wide-field --declarations {} --backend host --ranks 2 --iterations 0 --tokens 40 \
+             --sms 2 --set hidden=64 --set rope_dim={rope}",
+            path.display()
+        );
+        let (mut out, mut err) = (Vec::new(), Vec::new());
+        let code = ep_cli::run(line.split_whitespace(), &[], &mut out, &mut err);
+        assert_eq!(code, 0, "{}{}", String::from_utf8_lossy(&out), String::from_utf8_lossy(&err));
+    }
+}

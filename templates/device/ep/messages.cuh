@@ -69,6 +69,35 @@ public:
         store(out, row_stride, stride, [](Field value) { return value; });
     }
 
+    /// As above, to elements of the same type. Of a field that does not stay in registers, lanes copy units of 16
+    /// bytes where these lie side by side.
+    __device__ __forceinline__ void store(Field* out, i64 row_stride, i64 stride) const {
+        if constexpr (kAhead) {
+            store<Field>(out, row_stride, stride);
+        } else {
+            constexpr int kUnit = 16 / static_cast<int>(sizeof(Field)), kUnits = kCount / kUnit;
+            u64 bits = reinterpret_cast<u64>(out) | static_cast<u64>(row_stride) * sizeof(Field);
+            bits |= static_cast<u64>(field_);
+#pragma unroll
+            for (int i = 0; i < kFlight; ++i) bits |= reinterpret_cast<u64>(of_.record[i]);
+            const bool whole = stride == 1 && (bits & 15) == 0;
+            const int lane = lane_index() % kEach;
+#pragma unroll 1
+            for (int base = lane; whole && base < kUnits; base += kBatch * kEach) {
+                copy_units(out, row_stride, base, kUnits);
+            }
+#pragma unroll 1
+            for (int at = (whole ? kUnits * kUnit : 0) + lane; at < kCount; at += kEach) {
+#pragma unroll
+                for (int i = 0; i < kFlight; ++i) {
+                    if (of_.record[i] == nullptr) continue;
+                    const Field* from = reinterpret_cast<const Field*>(of_.record[i] + field_);
+                    out[of_.row[i] * row_stride + at * stride] = from[at];
+                }
+            }
+        }
+    }
+
     /// The `k`-th element of message `i` that is this lane's.
     __device__ __forceinline__ Field element(int k, int i) const {
         if constexpr (kAhead) {
@@ -79,6 +108,31 @@ public:
     }
 
 private:
+    // Units of a message that a lane copies at once.
+    static constexpr int kBatch = 2;
+
+    /// Copies the units `base` and `base + kEach` of every message, of so many.
+    __device__ __forceinline__ void copy_units(Field* out, i64 row_stride, int base, int units) const {
+        Quad values[kBatch][kFlight];
+#pragma unroll
+        for (int k = 0; k < kBatch; ++k) {
+#pragma unroll
+            for (int i = 0; i < kFlight; ++i) {
+                if (of_.record[i] == nullptr || base + k * kEach >= units) continue;
+                values[k][i] = load_quad(of_.record[i] + field_ + (base + k * kEach) * 16);
+            }
+        }
+#pragma unroll
+        for (int k = 0; k < kBatch; ++k) {
+#pragma unroll
+            for (int i = 0; i < kFlight; ++i) {
+                if (of_.record[i] == nullptr || base + k * kEach >= units) continue;
+                char* to = reinterpret_cast<char*>(out + of_.row[i] * row_stride);
+                store_quad(to + (base + k * kEach) * 16, values[k][i]);
+            }
+        }
+    }
+
     /// Which element of the field this lane's `k`-th one is.
     __device__ __forceinline__ static int index(int k) {
         return k * kEach + lane_index() % kEach;
