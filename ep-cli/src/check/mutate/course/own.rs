@@ -134,8 +134,11 @@ const SLICES: Set = &[&[
     ("topk", "3"),
     ("experts", "7"),
 ]];
-const PACKED: Set = &[FP8, &[("max_tokens", "24"), ("topk_weights", "1"), ("statistics", "1")]];
-const MERGED: Set = &[&[("hidden", "80"), ("max_tokens", "24"), ("topk", "3"), ("experts", "7")]];
+const PACKED: Set =
+    &[FP8, &[("max_tokens", "24"), ("topk_weights", "1"), ("statistics", "1")], VIA_DIRECT];
+const RETURNED: Values = &[("hidden", "80"), ("max_tokens", "24"), ("topk", "3"), ("experts", "7")];
+const MERGED: Set = &[RETURNED, VIA_DIRECT];
+const VIA_DIRECT: Values = &[("via", "direct")];
 const VIA_SLOTS: Values = &[("via", "slots")];
 const MOVED: Set = &[&[("payload", "fp8"), ("hidden", "2064"), ("topk", "3"), ("experts", "40")]];
 /// More room between the rows of experts than a warp has lanes.
@@ -285,7 +288,7 @@ pub(super) const OWN: [Own; 102] = [
         ..WITHIN_A_NODE
     },
     Own { pipeline: "decode-combine", set: &[MANY, WEIGHTED], ..MANY_ROWS },
-    Own { pipeline: "merge-combine", set: &[MANY], ..MANY_ROWS },
+    Own { pipeline: "merge-combine", set: &[MANY, VIA_DIRECT], ..MANY_ROWS },
     Own { pipeline: "spread-combine", set: &[MANY], ..MANY_ROWS },
     Own { pipeline: "low-latency-combine", set: &[MANY], ..MANY_ROWS },
     Own { pipeline: "low-latency-dispatch", set: &[MANY], ..MANY_ROWS },
@@ -294,7 +297,11 @@ pub(super) const OWN: [Own; 102] = [
         set: &[MANY, &[("topk_weights", "1"), ("recv_topk_weights", "1")]],
         ..MANY_ROWS
     },
-    Own { pipeline: "packed-dispatch", set: &[MANY, &[("topk_weights", "1")]], ..MANY_ROWS },
+    Own {
+        pipeline: "packed-dispatch",
+        set: &[MANY, VIA_DIRECT, &[("topk_weights", "1")]],
+        ..MANY_ROWS
+    },
     Own {
         name: "long rows",
         pipeline: "decode-combine",
@@ -356,6 +363,7 @@ pub(super) const OWN: [Own; 102] = [
         pipeline: "packed-dispatch",
         set: &[&[
             ("payload", "bf16"),
+            ("via", "direct"),
             ("hidden", "16"),
             ("topk", "2"),
             ("experts", "5"),
@@ -440,7 +448,7 @@ pub(super) const OWN: [Own; 102] = [
     Own { pipeline: "nvl-combine", set: RINGS_BACK, ..ORDERED_PLAIN },
     Own { pipeline: "decode-combine", set: &[BACK, WEIGHTED], ..ORDERED },
     Own { pipeline: "merge-combine", set: MERGED, ..ORDERED },
-    Own { pipeline: "spread-combine", set: MERGED, ..ORDERED },
+    Own { pipeline: "spread-combine", set: &[RETURNED], ..ORDERED },
     Own { pipeline: "low-latency-combine", set: SLICES, ..ORDERED },
     Own { pipeline: "node-combine", ranks: 4, nodes: Some(2), set: HOPS_BACK, ..ORDERED },
     Own { pipeline: "nvl-combine", set: PULLED, ..WIDE },
@@ -527,9 +535,9 @@ pub(super) const OWN: [Own; 102] = [
     Own { pipeline: "merge-combine", set: MERGED, ..WIDE },
     Own { pipeline: "merge-combine", set: MERGED, ..WIDE_PLAIN },
     Own { pipeline: "packed-dispatch", set: &[PACKED[0], PACKED[1], VIA_SLOTS], ..BETWEEN },
-    Own { pipeline: "merge-combine", set: &[MERGED[0], VIA_SLOTS], ..BETWEEN },
-    Own { pipeline: "spread-combine", set: MERGED, ..WIDE },
-    Own { pipeline: "spread-combine", set: MERGED, ..WIDE_PLAIN },
+    Own { pipeline: "merge-combine", set: &[RETURNED, VIA_SLOTS], ..BETWEEN },
+    Own { pipeline: "spread-combine", set: &[RETURNED], ..WIDE },
+    Own { pipeline: "spread-combine", set: &[RETURNED], ..WIDE_PLAIN },
     Own { name: "much padding", pipeline: "expand", set: PADDED, ..WIDE },
     Own { pipeline: "expand", set: MOVED, ..WIDE },
     Own { pipeline: "expand", set: MOVED, ..WIDE_PLAIN },
