@@ -46,8 +46,14 @@ pub(in crate::schedule) fn forwards(ir: &Pipeline, body: &[Stmt]) -> Vec<Forward
     let mut found = Vec::new();
     for (at, stmt) in body.iter().enumerate() {
         let Some(forward) = forward_of(ir, stmt) else { continue };
+        let is_awaited = |channel: &str| {
+            let awaits = |stmt: &Stmt| matches!(&stmt.action, Action::Await { channel: own } if own == channel);
+            body[..at].iter().any(awaits)
+        };
         let is_known = |part: &Expr| match part {
             Expr::Element { tensor, .. } => !all.contains(tensor),
+            // What came in slots stays there for the call.
+            Expr::OfChannel { channel, .. } => is_awaited(channel),
             _ => true,
         };
         let mut fits = !reads(&body[..at], &forward.tensor);
@@ -90,6 +96,9 @@ fn forward_of(ir: &Pipeline, stmt: &Stmt) -> Option<Forward> {
     let ElemType::Scalar { elem: elem @ (Elem::I32 | Elem::I64) } = &tensor.elem else {
         return None;
     };
+    if tensor.optional {
+        return None;
+    }
     let names: Vec<&String> = target.indices.iter().map(name_of).collect::<Option<_>>()?;
     let axis_of = |binder: &String| names.iter().position(|name| *name == binder);
     let (mut value, axes) = match value {
