@@ -50,6 +50,7 @@ def bench_kineto(
     if trace_path is not None:
         profiler.export_chrome_trace(trace_path)
     names = (kernel_names,) if isinstance(kernel_names, str) else kernel_names
+    times: tuple[Any, ...]
     if num_kernels_per_period > 1:
         # The kernels alone: an event of the host may have a kernel's name, but no time on the GPU.
         ran = sorted((event for event in profiler.events() if event.self_device_time_total), key=started)
@@ -84,7 +85,7 @@ def bench(
 
 
 def started(event: Any) -> float:
-    return event.time_range.start
+    return float(event.time_range.start)
 
 
 def seconds_in_turn(events: Iterable[Any], names: tuple[str, ...], period: int) -> tuple[list[float], ...]:
