@@ -275,7 +275,6 @@ fn numbers_out_of_range_are_wrong_use() {
         "bench --backend host --nodes 2 --net card",
         "bench --backend host --nodes 2 --ranks 3",
         "bench --backend host --nodes 2 --op both",
-        "bench --backend host --nodes 2 --low-latency per-rank --graph 1",
         "run node-dispatch --nodes 2 --net card",
         "run node-dispatch --backend gpu --net card",
         "run layout --perturb 7",

@@ -33,6 +33,8 @@ struct Channel {
     static constexpr int kSlotBytes = kWords * 8;
     static constexpr int kMeta = kSlotBytes;
     static constexpr int kFarBytes = kSlotBytes + (kCounts ? 0 : 16);
+    static constexpr int kRun = 1;
+    static constexpr ep::u64 kFilled = 0;
     static constexpr ep::u64 kBegun = kAt;      // calls that this rank's sender has begun,
     static constexpr ep::u64 kMet = kBegun + 4;  // and that its readers have ended
     static constexpr ep::u64 kFlags = kMet + 4;
