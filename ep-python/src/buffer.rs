@@ -266,8 +266,8 @@ impl Buffer {
         })
     }
 
-    /// The same with tensors of torch: rows, scales, experts and weights. None if one of them is of another kind or
-    /// place.
+    /// Dispatches torch tensors: rows, scales, experts and weights. Returns None if one of them has the wrong type, shape
+    /// or device.
     fn dispatch_tensors(
         &self,
         py: Python<'_>,
@@ -329,8 +329,8 @@ impl Buffer {
         })
     }
 
-    /// A combine of rows and weights of torch, which are copied to a combine input. The sums and, in a buffer that moves
-    /// weights, their sums are made like `likes`. None if a tensor is of another kind or place, or has too few rows.
+    /// Combines torch tensors of rows and weights, which it copies to a combine input. The results are allocated like
+    /// `likes`. Returns None if a tensor has the wrong type, shape or device, or too few rows.
     #[expect(clippy::too_many_arguments, reason = "Python passes what the call takes, by position")]
     fn combine_tensors<'py>(
         &self,
@@ -391,7 +391,7 @@ impl Buffer {
         }
     }
 
-    /// What a dispatch reads of rows, scales, experts and weights; none if one of them is of another kind or place.
+    /// Finds the addresses of rows, scales, experts and weights; none if a tensor has the wrong type, shape or device.
     fn look(
         &self,
         looks: &Looks,

@@ -88,8 +88,8 @@ impl LayoutKernel {
         launched(py, &self.group, || self.put(rank, tokens, topk_idx, places, how))
     }
 
-    /// The same with tensors of torch: what is left is made like `likes`, in the order of its places; none if `topk_idx` is
-    /// of another kind or place.
+    /// Launches the call for a torch tensor, and allocates its results like `likes`, in that order. Returns None if
+    /// `topk_idx` has the wrong type, shape or device.
     fn send_tensors<'py>(
         &self,
         py: Python<'py>,

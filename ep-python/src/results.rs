@@ -1,4 +1,4 @@
-//! What calls of a buffer leave: handles and outputs, and what sorts an output by expert.
+//! Results of a buffer's calls: handles and outputs, and the expansion of an output by expert.
 
 use std::sync::Arc;
 

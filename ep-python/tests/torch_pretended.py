@@ -119,6 +119,6 @@ class HostTime(unittest.TestCase):
             gpu.group._core.sync(0)
             self.assertTrue(torch.equal(sums, x))
             self.assertTrue(torch.equal(back, torch.where(ids < 0, 0, weights)))
-            # What does not fit is refused with the words of the other way.
+            # A tensor that does not fit raises the same error as on the slower path.
             with self.assertRaisesRegex(_core.Mismatch, f"`rows` has 1 rows, and {TOKENS} arrived"):
                 buffer.combine(came[:1], handle)

@@ -301,7 +301,7 @@ impl<'s> Turn<'s> {
 }
 
 /// The channels at whose ends a role is.
-fn ends<'p>(ir: &'p Pipeline, role: &'p Role) -> impl Iterator<Item = &'p Channel> {
+pub(super) fn ends<'p>(ir: &'p Pipeline, role: &'p Role) -> impl Iterator<Item = &'p Channel> {
     let is_end = move |it: &&Channel| it.to == role.name || it.from.contains(&role.name);
     ir.channels.iter().filter(is_end)
 }

@@ -1,6 +1,7 @@
 //! How each role of a selected pipeline is carried out. The plan, the header of an emitted text, `explain`,
 //! `list` and the warnings of the macro read this; nobody else derives it.
 
+use super::cut::ends;
 use super::library::{Entity, ep};
 use super::rules::{Unfit, Uses};
 use super::symbol::Needs;
@@ -94,10 +95,7 @@ impl Recipe {
 impl RoleRecipe {
     fn of(ir: &Pipeline, role: &Role, rules: RuleSet) -> RoleRecipe {
         // The library has no role with a ring.
-        let has_ring = ir.channels.iter().any(|channel| {
-            let is_end = channel.to == role.name || channel.from.contains(&role.name);
-            is_end && channel.kind.traits().in_order
-        });
+        let has_ring = ends(ir, role).any(|channel| channel.kind.traits().in_order);
         let is_tried = rules.has(RoleRule::Roles) && !has_ring;
         let whole = is_tried.then(|| super::whole(ir, role));
         let (whole, unfit) = match whole {

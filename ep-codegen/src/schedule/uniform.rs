@@ -231,7 +231,7 @@ impl Look {
                 "index" => BLOCKS.and(WARPS),
                 _ => Apart::default(),
             },
-            // What has come in slots is the same for all.
+            // All warps read the same messages from slots.
             Root::Method(object, "from") if self.classes.get(object) == Some(&ep::SlotChannel) => {
                 given
             }

@@ -283,7 +283,7 @@ impl Handle {
     }
 }
 
-/// What comes between two looks at words that were waited for so long.
+/// Pauses between two looks at the words, depending on how long the host has waited.
 fn pause_after(waited: Duration) {
     if waited < LOOKING {
         std::hint::spin_loop();

@@ -186,7 +186,7 @@ impl ModelNetwork {
         self.shared.traffic()
     }
 
-    /// What its cards share, as long as the network is there.
+    /// The state that its cards share; gone when the network is dropped.
     pub(super) fn shared(&self) -> Weak<Shared> {
         Arc::downgrade(&self.shared)
     }

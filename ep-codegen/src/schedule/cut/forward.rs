@@ -1,7 +1,7 @@
 //! Elements that need not be read: where a role records a table whose elements are short sums of what every warp
 //! knows, a warp that reads one computes it, and waits for no other warp to record it.
 
-use super::written;
+use super::{read, written};
 use crate::ir::put::{hides, put};
 use crate::ir::{Action, Domain, Elem, ElemType, Expr, Fold, NameKind, Pipeline, Stmt, walk};
 
@@ -12,7 +12,7 @@ const SHORT: [&str; 3] = ["ranks", "nodes", "local_ranks"];
 #[derive(Debug, Clone, PartialEq)]
 pub(in crate::schedule) struct Forward {
     pub(in crate::schedule) tensor: String,
-    /// What the element with the indices `index_name(0)`, `index_name(1)` and so on is.
+    /// The value of an element, as an expression of its indices `index_name(0)`, `index_name(1)` and so on.
     value: Expr,
     axes: usize,
 }
@@ -52,11 +52,11 @@ pub(in crate::schedule) fn forwards(ir: &Pipeline, body: &[Stmt]) -> Vec<Forward
         };
         let is_known = |part: &Expr| match part {
             Expr::Element { tensor, .. } => !all.contains(tensor),
-            // What came in slots stays there for the call.
+            // A message stays in its slot until the call ends.
             Expr::OfChannel { channel, .. } => is_awaited(channel),
             _ => true,
         };
-        let mut fits = !reads(&body[..at], &forward.tensor);
+        let mut fits = !read(&body[..at]).contains(&forward.tensor);
         walk::expr(&forward.value, &mut |part| fits &= is_known(part));
         if fits {
             found.push(forward);
@@ -65,17 +65,7 @@ pub(in crate::schedule) fn forwards(ir: &Pipeline, body: &[Stmt]) -> Vec<Forward
     found
 }
 
-fn reads(body: &[Stmt], tensor: &str) -> bool {
-    let mut found = false;
-    walk::stmts(body, &mut |stmt| {
-        walk::exprs(stmt, &mut |part| {
-            found |= matches!(part, Expr::Element { tensor: own, .. } if own == tensor);
-        });
-    });
-    found
-}
-
-/// What a statement records, if it is one loop or several that record all elements of a table.
+/// The table that a statement fills, if the statement is a loop, or nested loops, that records every element.
 fn forward_of(ir: &Pipeline, stmt: &Stmt) -> Option<Forward> {
     let mut binders = Vec::new();
     let mut inner = stmt;
