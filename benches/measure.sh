@@ -103,11 +103,11 @@ if wants own; then
     here=$(cd "$(dirname "$0")/.." && pwd)
     # own NAME FILE WORDS..: one of them; % stands for the number of rows
     own() {
-        name=$1 file=$here/$2
+        name=$1 declarations=$here/$2
         shift 2
         for rows in 128 4096; do
             # shellcheck disable=SC2046,SC2086 # A word for each option, and no word at all without several GPUs.
-            step 30 own.jsonl "$program" bench "$name" --declarations "$file" --json $processes --ranks "$gpus" \
+            step 30 own.jsonl "$program" bench "$name" --declarations "$declarations" --json $processes --ranks "$gpus" \
                 --sms 24,48 --probe no --tokens "$rows" $(echo "$@" | sed "s/%/$rows/")
         done
     }

@@ -41,3 +41,9 @@ def own_experts(topk_idx: Any) -> Any:
 def has_gpu() -> bool:
     """Whether tensors go to GPUs; if not, the calls run in the emulator. torch asks the driver each time."""
     return bool(require().cuda.is_available())
+
+
+def current_stream() -> Any:
+    """torch's current stream. Without a device, torch asks NVML whether there are any, which takes longer than a launch."""
+    cuda = require().cuda
+    return cuda.current_stream(cuda.current_device())

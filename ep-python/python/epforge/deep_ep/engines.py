@@ -16,7 +16,7 @@ from .._core import Capture, Disagreement, Mismatch, TooLarge
 from ..group import Group, brought_by_all
 from ..low_latency import MOST_TOKENS, LowLatency
 from ..results import Handle, Received
-from ._torch import has_gpu, require
+from ._torch import current_stream, has_gpu, require
 from .knobs import LOG
 from .layout import LocalLayout
 from .shortage import Shortages
@@ -91,6 +91,8 @@ class Engines:
         self.nodes = self.group.nodes
         self.shrinks, self.live = shrinks, live
         self.stream = None if device is None else cuda.Stream()
+        #: Recorded in the caller's stream as a call begins on the other one.
+        self._before = None if device is None else cuda.Event()
         #: What an exponent of float32 counts, as a tensor: a call makes none, which a graph could hold.
         place = "cpu" if device is None else f"cuda:{device}"
         self.exponent_unit = require().tensor([1 << 23], device=place).to(require().int32)
@@ -287,7 +289,7 @@ class Engines:
         event = previous.event if isinstance(previous, EventOverlap) else previous
         if self.stream is None or not (is_async or event):
             return Beside(is_async)
-        return OnStream(self.stream, event, is_async, inputs)
+        return OnStream(self.stream, self._before, event, is_async, inputs)
 
 
 def payload_of(use_fp8: bool, is_packed: bool) -> str:
@@ -369,23 +371,25 @@ class Beside:
 class OnStream(Beside):
     """Calls on another stream than the caller's, behind an event or else behind the caller's."""
 
-    def __init__(self, stream: Any, event: EventHandle | None, is_async: bool, inputs: tuple[Any, ...]) -> None:
+    def __init__(
+        self, stream: Any, before: Any, event: EventHandle | None, is_async: bool, inputs: tuple[Any, ...]
+    ) -> None:
         super().__init__(is_async)
-        self._stream, self._event, self._inputs = stream, event, inputs
+        self._stream, self._before, self._event, self._inputs = stream, before, event, inputs
         self._caller: Any = None
 
     def __enter__(self) -> Beside:
-        cuda = require().cuda
-        self._caller = cuda.current_stream()
+        self._caller = current_stream()
         if self._event is not None and self._event.event is not None:
             self._stream.wait_event(self._event.event)
         else:
-            self._stream.wait_stream(self._caller)
-        cuda.set_stream(self._stream)
+            self._before.record(self._caller)
+            self._stream.wait_event(self._before)
+        require().cuda.set_stream(self._stream)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        done = EventHandle() if kind is None else None
+        done = EventHandle(self._stream) if kind is None else None
         require().cuda.set_stream(self._caller)
         if done is None:
             return

@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from .._torch import has_gpu, require
+from .._torch import current_stream, has_gpu, require
 
 
 class EventHandle:
-    """A point in the stream that is current where it is made."""
+    """A point in a stream: in the current one, if it is made without one."""
 
-    def __init__(self) -> None:
+    def __init__(self, stream: Any = None) -> None:
         self.event = require().cuda.Event() if has_gpu() else None
         if self.event is not None:
-            self.event.record()
+            self.event.record(current_stream() if stream is None else stream)
 
     def current_stream_wait(self) -> None:
         """Puts the current stream behind it."""
         if self.event is not None:
-            require().cuda.current_stream().wait_event(self.event)
+            current_stream().wait_event(self.event)
 
 
 class EventOverlap:
