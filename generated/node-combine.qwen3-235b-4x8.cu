@@ -207,11 +207,12 @@ __device__ __forceinline__ void nvl_send(const Args& args, Smem& smem, ep::Team&
                     }
                     if (inner.reserve(node)) {
                         char* slot = inner.slot(node);
+                        const auto weights_field = ep::ask_row<float, Cfg::Part::kWeightsCount>(
+                            &args.weights[row * args.weights_stride]);
                         mover.fence_global();
                         mover.row(ep::at_lane_of(node, slot), &args.x[row * args.x_stride]);
                         char* record = mover.meta();
-                        ep::copy_to_record<float>(team, record + Cfg::Part::kWeights,
-                            &args.weights[row * args.weights_stride], Cfg::Part::kWeightsCount);
+                        weights_field.put(record + Cfg::Part::kWeights);
                         mover.send_meta(ep::at_lane_of(node, slot + Cfg::Inner::kMeta));
                         inner.publish_after(node, mover.rows_begun());
                         ep::tell(mover, inner);

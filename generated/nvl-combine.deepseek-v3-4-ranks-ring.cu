@@ -148,11 +148,12 @@ __device__ __forceinline__ void send(const Args& args, Smem& smem, ep::Team& tea
                 }
                 if (ring.reserve(peer)) {
                     char* slot = ring.slot(peer);
+                    const auto weights_field = ep::ask_row<float, Cfg::Part::kWeightsCount>(
+                        &args.weights[row * args.weights_stride]);
                     mover.fence_global();
                     mover.row(ep::at_lane_of(peer, slot), &args.x[row * args.x_stride]);
                     char* record = mover.meta();
-                    ep::copy_to_record<float>(team, record + Cfg::Part::kWeights,
-                        &args.weights[row * args.weights_stride], Cfg::Part::kWeightsCount);
+                    weights_field.put(record + Cfg::Part::kWeights);
                     mover.send_meta(ep::at_lane_of(peer, slot + Cfg::Ring::kMeta));
                     ring.publish_after(peer, mover.rows_begun());
                     ep::tell(mover, ring);

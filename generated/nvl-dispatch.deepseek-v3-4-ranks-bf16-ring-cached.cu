@@ -177,20 +177,21 @@ __device__ __forceinline__ void send(const Args& args, Smem& smem, ep::Team& tea
                 }
                 if (ring.reserve(peer)) {
                     char* slot = ring.slot(peer);
+                    const auto src_field =
+                        ep::ask<ep::i32, Cfg::Token::kSrcCount>([&](int) { return token; });
+                    const auto experts_field =
+                        ep::ask<ep::i32, Cfg::Token::kExpertsCount>([&](int i_3) {
+                            return static_cast<ep::i32>(
+                                args.topk_idx[token * args.topk_idx_stride + i_3]);
+                        });
+                    const auto weights_field = ep::ask_row<float, Cfg::Token::kWeightsCount>(
+                        &args.topk_weights[token * args.topk_weights_stride]);
                     mover.fence_global();
                     mover.row(ep::at_lane_of(peer, slot), &args.x[token * args.x_stride]);
                     char* record = mover.meta();
-                    for (int i_2 = team.lane; i_2 < Cfg::Token::kSrcCount; i_2 += ep::kLanes) {
-                        ep::set<ep::i32>(record + Cfg::Token::kSrc, i_2, token);
-                    }
-                    for (int i_3 = team.lane; i_3 < Cfg::Token::kExpertsCount; i_3 += ep::kLanes) {
-                        ep::set<ep::i32>(record + Cfg::Token::kExperts, i_3,
-                            static_cast<ep::i32>(
-                                args.topk_idx[token * args.topk_idx_stride + i_3]));
-                    }
-                    ep::copy_to_record<float>(team, record + Cfg::Token::kWeights,
-                        &args.topk_weights[token * args.topk_weights_stride],
-                        Cfg::Token::kWeightsCount);
+                    src_field.put(record + Cfg::Token::kSrc);
+                    experts_field.put(record + Cfg::Token::kExperts);
+                    weights_field.put(record + Cfg::Token::kWeights);
                     mover.send_meta(ep::at_lane_of(peer, slot + Cfg::Ring::kMeta));
                     ring.publish_after(peer, mover.rows_begun());
                     ep::tell(mover, ring);

@@ -186,25 +186,27 @@ __device__ __forceinline__ void send(const Args& args, Smem& smem, ep::Team& tea
                 }
                 if (ring.reserve(peer)) {
                     char* slot = ring.slot(peer);
+                    const auto x_scale_field =
+                        ep::ask<float, Cfg::Token::kXScaleCount>([&](int i_2) {
+                            return args.x_scale[token * args.x_scale_stride
+                                + i_2 * args.x_scale_block_stride];
+                        });
+                    const auto src_field =
+                        ep::ask<ep::i32, Cfg::Token::kSrcCount>([&](int) { return token; });
+                    const auto experts_field =
+                        ep::ask<ep::i32, Cfg::Token::kExpertsCount>([&](int i_4) {
+                            return static_cast<ep::i32>(
+                                args.topk_idx[token * args.topk_idx_stride + i_4]);
+                        });
+                    const auto weights_field = ep::ask_row<float, Cfg::Token::kWeightsCount>(
+                        &args.topk_weights[token * args.topk_weights_stride]);
                     mover.fence_global();
                     mover.row(ep::at_lane_of(peer, slot), &args.x[token * args.x_stride]);
                     char* record = mover.meta();
-                    for (int i_2 = team.lane; i_2 < Cfg::Token::kXScaleCount; i_2 += ep::kLanes) {
-                        ep::set<float>(record + Cfg::Token::kXScale, i_2,
-                            args.x_scale[token * args.x_scale_stride
-                                + i_2 * args.x_scale_block_stride]);
-                    }
-                    for (int i_3 = team.lane; i_3 < Cfg::Token::kSrcCount; i_3 += ep::kLanes) {
-                        ep::set<ep::i32>(record + Cfg::Token::kSrc, i_3, token);
-                    }
-                    for (int i_4 = team.lane; i_4 < Cfg::Token::kExpertsCount; i_4 += ep::kLanes) {
-                        ep::set<ep::i32>(record + Cfg::Token::kExperts, i_4,
-                            static_cast<ep::i32>(
-                                args.topk_idx[token * args.topk_idx_stride + i_4]));
-                    }
-                    ep::copy_to_record<float>(team, record + Cfg::Token::kWeights,
-                        &args.topk_weights[token * args.topk_weights_stride],
-                        Cfg::Token::kWeightsCount);
+                    x_scale_field.put(record + Cfg::Token::kXScale);
+                    src_field.put(record + Cfg::Token::kSrc);
+                    experts_field.put(record + Cfg::Token::kExperts);
+                    weights_field.put(record + Cfg::Token::kWeights);
                     mover.send_meta(ep::at_lane_of(peer, slot + Cfg::Ring::kMeta));
                     ring.publish_after(peer, mover.rows_begun());
                     ep::tell(mover, ring);

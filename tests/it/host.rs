@@ -386,9 +386,9 @@ fn a_waived_policy_is_not_checked() {
     let unfenced = "\
 == ring: no proxy fence between a credit and the bulk store
 in nvl_dispatch.cu
-- char* slot = ring.slot(peer);
--                     mover.fence_global();
-+ char* slot = ring.slot(peer);
+- mover.fence_global();
+-                     mover.row(ep::at_lane_of(peer, slot), &args.x[token * args.x_stride]);
++ mover.row(ep::at_lane_of(peer, slot), &args.x[token * args.x_stride]);
 ";
     let mutants = Mutant::parse(unfenced).unwrap_or_else(|error| panic!("{error}"));
     let planted = programs.planted(&mutants[0]);

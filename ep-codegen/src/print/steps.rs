@@ -93,8 +93,7 @@ impl Writer<'_> {
                 self.line("}");
             }
             Step::Copy(copy) => self.line(&format!(
-                "ep::{}<{}{}>(team, {}, {}, {});",
-                if copy.by == CopyBy::Record { "copy_to_record" } else { "copy_row" },
+                "ep::copy_row<{}{}>(team, {}, {}, {});",
                 elem_type(&copy.elem),
                 if copy.by == CopyBy::Four { ", 4" } else { "" },
                 self.text(&copy.to),

@@ -6,10 +6,12 @@
 
 pub(super) mod ahead;
 mod apart;
+mod asked;
 mod casts;
 mod claims;
 mod copies;
 mod fanout;
+mod flags;
 mod forms;
 mod local_rows;
 mod one_launch;
@@ -82,7 +84,9 @@ pub(super) fn rewrite(
     if rules.has(RoleRule::Staged)
         && let Some((rewritten, staged, records)) = staged::rewrite(role, &steps)
     {
-        (steps, apart) = (rewritten, records);
+        let asked = asked::rewrite(role, rewritten, &records);
+        steps = flags::rewrite(role, asked);
+        apart = records;
         uses.staged = Some(staged);
     }
     if rules.has(RoleRule::Copies) {

@@ -270,8 +270,6 @@ pub enum CopyBy {
     /// From memory to memory, four at once: other warps of the block copy as well, and a role with many ends needs its
     /// registers.
     Four,
-    /// To a record in shared memory.
-    Record,
 }
 
 /// A loop over the numbers from `from` up to `to`.

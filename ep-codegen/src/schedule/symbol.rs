@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use super::library::{ALWAYS, Entity, ep};
-use super::step::{Copy, CopyBy, Lambda, Loop, ParamType, Step, Takers};
+use super::step::{Copy, Lambda, Loop, ParamType, Step, Takers};
 use super::term::{Node, Term};
 use crate::ir::naming::{
     camel, constant, counted_constant, field_constant, number_constant, struct_of,
@@ -244,7 +244,6 @@ impl Needs {
                     self.class(class);
                     self.symbol(class);
                 }
-                Step::Copy(Copy { by: CopyBy::Record, .. }) => self.item(ep::copy_to_record),
                 Step::Copy(Copy { .. }) => self.item(ep::copy_row),
                 Step::Loop(Loop { turns: Takers::Wide | Takers::WideChunks, .. }) => {
                     self.item(ep::kWide);

@@ -132,6 +132,52 @@ __device__ __forceinline__ void fields(ep::i64* out) {
     }
 }
 
+/// What a loop asks of 100 turns about peers of both words, and what more peers than a lane looks up for.
+__device__ __forceinline__ void flags_of_turns(ep::i64* out) {
+    const auto where = [&](int turn, int peer) {
+        if (turn >= 105) out[408] = turn;
+        return (turn * 7 + peer * 3) % 5 < 2;
+    };
+    ep::Flags<40> flags;
+    ep::Flags<65> many;
+    for (int turn = 5; turn < 105; ++turn) {
+        for (int k = 0; k < 4; ++k) {
+            const bool holds = flags.at(turn, 105, k % 2 * 31 + k / 2 * 4, where);
+            if (ep::lane_index() == 0) out[(turn - 5) * 4 + k] = holds ? 1 : 0;
+        }
+        const bool last = flags.at(turn, 105, 32 + turn % 8, where);
+        const bool far = many.at(turn, 105, 64, where);
+        if (ep::lane_index() == 0) out[410 + turn] = (last ? 1 : 0) + (far ? 2 : 0);
+    }
+}
+
+/// Asks for a row of so many elements, and says how many of them arrive, and whether nothing else does.
+template <int kCount>
+__device__ __forceinline__ void asked_row(const ep::u16* from, ep::u16* to, ep::i64* found) {
+    for (int offset = 0; offset < 2; ++offset) {
+        ep::for_lanes(0, kCount + 8, [&](int i) { to[i] = 0xabcd; });
+        const auto row = ep::ask_row<ep::u16, kCount>(from + offset);
+        row.put(reinterpret_cast<char*>(to));
+        __syncwarp();
+        int same = 0;
+        while (same < kCount && to[same] == from[same + offset]) ++same;
+        if (ep::lane_index() == 0) found[offset] = same + (to[kCount] == 0xabcd ? 10000 : 0);
+        __syncwarp();
+    }
+}
+
+__device__ __forceinline__ void ahead(ep::i64* out) {
+    flags_of_turns(out);
+    ep::u16* from = reinterpret_cast<ep::u16*>(out + 600);
+    ep::u16* to = reinterpret_cast<ep::u16*>(out + 1000);
+    ep::for_lanes(0, 1108, [&](int i) { from[i] = static_cast<ep::u16>(i * 31 + 7); });
+    asked_row<8>(from, to, out + 520);
+    asked_row<40>(from, to, out + 522);
+    asked_row<267>(from, to, out + 524);
+    asked_row<1100>(from, to, out + 526);
+    ep::for_lanes(600, 1280, [&](int i) { out[i] = 0; });
+}
+
 constexpr int kCopy = 1040;  // numbers of a row
 
 /// Copies of rows that lie in whole units of 16 bytes, and of others.
@@ -457,6 +503,7 @@ extern "C" __global__ void __launch_bounds__(warps::kWarps * 32)
             case 16: warps::token_parts(out); break;
             case 17: warps::far_runs(out); break;
             case 18: warps::slices(out); break;
+            case 19: warps::ahead(out); break;
             default: break;
         }
     }

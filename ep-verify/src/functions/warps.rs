@@ -5,7 +5,7 @@ use ep_runtime::meaning::logfmt::Range;
 use super::values::nearest_e4m3;
 use super::{Check, Sheet, UNTOUCHED};
 
-pub(super) const CHECKS: [Check; 19] = [
+pub(super) const CHECKS: [Check; 20] = [
     ("loops of a role", loops),
     ("what is done once", singles),
     ("tokens of stripes", stripes),
@@ -25,6 +25,7 @@ pub(super) const CHECKS: [Check; 19] = [
     ("parts of a token", token_parts),
     ("messages that are far away", far_runs),
     ("slices of rows, and large quotients", slices),
+    ("what is asked for ahead", ahead),
 ];
 
 fn loops() -> Vec<i64> {
@@ -133,6 +134,16 @@ fn fields() -> Vec<i64> {
     sheet.put(2410, 70..73);
     let untouched = i64::from_le_bytes(UNTOUCHED);
     sheet.set(2420, untouched & !0xffff_ffff | 0xffff_fffe);
+    sheet.0
+}
+
+fn ahead() -> Vec<i64> {
+    let holds = |turn: i64, peer: i64| i64::from((turn * 7 + peer * 3) % 5 < 2);
+    let mut sheet = Sheet::new();
+    sheet.put(0, (5..105).flat_map(|turn| [0, 31, 4, 35].map(|peer| holds(turn, peer))));
+    sheet.put(415, (5..105).map(|turn| holds(turn, 32 + turn % 8) + 2 * holds(turn, 64)));
+    sheet.put(520, [8, 40, 267, 1100].into_iter().flat_map(|count| [count + 10000; 2]));
+    sheet.put(600, [0; 680]);
     sheet.0
 }
 

@@ -80,20 +80,132 @@ __device__ __forceinline__ void copy_row(const Team& team, void* to, const void*
     }
 }
 
-/// Copies `count` neighboring elements to a record in shared memory; warp. By units of 16 bytes where both ends lie so.
-template <class T>
-__device__ __forceinline__ void copy_to_record(const Team& team, char* record, const void* from, int count) {
-    constexpr int kUnit = 16 / static_cast<int>(sizeof(T));
-    const bool whole = ((reinterpret_cast<u64>(record) | reinterpret_cast<u64>(from)) & 15) == 0;
-    const int units = whole && count > kLanes ? count / kUnit : 0;
-    const char* in = static_cast<const char*>(from);
-#pragma unroll 1
-    for (int at = team.lane; at < units; at += kLanes) store_units(record + at * 16, load_quad(in + at * 16));
-#pragma unroll 1
-    for (int i = units * kUnit + team.lane; i < count; i += kLanes) {
-        reinterpret_cast<T*>(record)[i] = reinterpret_cast<const T*>(in)[i];
+/// The elements of a field of a record in shared memory, which lie side by side where they come from; warp. A lane
+/// loads its elements, or units of 16 bytes of a wide field, when they are asked for.
+template <class T, int kCount>
+class AskedRow {
+    static constexpr int kEach = (kCount + kLanes - 1) / kLanes;
+    static constexpr int kUnit = 16 / static_cast<int>(sizeof(T));
+    static constexpr int kUnits = kCount > kLanes ? kCount / kUnit : 0;
+    static constexpr int kUnitsEach = (kUnits + kLanes - 1) / kLanes;
+    // More would not stay in registers.
+    static constexpr bool kByUnit = kUnits > 0 && kUnitsEach <= 4;
+    static constexpr bool kAhead = kUnits == 0 && kEach <= 8;
+
+public:
+    __device__ __forceinline__ explicit AskedRow(const T* from)
+        : from_(from), whole_(kUnits > 0 && (reinterpret_cast<u64>(from) & 15) == 0) {
+#pragma unroll
+        for (int k = 0; k < kUnitsEach && kByUnit; ++k) {
+            const int at = k * kLanes + lane_index();
+            if (whole_ && at < kUnits) units_[k] = unit(at);
+        }
+#pragma unroll
+        for (int k = 0; k < kEach && kAhead; ++k) {
+            const int at = k * kLanes + lane_index();
+            if (at < kCount) ahead_[k] = from[at];
+        }
     }
+
+    /// Writes the field where it is in the record.
+    __device__ __forceinline__ void put(char* field) const {
+        T* elements = reinterpret_cast<T*>(field);
+        if constexpr (kAhead) {
+#pragma unroll
+            for (int k = 0; k < kEach; ++k) {
+                const int at = k * kLanes + lane_index();
+                if (at < kCount) elements[at] = ahead_[k];
+            }
+        } else {
+            const bool whole = whole_ && (reinterpret_cast<u64>(field) & 15) == 0;
+#pragma unroll
+            for (int k = 0; k < kUnitsEach && kByUnit; ++k) {
+                const int at = k * kLanes + lane_index();
+                if (whole && at < kUnits) store_units(field + at * 16, units_[k]);
+            }
+#pragma unroll 1
+            for (int at = lane_index(); at < kUnits && !kByUnit && whole; at += kLanes) {
+                store_units(field + at * 16, unit(at));
+            }
+#pragma unroll 1
+            for (int at = (whole ? kUnits * kUnit : 0) + lane_index(); at < kCount; at += kLanes) {
+                elements[at] = from_[at];
+            }
+        }
+    }
+
+private:
+    __device__ __forceinline__ Quad unit(int at) const {
+        return load_quad(reinterpret_cast<const char*>(from_) + at * 16);
+    }
+
+    const T* from_;
+    bool whole_;
+    Quad units_[kByUnit ? kUnitsEach : 1];
+    T ahead_[kAhead && kEach > 0 ? kEach : 1];
+};
+
+/// Asks for the `kCount` elements from `from` on.
+template <class T, int kCount>
+__device__ __forceinline__ AskedRow<T, kCount> ask_row(const T* from) {
+    return AskedRow<T, kCount>(from);
 }
+
+/// What a warp asks about each turn of a loop, and about each of `kPeers` there: its lanes look it up for 32 turns at
+/// once.
+template <int kPeers>
+class Flags {
+    // With more peers a lane would look up many that are not asked for.
+    static constexpr bool kAhead = kPeers <= 64;
+    static constexpr int kWords = kAhead ? (kPeers + 31) / 32 : 1;
+
+public:
+    /// `where(turn, peer)`; turns come in order, and end before `end`.
+    template <class Where>
+    __device__ __forceinline__ bool at(int turn, int end, int peer, Where where) {
+        if constexpr (!kAhead) {
+            return where(turn, peer);
+        } else {
+            if (turn - first_ >= kLanes) look(turn, end, where);
+            u32 flags = words_[0];
+#pragma unroll
+            for (int word = 1; word < kWords; ++word) {
+                if (peer / 32 == word) flags = words_[word];
+            }
+            return (__shfl_sync(kAllLanes, flags, turn - first_) >> peer % 32 & 1) != 0;
+        }
+    }
+
+private:
+    /// Looks up the turns from `turn` on, a lane each.
+    template <class Where>
+    __device__ __forceinline__ void look(int turn, int end, Where where) {
+        first_ = turn;
+        const int own = turn + lane_index();
+#pragma unroll
+        for (int word = 0; word < kWords; ++word) {
+            constexpr int kBatch = 8;
+            u32 flags = 0;
+            const int peers = kPeers - word * 32 < 32 ? kPeers - word * 32 : 32;
+#pragma unroll 1
+            for (int base = 0; base < peers; base += kBatch) {
+                u32 own_flags[kBatch];
+#pragma unroll
+                for (int i = 0; i < kBatch; ++i) {
+                    const bool asks = own < end && base + i < peers;
+                    own_flags[i] = asks ? static_cast<u32>(where(own, word * 32 + base + i)) : 0;
+                }
+#pragma unroll
+                for (int i = 0; i < kBatch; ++i) flags |= own_flags[i] << (base + i);
+            }
+            words_[word] = flags;
+        }
+        __syncwarp();  // converges; orders nothing
+    }
+
+    int first_ = -0x40000000;  // the turn of lane 0
+    u32 words_[kWords] = {};
+};
 
 /// In the place of a peer.
 constexpr int kNobody = -1;

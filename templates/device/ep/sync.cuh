@@ -160,11 +160,12 @@ __device__ __forceinline__ int shares_of(const Team& team, int units) {
 }
 
 /// Into how many parts a role cuts each of `units` stripes, which have up to `longest` tokens, so that all of its warps
-/// send: one part for each warp, or up to four if each has four tokens or more.
+/// send: one part for each warp, or up to 16 if each has four tokens or more. Peers and links are not equally fast: what
+/// a warp has left when the others are done is time lost.
 __device__ __forceinline__ int parts_of(const Team& team, int units, int longest) {
     const int warps = team.count();
     const int least = (warps + units - 1) / units;
-    const int most = (4 * warps + units - 1) / units;
+    const int most = (16 * warps + units - 1) / units;
     int parts = longest / 4 < most ? longest / 4 : most;
     parts = parts > least ? parts : least;
     parts = parts < longest ? parts : longest;

@@ -5,6 +5,7 @@ use ep_codegen::meaning::Drawn;
 use ep_codegen::schedule::{RoleRule, RuleSet, Warps, Ways};
 
 use super::meaning::held_by;
+use super::run::Form;
 use crate::usual;
 
 /// Two stripes for many more warps. `%` stands for what `Send` does, and the tables that it records.
@@ -100,4 +101,29 @@ fn parts_of_stripes_leave_what_stripes_mean() {
                 .unwrap_or_else(|words| panic!("{name}, seed {seed}: {words}"));
         }
     }
+}
+
+/// Fields are loaded before their row moves, and lanes look up ahead what a loop asks of an input, but not of a tensor
+/// that a role writes.
+#[test]
+fn what_a_message_waits_for_is_asked_for_ahead() {
+    let send = |table: &str| {
+        let sends = "inout seen: i32[tokens, ranks];
+        role Send on all blocks, 3 warps, warps shared by token { for token in stripe {
+            for peer in ranks where to[token] != peer {
+                push rows[peer] at (me * stripes + stripe) * most { x: x[token], src: -token };
+                store seen[token, peer] = 1;
+            }
+        } }";
+        let body = ROWS.replace('%', &sends.replace("to[token]", table));
+        let sizes = [("ranks", 3), ("max_tokens", 40), ("hidden", 64)];
+        let text = Form::new(&body, &sizes).text(RuleSet::Without(RoleRule::Roles));
+        let at = |what: &str| text.find(what).unwrap_or(usize::MAX);
+        (at("ep::Flags<"), at("ep::ask<"), at("mover.row("), at(".put("))
+    };
+    let (flags, asked, moved, put) = send("to[token]");
+    assert!(flags < asked && asked < moved && moved < put && put < usize::MAX);
+    assert_ne!(send("(to[token] + 1 - 1)").0, usize::MAX, "the same in other words");
+    assert_eq!(send("(token % ranks)").0, usize::MAX, "memory is not asked");
+    assert_eq!(send("seen[token, peer]").0, usize::MAX, "the loop writes it");
 }

@@ -206,8 +206,8 @@ impl Planner<'_> {
         elem.map_or(piece, |elem| align(piece * elem_bytes(&elem), TURN_BYTES))
     }
 
-    /// A composed role takes the largest pieces and most stages that fit for all warps of its blocks: with
-    /// the rule it has to take every shape that it takes without.
+    /// A composed role takes the pieces and stages that the declaration tunes, or else the largest pieces and most stages,
+    /// as far as they fit for all warps of its blocks: with the rule it has to take every shape that it takes without.
     fn staged_cut(&self, role: &Role, staged: &Staged) -> Cut {
         let layout = self.layouts.iter().find(|layout| layout.name == staged.message);
         let (row_bytes, meta_bytes) = layout.map_or((0, 0), |it| (it.row_bytes, it.meta_bytes));
@@ -220,10 +220,13 @@ impl Planner<'_> {
             sources: self.ranks(),
         };
         let have = self.bytes_a_staged_warp(role);
-        let mut tried = STAGED_PIECES
+        let tuned = self.number("stages").zip(self.number("piece"));
+        let tried = STAGED_PIECES
             .into_iter()
-            .flat_map(|piece_bytes| STAGED_STAGES.map(|stages| Cut { stages, piece_bytes, ..cut }));
-        tried.find(|cut| cut.mover().0 <= have).unwrap_or(cut)
+            .flat_map(|piece_bytes| STAGED_STAGES.map(|stages| (stages, piece_bytes)));
+        let cuts = tuned.into_iter().chain(tried);
+        let mut cuts = cuts.map(|(stages, piece_bytes)| Cut { stages, piece_bytes, ..cut });
+        cuts.find(|cut| cut.mover().0 <= have).unwrap_or(cut)
     }
 
     /// A composed role that reads rows of parts takes as many stages as fit: of large pieces, if a piece of every part

@@ -208,9 +208,16 @@ fn only_sends(steps: &[Step], own: &mut Vec<String>) -> bool {
                 own.push(name.clone());
                 true
             }
+            Step::Made { name, value: Term { node: Node::Call(function, _), .. } }
+                if function.is(ep::ask) || function.is(ep::ask_row) =>
+            {
+                own.push(name.clone());
+                true
+            }
             Step::Set { place: to, .. } | Step::Increase { place: to, .. } => is_own(to, own),
             Step::Copy(copy) => is_own(&copy.to, own),
             Step::Do(Term { node: Node::Call(function, args), .. }) => match &function.root {
+                Root::Method(object, "put") => own.contains(object),
                 Root::Method(_, method) => SENDS.contains(method),
                 Root::Library(ep::tell | ep::settle) => true,
                 Root::Library(entity) if [ep::set, ep::set_wide].contains(entity) => {

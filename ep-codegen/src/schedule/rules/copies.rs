@@ -15,9 +15,8 @@ pub(in crate::schedule) fn rewrite(steps: Vec<Step>, records: &[String]) -> Vec<
     let is_record =
         |end: &Term| end.root().is_some_and(|name| records.iter().any(|record| record == name));
     let copied = |repeat: &Loop| {
-        let copy = copy_of(repeat, &pointers).filter(|copy| !is_record(&copy.from))?;
-        let by = if is_record(&copy.to) { CopyBy::Record } else { copy.by };
-        Some(Step::Copy(Copy { by, ..copy }))
+        let copy = copy_of(repeat, &pointers);
+        copy.filter(|copy| !is_record(&copy.from) && !is_record(&copy.to)).map(Step::Copy)
     };
     loops_as(steps, &copied)
 }

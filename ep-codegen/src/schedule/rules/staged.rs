@@ -253,8 +253,10 @@ impl<'a> Staging<'a> {
             return;
         }
         if let Step::Do(call) = &step {
+            let opens = self.opens_direct(call);
             let call = self.instead(call, arrived, out);
             out.push(Step::Do(call));
+            out.extend(opens.then(|| self.call("fence_global")));
             if self.tells {
                 out.push(self.of_ends(ep::tell));
             }
@@ -444,12 +446,25 @@ impl<'a> Staging<'a> {
         Term::name(name.unwrap_or_default(), Elem::U8)
     }
 
-    /// A row on its way.
-    fn row(&self, copy: &Copy) -> [Step; 2] {
-        let to = at_sender(self.sends(copy).and_then(|(_, peer)| peer), copy.to.clone());
-        let row = vec![to, copy.from.clone()];
+    /// A row on its way. What a message brought has been acquired since the last row; an input, and where the rows of a
+    /// direct channel go, were when the channel was opened.
+    fn row(&self, copy: &Copy) -> Vec<Step> {
+        let sent = self.sends(copy);
+        let is_known = sent.is_some_and(|(object, _)| object.kind.traits().lands)
+            && self.tensor(&copy.from).is_some();
+        let fence = (!is_known).then(|| self.call("fence_global"));
+        let row =
+            vec![at_sender(sent.and_then(|(_, peer)| peer), copy.to.clone()), copy.from.clone()];
         let row = Term::method(&self.mover, "row", row, Elem::I32);
-        [self.call("fence_global"), Step::Do(row)]
+        fence.into_iter().chain([Step::Do(row)]).collect()
+    }
+
+    /// Whether a call waits until peers take rows of a direct channel.
+    fn opens_direct(&self, call: &Term) -> bool {
+        let Node::Call(function, _) = &call.node else { return false };
+        self.method(function).is_some_and(|(object, method)| {
+            object.kind.traits().lands && object.end == End::Out && method.starts_with("open")
+        })
     }
 
     fn call(&self, method: &'static str) -> Step {
