@@ -1,5 +1,5 @@
-// local-layout
-// experts=256 local_experts=32 ranks=8 stripes=64 topk=8
+// local-layout  across=ranks
+// experts=256 local_experts=32 local_ranks=8 nodes=1 ranks=8 stripes=64 topk=8
 // sm_90a: 256 threads and 1060 bytes of shared memory a block, at least 1 blocks
 //
 // Roles:
@@ -64,31 +64,31 @@ static_assert(sizeof(Smem) == Cfg::kSharedBytes, "the plan counts the same bytes
 /// role Count on all blocks, warps shared by stripe
 __device__ __forceinline__ void count(const Args& args, Smem& smem, ep::Team& team) {
     ep::Counters<Cfg::Counted> counters(args.group, smem.counters);
-    // +7  for token in stripe
+    // +15  for token in stripe
     ep::for_stripe_tokens(team, ep::rows_of(args.tokens, args.tokens_from), Cfg::kStripes,
         [&](int, int token, bool present) {
             const auto topk_idx_row =
                 ep::row_of<Cfg::kTopk>(&args.topk_idx[token * args.topk_idx_stride], present);
             const auto topk_idx_ranks = ep::ranks_of<Cfg::kRanks>(topk_idx_row, args.expert_begin);
-            // +8  for expert in topk_idx[token]
+            // +16  for expert in topk_idx[token]
             topk_idx_row.for_each([&](ep::i64 expert) {
                 if (expert >= 0 && expert < Cfg::kExperts) {
-                    // +8  count per_expert[expert]
+                    // +17  count per_expert[expert]
                     counters.add(Cfg::Counted::kPerExpert + static_cast<ep::i32>(expert), 1);
                 }
             });
-            // +8  for peer in ranks
+            // +19  for peer in ranks
             if (present) {
                 for (int peer = 0; peer < Cfg::kRanks; ++peer) {
-                    // +8  store in_rank[token, peer] = routed(topk_idx[token], peer)
+                    // +20  store in_rank[token, peer] = routed(topk_idx[token], peer)
                     args.in_rank[ep::i64{token} * Cfg::kRanks + peer] = topk_idx_ranks.has(peer);
                 }
             }
-            // +8  for peer in ranks where routed(topk_idx[token], peer)
+            // +22  for peer in ranks where routed(topk_idx[token], peer)
             ep::for_hits(Cfg::kRanks,
                 [&](int peer) { return present && topk_idx_ranks.has(peer); },
                 [&](int peer, ep::i32 hits) {
-                    // +8  count per_rank[peer]
+                    // +23  count per_rank[peer]
                     counters.add(Cfg::Counted::kPerRank + peer, hits);
             });
     });

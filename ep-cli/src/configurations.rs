@@ -93,7 +93,7 @@ pub const CONFIGURATIONS: &[Configuration] = &[
     row("nvl-combine", "deepseek-v3-ring", Sm90a, &[("via", "ring")]),
     row("nvl-combine", "kimi-k2-pull", Sm100a, &[]),
     row("local-layout", "deepseek-v3", Sm90a, &[]),
-    row("local-node-layout", "deepseek-v3-2x8", Sm90a, &[("ranks", "16"), ("nodes", "2")]),
+    row("local-layout", "deepseek-v3-2x8", Sm90a, &[("across", "nodes"), ("ranks", "16"), ("nodes", "2")]),
     row("node-layout", "deepseek-v3-2x8", Sm90a, &[("nodes", "2"), ("local_ranks", "8"), ("stripes", "12")]),
     row("node-layout", "deepseek-v3-8x8", Sm90a, &[("nodes", "8"), ("local_ranks", "8"), ("stripes", "12")]),
     row("node-layout", "deepseek-v3-4x8", Sm100a, &[("nodes", "4"), ("local_ranks", "8"), ("stripes", "12")]),

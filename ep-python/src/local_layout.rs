@@ -3,7 +3,7 @@
 use ep_runtime::AnyPipeline;
 use ep_runtime::buffer::Placement;
 use ep_runtime::calls::{CallKernel, CallOptions};
-use ep_runtime::pipelines::{LocalLayout, LocalNodeLayout, local_layout, local_node_layout};
+use ep_runtime::pipelines::{LocalLayout, local_layout};
 use ep_runtime::tensor::DeviceTensor;
 use pyo3::prelude::*;
 
@@ -26,17 +26,12 @@ const BLOCK_TOKENS: u64 = 256;
 /// Counts tokens, within one node or for several.
 #[pyclass(frozen, module = "epforge._core")]
 pub(crate) struct LayoutKernel {
-    kernel: Kernel,
+    kernel: local_layout::Kernel,
     group: ep_runtime::group::Group,
     topk: u64,
     experts: u64,
     /// The experts of each rank, for each local rank.
     expert_begin: Vec<DeviceTensor<i32, 1>>,
-}
-
-enum Kernel {
-    OneNode(local_layout::Kernel),
-    Nodes(local_node_layout::Kernel),
 }
 
 /// Where a call leaves counts for each rank, node and expert, and which token goes to which rank.
@@ -51,22 +46,17 @@ impl LayoutKernel {
             let group = group.inner.clone();
             let (ranks, nodes) = (group.ranks(), group.nodes());
             let (stripes, tokens) = (STRIPES, MOST_TOKENS);
-            let kernel = if nodes == 1 {
-                let entry = AnyPipeline::of::<LocalLayout>();
-                let shape = local_layout::Shape { topk, experts, stripes, tokens };
-                let core = local_layout::Kernel::chosen(&shape, &Default::default(), |chosen| {
-                    CallKernel::prepare_alone(&group, entry, chosen)
-                })?;
-                Kernel::OneNode(local_layout::Kernel { core })
-            } else {
-                let entry = AnyPipeline::of::<LocalNodeLayout>();
-                let shape = local_node_layout::Shape { nodes, topk, experts, stripes, tokens };
-                let core =
-                    local_node_layout::Kernel::chosen(&shape, &Default::default(), |chosen| {
-                        CallKernel::prepare_alone(&group, entry, chosen)
-                    })?;
-                Kernel::Nodes(local_node_layout::Kernel { core })
+            let shape = local_layout::Shape { nodes, topk, experts, stripes, tokens };
+            let across = match nodes {
+                1 => local_layout::Across::Ranks,
+                _ => local_layout::Across::Nodes,
             };
+            let options = local_layout::Options { across, ..Default::default() };
+            let entry = AnyPipeline::of::<LocalLayout>();
+            let core = local_layout::Kernel::chosen(&shape, &options, |chosen| {
+                CallKernel::prepare_alone(&group, entry, chosen)
+            })?;
+            let kernel = local_layout::Kernel { core };
             let begin = Placement::even(experts, ranks);
             let on_each = |rank| DeviceTensor::from_slice(&group, rank, [ranks + 1], begin.begin());
             let expert_begin = group.local().map(on_each).collect::<Result<_, _>>()?;
@@ -131,20 +121,10 @@ impl LayoutKernel {
         let expert_begin = self.expert_begin[self.group.local_index(rank)?].clone();
         let (per_rank, per_expert) = (dense(per_rank, [ranks]), dense(per_expert, [self.experts]));
         let in_rank = dense(in_rank, [tokens, ranks]);
-        match &self.kernel {
-            Kernel::OneNode(kernel) => {
-                let inputs = local_layout::Inputs { topk_idx, expert_begin };
-                let outputs = local_layout::Outputs { per_rank, per_expert, in_rank };
-                kernel.launch(rank, &how, &inputs, &outputs, &Default::default())?;
-            }
-            Kernel::Nodes(kernel) => {
-                let inputs = local_node_layout::Inputs { topk_idx, expert_begin };
-                let per_node = dense(per_node, [nodes]);
-                let outputs =
-                    local_node_layout::Outputs { per_rank, per_expert, in_rank, per_node };
-                kernel.launch(rank, &how, &inputs, &outputs, &Default::default())?;
-            }
-        }
+        let per_node = (nodes > 1).then(|| dense(per_node, [nodes]));
+        let inputs = local_layout::Inputs { topk_idx, expert_begin };
+        let outputs = local_layout::Outputs { per_rank, per_expert, in_rank, per_node };
+        self.kernel.launch(rank, &how, &inputs, &outputs, &Default::default())?;
         Ok(())
     }
 }

@@ -23,7 +23,7 @@ pub use decode_combine::DecodeCombine;
 pub use decode_dispatch::DecodeDispatch;
 pub use expand::{Expand, ExpertLayout, expert_layout};
 pub use layout::Layout;
-pub use local_layout::{LocalLayout, LocalNodeLayout, local_node_layout};
+pub use local_layout::LocalLayout;
 pub use low_latency_combine::LowLatencyCombine;
 pub use low_latency_dispatch::LowLatencyDispatch;
 pub use merge_combine::MergeCombine;
@@ -38,7 +38,7 @@ pub use spread_combine::SpreadCombine;
 use crate::pipeline::AnyPipeline;
 
 /// Every standard pipeline.
-pub const ALL: [AnyPipeline; 17] = [
+pub const ALL: [AnyPipeline; 16] = [
     AnyPipeline::of::<Layout>(),
     AnyPipeline::of::<NvlDispatch>(),
     AnyPipeline::of::<NvlCombine>(),
@@ -55,5 +55,4 @@ pub const ALL: [AnyPipeline; 17] = [
     AnyPipeline::of::<MergeCombine>(),
     AnyPipeline::of::<SpreadCombine>(),
     AnyPipeline::of::<LocalLayout>(),
-    AnyPipeline::of::<LocalNodeLayout>(),
 ];

@@ -580,7 +580,7 @@ fn a_kernel_without_channels_is_prepared_and_launched_by_one_process_alone() {
         let other = scope.spawn(|| join(1));
         (join(0), other.join().unwrap())
     });
-    let shape = local_layout::Shape { topk: 2, experts: 4, stripes: 2, tokens: TOKENS };
+    let shape = local_layout::Shape { nodes: 1, topk: 2, experts: 4, stripes: 2, tokens: TOKENS };
     let options = local_layout::Options::default();
     let core = local_layout::Kernel::chosen(&shape, &options, |it| {
         CallKernel::prepare_alone(&group, AnyPipeline::of::<LocalLayout>(), it)

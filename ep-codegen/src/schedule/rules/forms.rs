@@ -14,7 +14,7 @@ use crate::schedule::one_warp::is_one_block;
 /// Helpers that look up where experts live.
 const OF_EXPERTS: [&str; 4] = ["local", "owned", "owner", "routed"];
 
-/// Ranks that a set of them, a word on the device, can hold.
+/// Ranks of which a class with channels can hold a set: a bit for each in one word on the device.
 const RANKS_MAX: i64 = 64;
 
 impl Forms<'_> {
@@ -102,10 +102,11 @@ impl Forms<'_> {
             } else if needs_ranks && !self.ir.dims.iter().any(|dim| dim.name == "ranks") {
                 found = self.refuse(&stmt.at, "this needs the number `ranks` in the shape");
             } else if placed.is_some_and(|helper| helper == "routed")
+                && !self.ir.channels.is_empty()
                 && self.ranks_max() > RANKS_MAX
             {
                 let why = format!(
-                    "`routed` supports at most {RANKS_MAX} ranks, and the shape allows more"
+                    "`routed` supports at most {RANKS_MAX} ranks beside channels, and the shape allows more"
                 );
                 found = self.refuse(&stmt.at, &why);
             }

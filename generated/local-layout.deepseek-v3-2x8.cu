@@ -1,4 +1,4 @@
-// local-node-layout
+// local-layout  across=nodes
 // experts=256 local_experts=16 local_ranks=8 nodes=2 ranks=16 stripes=64 topk=8
 // sm_90a: 256 threads and 1100 bytes of shared memory a block, at least 1 blocks
 //
@@ -12,7 +12,7 @@
 #include <ep/rows.cuh>
 #include <ep/sync.cuh>
 
-namespace local_node_layout {
+namespace local_layout {
 
 struct Cfg {
     static constexpr int kRanks = 16;
@@ -73,20 +73,20 @@ __device__ __forceinline__ void count(const Args& args, Smem& smem, ep::Team& te
     ep::Counters<Cfg::Counted> counters(args.group, smem.counters);
     ep::Units<Cfg::Count, 0> units(team, Cfg::kStripes);
     for (int stripe; (stripe = units.take()) >= 0;) {
-        // +10  for token in stripe
+        // +15  for token in stripe
         const ep::Span rows(
             ep::stripe_span(ep::rows_of(args.tokens, args.tokens_from), Cfg::kStripes, stripe));
         for (int token = rows.begin + team.lane; token < rows.end; token += ep::kLanes) {
-            // +11  for expert in topk_idx[token]
+            // +16  for expert in topk_idx[token]
             for (int k = 0; k < Cfg::kTopk; ++k) {
                 const ep::i64 expert = args.topk_idx[token * args.topk_idx_stride + k];
                 if (!(expert >= 0 && expert < Cfg::kExperts)) continue;
-                // +11  count per_expert[expert]
+                // +17  count per_expert[expert]
                 counters.add(Cfg::Counted::kPerExpert + static_cast<ep::i32>(expert), 1);
             }
-            // +11  for peer in ranks
+            // +19  for peer in ranks
             for (int peer = 0; peer < Cfg::kRanks; ++peer) {
-                // +11  store in_rank[token, peer] = routed(topk_idx[token], peer)
+                // +20  store in_rank[token, peer] = routed(topk_idx[token], peer)
                 const int first_expert = args.expert_begin[peer];
                 const int next_expert = args.expert_begin[peer + 1];
                 bool found = false;
@@ -98,7 +98,7 @@ __device__ __forceinline__ void count(const Args& args, Smem& smem, ep::Team& te
                 }
                 args.in_rank[ep::i64{token} * Cfg::kRanks + peer] = found;
             }
-            // +11  for peer in ranks where routed(topk_idx[token], peer)
+            // +22  for peer in ranks where routed(topk_idx[token], peer)
             for (int peer_2 = 0; peer_2 < Cfg::kRanks; ++peer_2) {
                 const int first_expert_2 = args.expert_begin[peer_2];
                 const int next_expert_2 = args.expert_begin[peer_2 + 1];
@@ -110,10 +110,10 @@ __device__ __forceinline__ void count(const Args& args, Smem& smem, ep::Team& te
                     found_2 = found_2 || here_2;
                 }
                 if (!found_2) continue;
-                // +11  count per_rank[peer]
+                // +23  count per_rank[peer]
                 counters.add(Cfg::Counted::kPerRank + peer_2, 1);
             }
-            // +12  for node in nodes where routed_node(topk_idx[token], node)
+            // +26  for node in nodes where routed_node(topk_idx[token], node)
             for (int node = 0; node < Cfg::kNodes; ++node) {
                 const int first_expert_3 = args.expert_begin[ep::i64{node} * Cfg::kLocalRanks];
                 const int next_expert_3 =
@@ -126,7 +126,7 @@ __device__ __forceinline__ void count(const Args& args, Smem& smem, ep::Team& te
                     found_3 = found_3 || here_3;
                 }
                 if (!found_3) continue;
-                // +13  count per_node[node]
+                // +27  count per_node[node]
                 counters.add(Cfg::Counted::kPerNode + node, 1);
             }
         }
@@ -134,7 +134,7 @@ __device__ __forceinline__ void count(const Args& args, Smem& smem, ep::Team& te
 }
 
 extern "C" __global__ void __launch_bounds__(Cfg::kThreads, 1)
-local_node_layout(const __grid_constant__ Args args) {
+local_layout(const __grid_constant__ Args args) {
     EP_SHARED(Smem, smem);
     const ep::Call call = ep::enter(args.group, [&] {
         // What is counted starts at zero.
@@ -162,4 +162,4 @@ local_node_layout(const __grid_constant__ Args args) {
         }
     });
 }
-}  // namespace local_node_layout
+}  // namespace local_layout
