@@ -7,6 +7,11 @@ pub(crate) fn takes(item: usize, variant: usize, of: usize) -> bool {
     is_full() || (item + variant).is_multiple_of(of)
 }
 
+/// The seeds below `of` that a usual run takes of item `item`: another one for each item.
+pub(crate) fn one(item: usize, of: usize) -> impl Iterator<Item = u64> {
+    (0..of as u64).filter(move |seed| takes(item, *seed as usize, of))
+}
+
 /// Every `2 * of`-th of `all`, beginning with the first.
 pub(crate) fn some<T>(all: impl IntoIterator<Item = T>, of: usize) -> impl Iterator<Item = T> {
     all.into_iter().step_by(if is_full() { 1 } else { 2 * of })

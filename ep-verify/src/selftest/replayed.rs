@@ -145,7 +145,7 @@ mod tests {
         for via in [Via::Direct, Via::Ring] {
             let options = BufferOptions { via, live: 2, ..BufferOptions::new(9, 64, 2, 5) };
             let Some((_, mut test)) = case(3, options) else { return };
-            let findings = test.check_replayed(8).unwrap();
+            let findings = test.check_replayed(4).unwrap();
             assert!(findings.is_good(), "{findings}");
             // Calls that are not captured go on beside them.
             test.redraw(99).unwrap();

@@ -414,7 +414,7 @@ fn every_channel_goes_through_cards() {
     };
     for source in [SPREAD, FAN, NOTES, ROWS] {
         let all = [accepted(&source.replace("rdma", "ibgda")).unwrap_or_else(|it| panic!("{it}"))];
-        let numbers = [("nodes", 3), ("local_ranks", 2), ("hidden", 24), ("stripes", 2)];
+        let numbers = [("nodes", 2), ("local_ranks", 2), ("hidden", 24), ("stripes", 2)];
         let held = held_by(&all, &numbers, 1, &|drawn| drawn, &|form| form.over(&slow));
         held.unwrap_or_else(|words| panic!("{words}"));
     }
@@ -423,7 +423,7 @@ fn every_channel_goes_through_cards() {
 #[test]
 fn rows_take_two_hops_and_come_back() {
     let shapes = [(2, 2, 0), (2, 2, 1), (2, 1, 2), (3, 2, 3), (2, 4, 4)];
-    for (nodes, local_ranks, seed) in usual::some(shapes, 2) {
+    for (nodes, local_ranks, seed) in usual::some(shapes, 3) {
         let held = judged((nodes, local_ranks, seed), &|drawn| drawn, &|form| form);
         held.unwrap_or_else(|words| panic!("{nodes} x {local_ranks}, seed {seed}: {words}"));
     }

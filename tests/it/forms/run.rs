@@ -163,8 +163,8 @@ impl Form {
         self.emitted(Arch::Sm90a, rules).cuda
     }
 
-    /// The rule sets that leave a text of their own. A usual run takes the first two, and one of a form with a
-    /// [turn](Form::turn).
+    /// The rule sets that leave a text of their own. A usual run takes one: the first, or that of a form's
+    /// [turn](Form::turn). Drawn declarations compare texts without rules in every run.
     fn texts(&self) -> Vec<RuleSet> {
         let mut seen = BTreeSet::new();
         let mut apart = Vec::from(RULES);
@@ -172,7 +172,7 @@ impl Form {
         let of = apart.len();
         let is_taken = |number: usize| match self.turn {
             Some(turn) => usual::takes(turn, number, of),
-            None => number < 2 || usual::is_full(),
+            None => number == 0 || usual::is_full(),
         };
         (0..of).filter(|number| is_taken(*number)).map(|number| apart[number]).collect()
     }
