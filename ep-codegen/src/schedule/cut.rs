@@ -24,6 +24,9 @@ use runs::PEER;
 pub(super) use runs::first_rows;
 pub(super) use stripes::sends_parts;
 
+/// Why several warps do not share a stripe.
+const DEPENDENT: &str = "it needs what an earlier statement wrote for the stripe";
+
 /// Runs into which each loop over rows of a direct channel is cut.
 pub(crate) const RUNS: i64 = 192;
 
@@ -71,13 +74,13 @@ pub(super) fn is_cut(ir: &Pipeline, role: &Role, rules: RuleSet) -> bool {
 pub(crate) fn loops_in_runs(ir: &Pipeline, channel: &Channel, rules: RuleSet) -> usize {
     let senders = ir.roles.iter().filter(|role| channel.from.contains(&role.name));
     let cut = senders.filter(|role| is_cut(ir, role, rules));
-    cut.map(|role| Cut { ir, role }.loops_of(channel).map_or(0, |loops| loops.len())).sum()
+    cut.map(|role| Cut::new(ir, role).loops_of(channel).map_or(0, |loops| loops.len())).sum()
 }
 
 /// Whether several warps may share each unit of the work that a role deals out: its statements are loops whose turns
 /// need neither each other nor an order.
 pub(super) fn shares_units(ir: &Pipeline, role: &Role, rules: RuleSet) -> bool {
-    let cut = Cut { ir, role };
+    let cut = Cut::new(ir, role);
     let is_shared = |stmt: &Stmt| match &stmt.action {
         Action::Let { .. } => true,
         // A loop over a number of the shape is the rule `apart`'s.
@@ -98,18 +101,24 @@ pub(super) fn shares_units(ir: &Pipeline, role: &Role, rules: RuleSet) -> bool {
     });
     rules.has(RoleRule::Cut)
         && !opens
-        && cut.are_apart(&role.body)
+        && cut.dependent(&role.body).is_none()
         && role.body.iter().all(is_shared)
 }
 
 /// A role that is cut.
 #[derive(Clone, Copy)]
-struct Cut<'p> {
+struct Cut<'p, 'f> {
     ir: &'p Pipeline,
     role: &'p Role,
+    /// Tables of a team whose elements are computed where they are read.
+    forwards: &'f [Forward],
 }
 
-impl<'p> Cut<'p> {
+impl<'p> Cut<'p, '_> {
+    fn new(ir: &'p Pipeline, role: &'p Role) -> Self {
+        Cut { ir, role, forwards: &[] }
+    }
+
     /// The loops of the body that push rows of a direct channel, if each of them is cut into runs.
     fn loops_of(self, channel: &Channel) -> Option<Vec<&'p Stmt>> {
         if !channel.kind.traits().lands {
@@ -145,7 +154,11 @@ impl<'p> Cut<'p> {
                 let free = |stmt: &Stmt| {
                     matches!(self.deal(stmt), Deal::Every | Deal::Turns | Deal::Parts)
                 };
-                if self.are_apart(body) && body.iter().all(free) { Deal::Every } else { Deal::One }
+                if self.dependent(body).is_none() && body.iter().all(free) {
+                    Deal::Every
+                } else {
+                    Deal::One
+                }
             }
             Action::For { .. } if self.order(stmt).is_none() => Deal::Turns,
             Action::Receive { .. } if self.order(stmt).is_none() => Deal::Messages,
@@ -154,14 +167,14 @@ impl<'p> Cut<'p> {
         }
     }
 
-    /// Whether no statement of a block needs an earlier one.
-    fn are_apart(self, body: &[Stmt]) -> bool {
+    /// The first statement of a block that needs what an earlier one wrote.
+    fn dependent(self, body: &'p [Stmt]) -> Option<&'p Stmt> {
         let mut before = Touched::default();
-        body.iter().all(|stmt| {
-            let touched = Touched::of(self.ir, &self.role.body, stmt);
-            let fits = !before.before(&touched);
+        body.iter().find(|stmt| {
+            let touched = Touched::of(self, stmt);
+            let is_behind = before.before(&touched);
             before.add(&touched);
-            fits
+            is_behind
         })
     }
 
@@ -344,7 +357,7 @@ struct Touched {
 
 impl Touched {
     /// What a statement of a role reads, by names and sizes too, and what it writes.
-    fn of(ir: &Pipeline, role: &[Stmt], stmt: &Stmt) -> Touched {
+    fn of(cut: Cut<'_, '_>, stmt: &Stmt) -> Touched {
         let own = std::slice::from_ref(stmt);
         let mut names = Vec::new();
         walk::stmts(own, &mut |inner| {
@@ -353,24 +366,22 @@ impl Touched {
                 names.push(("tokens".to_string(), NameKind::Size));
             }
         });
-        let known = forwards(ir, role);
         let mut read = Vec::new();
         walk::stmts(own, &mut |inner| {
-            walk::exprs(inner, &mut |part| read.extend(read_in(part, &known)));
+            walk::exprs(inner, &mut |part| read.extend(read_in(part, cut.forwards)));
         });
-        read.extend(read_by_names(ir, role, names));
+        read.extend(read_by_names(cut.ir, &cut.role.body, names));
         Touched { read, written: written(own) }
     }
 
     /// What an expression reads.
-    fn by(ir: &Pipeline, role: &[Stmt], whole: &Expr) -> Touched {
+    fn by(cut: Cut<'_, '_>, whole: &Expr) -> Touched {
         let (mut read, mut names) = (Vec::new(), Vec::new());
-        let known = forwards(ir, role);
         walk::expr(whole, &mut |part| {
             named_in(part, &mut names);
-            read.extend(read_in(part, &known));
+            read.extend(read_in(part, cut.forwards));
         });
-        read.extend(read_by_names(ir, role, names));
+        read.extend(read_by_names(cut.ir, &cut.role.body, names));
         Touched { read, written: Vec::new() }
     }
 

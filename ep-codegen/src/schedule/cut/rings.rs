@@ -6,7 +6,7 @@
 //! theirs. The end of the ring tells the peer in order (`ep::Shares`, `RingsEnd`).
 
 use super::runs::PEER;
-use super::{Cut, Touched, ends};
+use super::{Cut, DEPENDENT, ends};
 use crate::ir::slots::places;
 use crate::ir::stripes::is_by_stripe;
 use crate::ir::{
@@ -58,23 +58,18 @@ pub(in crate::schedule) fn shares_rings(
 ) -> Option<Result<(), (Source, &'static str)>> {
     let has_rings = ends(ir, role).any(|it| it.kind.traits().in_order);
     let is_dealt = role.share != Share::Team && is_by_stripe(ir, role);
-    (rules.has(RoleRule::Cut) && has_rings && is_dealt).then(|| Cut { ir, role }.shares_rings())
+    (rules.has(RoleRule::Cut) && has_rings && is_dealt).then(|| Cut::new(ir, role).shares_rings())
 }
 
-impl<'p> Cut<'p> {
+impl<'p> Cut<'p, '_> {
     fn shares_rings(self) -> Result<(), (Source, &'static str)> {
         if !ends(self.ir, self.role).all(|it| it.kind.traits().in_order) {
             return Err((self.role.at.clone(), "its other channels need one warp for a stripe"));
         }
-        let (mut before, mut pushing, mut any) = (Touched::default(), 0, false);
+        let (mut pushing, mut any) = (0, false);
         for stmt in &self.role.body {
             let refuse = |why| (stmt.at.clone(), why);
             let kind = self.shared(stmt).map_err(refuse)?;
-            let touched = Touched::of(self.ir, &self.role.body, stmt);
-            if before.before(&touched) {
-                return Err(refuse("it needs what an earlier statement wrote for the stripe"));
-            }
-            before.add(&touched);
             if self.out_rings().any(|it| super::pushes_to(stmt, it)) {
                 pushing += 1;
                 any |= kind == Shared::Any;
@@ -85,7 +80,10 @@ impl<'p> Cut<'p> {
                 }
             }
         }
-        Ok(())
+        match self.dependent(&self.role.body) {
+            Some(stmt) => Err((stmt.at.clone(), DEPENDENT)),
+            None => Ok(()),
+        }
     }
 
     /// The rings to which the role sends.
@@ -279,7 +277,7 @@ impl<'a> RoleLowering<'a> {
     ) {
         let mut once = Vec::new();
         for stmt in body {
-            let cut = Cut { ir: self.ir, role: self.role };
+            let cut = Cut::new(self.ir, self.role);
             let kind = cut.shared(stmt).unwrap_or(Shared::Once);
             if kind == Shared::Once {
                 self.one(scope, stmt, &mut once);
@@ -382,7 +380,7 @@ impl<'a> RoleLowering<'a> {
         out: &mut Vec<Step>,
     ) -> Lowered<()> {
         let Some(turn) = self.turn.clone() else { return Ok(()) };
-        let cut = Cut { ir: self.ir, role: self.role };
+        let cut = Cut::new(self.ir, self.role);
         let channels: Vec<&Channel> = cut.out_rings().collect();
         for channel in channels {
             let object = self.object_of(&channel.name, End::Out);
@@ -417,7 +415,7 @@ impl<'a> RoleLowering<'a> {
     fn expected(
         &mut self,
         scope: &Scope,
-        (cut, stmt, channel): (Cut<'a>, &Stmt, &Channel),
+        (cut, stmt, channel): (Cut<'a, '_>, &Stmt, &Channel),
         out: &mut Vec<Step>,
     ) -> Lowered<()> {
         let unknown = || broken("messages that cannot be counted");

@@ -55,7 +55,7 @@ pub(in crate::schedule) fn first_rows(body: &[Stmt], channel: &Channel) -> Optio
     found.filter(|_| fits)
 }
 
-impl Cut<'_> {
+impl Cut<'_, '_> {
     /// How many rows the turns from [`BEGIN`] up to [`END`] of a loop push to [`PEER`]; `None`: that cannot be told
     /// before they have been taken.
     pub(super) fn count(self, stmt: &Stmt, channel: &Channel) -> Option<Expr> {

@@ -31,7 +31,8 @@ enum Item<'p> {
 impl<'a> RoleLowering<'a> {
     /// All statements of a role that is cut.
     pub(in crate::schedule) fn cut_team(&mut self, out: &mut Vec<Step>) -> Lowered<()> {
-        let cut = Cut { ir: self.ir, role: self.role };
+        let forwards = self.forwards.clone();
+        let cut = Cut { forwards: &forwards, ..Cut::new(self.ir, self.role) };
         self.closers = Some(Term::method("team", "count", Vec::new(), Elem::I32));
         let mut scope = Scope::default();
         let mut since = Touched::default();
@@ -69,7 +70,7 @@ impl<'a> RoleLowering<'a> {
 
     /// The direct channels whose rows one warp of the role sends, with the first and the last statement that pushes to
     /// each, if any does.
-    fn sent_by_one<'p>(&self, cut: Cut<'p>) -> Vec<(&'p Channel, Option<[&'p Stmt; 2]>)> {
+    fn sent_by_one<'p>(&self, cut: Cut<'p, '_>) -> Vec<(&'p Channel, Option<[&'p Stmt; 2]>)> {
         let is_own = |channel: &&Channel| {
             channel.kind.traits().opens_out
                 && channel.from.contains(&cut.role.name)
@@ -84,10 +85,10 @@ impl<'a> RoleLowering<'a> {
     }
 
     /// The statements in order, with what each touches. Rows are counted as soon as that can be told.
-    fn items<'p>(&self, cut: Cut<'p>) -> Vec<(Item<'p>, Touched)> {
+    fn items<'p>(&self, cut: Cut<'p, '_>) -> Vec<(Item<'p>, Touched)> {
         let mut items: Vec<(Item<'p>, Touched)> = Vec::new();
         for stmt in &cut.role.body {
-            let mut touched = Touched::of(cut.ir, &cut.role.body, stmt);
+            let mut touched = Touched::of(cut, stmt);
             if cut.deal(stmt) == Deal::Runs {
                 // Counts are kept in the window, under names that no tensor has.
                 let own = cut
@@ -99,7 +100,7 @@ impl<'a> RoleLowering<'a> {
                 let rows = Self::loops_that_push(cut, stmt).into_iter();
                 let rows: Vec<Expr> = rows.filter_map(|(it, _)| cut.count(stmt, it)).collect();
                 let mut ahead = Touched { read: Vec::new(), written: counts.clone() };
-                rows.iter().for_each(|it| ahead.add(&Touched::by(cut.ir, &cut.role.body, it)));
+                rows.iter().for_each(|it| ahead.add(&Touched::by(cut, it)));
                 let behind = items.iter().rposition(|(item, before)| {
                     // A name has its value behind its `let`.
                     let names = matches!(item, Item::Says(Stmt { action: Action::Let { name, .. }, .. })
@@ -115,7 +116,13 @@ impl<'a> RoleLowering<'a> {
     }
 
     /// One statement, dealt out to the warps.
-    fn dealt_out(&mut self, cut: Cut<'_>, scope: &mut Scope, stmt: &'a Stmt, out: &mut Vec<Step>) {
+    fn dealt_out(
+        &mut self,
+        cut: Cut<'_, '_>,
+        scope: &mut Scope,
+        stmt: &'a Stmt,
+        out: &mut Vec<Step>,
+    ) {
         match cut.deal(stmt) {
             Deal::Every | Deal::Turns | Deal::Parts => self.dealt_stmt(scope, stmt, out),
             Deal::One => {
@@ -269,7 +276,7 @@ impl<'a> RoleLowering<'a> {
     }
 
     /// The direct channels to which a loop pushes, with the number of the loop among those that do.
-    fn loops_that_push<'p>(cut: Cut<'p>, stmt: &Stmt) -> Vec<(&'p Channel, i64)> {
+    fn loops_that_push<'p>(cut: Cut<'p, '_>, stmt: &Stmt) -> Vec<(&'p Channel, i64)> {
         let number = |channel: &'p Channel| {
             let loops = cut.loops_of(channel)?;
             let at = loops.iter().position(|own| std::ptr::eq(*own, stmt))?;
@@ -281,7 +288,7 @@ impl<'a> RoleLowering<'a> {
     /// Counts what the runs of a loop push to each peer.
     fn counts(
         &mut self,
-        cut: Cut<'_>,
+        cut: Cut<'_, '_>,
         scope: &Scope,
         stmt: &Stmt,
         out: &mut Vec<Step>,
@@ -331,7 +338,7 @@ impl<'a> RoleLowering<'a> {
     /// The runs of a loop that pushes rows.
     fn runs(
         &mut self,
-        cut: Cut<'_>,
+        cut: Cut<'_, '_>,
         scope: &Scope,
         stmt: &'a Stmt,
         out: &mut Vec<Step>,

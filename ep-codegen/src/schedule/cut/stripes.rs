@@ -6,7 +6,7 @@
 
 use super::runs::{BEGIN, END, PEER};
 use super::steps::ForEach;
-use super::{Cut, Touched, ends, first_rows, pushes_to};
+use super::{Cut, DEPENDENT, ends, first_rows, pushes_to};
 use crate::ir::stripes::is_by_stripe;
 use crate::ir::{
     Action, BinaryOp, Channel, Domain, Elem, Expr, NameKind, PeerSet, Pipeline, Role, Share,
@@ -35,12 +35,12 @@ pub(in crate::schedule) fn sends_parts(
 ) -> Option<Result<(), (Source, &'static str)>> {
     let fits = matches!(role.share, Share::Stripe | Share::Token | Share::Peer { .. });
     let by_stripe = fits && is_by_stripe(ir, role);
-    let mut sent = Cut { ir, role }.sent();
+    let mut sent = Cut::new(ir, role).sent();
     (rules.has(RoleRule::Cut) && by_stripe && sent.next().is_some())
-        .then(|| Cut { ir, role }.is_in_parts())
+        .then(|| Cut::new(ir, role).is_in_parts())
 }
 
-impl<'p> Cut<'p> {
+impl<'p> Cut<'p, '_> {
     /// The direct channels to which the role sends.
     fn sent(self) -> impl Iterator<Item = &'p Channel> {
         let is_own =
@@ -51,16 +51,13 @@ impl<'p> Cut<'p> {
     /// Whether the parts of a stripe need neither each other nor an order.
     fn is_in_parts(self) -> Result<(), (Source, &'static str)> {
         let refuse = |stmt: &Stmt, why| Err((stmt.at.clone(), why));
-        let mut before = Touched::default();
         for stmt in &self.role.body {
             if let Some(why) = self.whole(stmt) {
                 return refuse(stmt, why);
             }
-            let touched = Touched::of(self.ir, &self.role.body, stmt);
-            if before.before(&touched) {
-                return refuse(stmt, "it needs what an earlier statement wrote for the stripe");
-            }
-            before.add(&touched);
+        }
+        if let Some(stmt) = self.dependent(&self.role.body) {
+            return refuse(stmt, DEPENDENT);
         }
         let own = reread(self.role);
         for channel in self.sent() {
@@ -141,7 +138,7 @@ impl<'a> RoleLowering<'a> {
         let to = units.times(parts).converted(&Elem::I32);
         let (elem, from, turns) = (Elem::I32, Term::int(0), Takers::Spread);
         out.push(Step::Loop(Loop { binder: unit, elem, from, to, turns, body: steps }));
-        for channel in (Cut { ir: self.ir, role: self.role }).sent() {
+        for channel in Cut::new(self.ir, self.role).sent() {
             out.push(self.part_call(channel, "finish", Vec::new()));
         }
         Ok(())
@@ -175,7 +172,7 @@ impl<'a> RoleLowering<'a> {
         (part, parts): (Term, Term),
         out: &mut Vec<Step>,
     ) -> Lowered<()> {
-        let cut = Cut { ir: self.ir, role: self.role };
+        let cut = Cut::new(self.ir, self.role);
         let all = self.span(&scope, "rows", out)?;
         let class = Symbol::from(ep::Span).fixed();
         let own = self.names.fresh("turns");
@@ -217,7 +214,7 @@ impl<'a> RoleLowering<'a> {
     /// Says how many rows of a stripe go to each peer before those of its part of a loop.
     fn rows_ahead(
         &mut self,
-        cut: Cut<'_>,
+        cut: Cut<'_, '_>,
         (scope, [from, to, end]): (&Scope, [Meaning; 3]),
         (channel, stmt): (&Channel, &Stmt),
         out: &mut Vec<Step>,
