@@ -465,7 +465,7 @@ public:
 
 private:
     Value value_;
-    T ahead_[kAhead && kEach > 0 ? kEach : 1];
+    T ahead_[kAhead && kEach > 0 ? kEach : 1] = {};
 };
 
 /// Asks for the `kCount` elements `value(i)` of a field.

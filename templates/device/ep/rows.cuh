@@ -141,8 +141,9 @@ private:
 
     const T* from_;
     bool whole_;
-    Quad units_[kByUnit ? kUnitsEach : 1];
-    T ahead_[kAhead && kEach > 0 ? kEach : 1];
+    // Zeros: a lane keeps what it does not load, so that registers would be held for it from the start of the role on.
+    Quad units_[kByUnit ? kUnitsEach : 1] = {};
+    T ahead_[kAhead && kEach > 0 ? kEach : 1] = {};
 };
 
 /// Asks for the `kCount` elements from `from` on.
