@@ -1,11 +1,11 @@
 // node-combine
-// hidden=2880 local_ranks=4 nodes=2 nvl_chunk=8 nvl_depth=32 ranks=8 rdma_chunk=16 rdma_depth=128 receivers=4 stages=3 stripes=12 topk=4
-// sm_120a: 384 threads and 99968 bytes of shared memory a block, at least 2 blocks
+// hidden=2880 local_ranks=4 nodes=2 nvl_chunk=8 nvl_depth=32 ranks=8 rdma_chunk=16 rdma_depth=128 stages=3 stripes=12 topk=4
+// sm_120a: 512 threads and 100992 bytes of shared memory a block, at least 2 blocks
 //
 // Roles:
 //   NvlSend: 8 warps on even blocks, a block for each of stripes = 12; composed: ep::Mover, ep::RingsOut
-//   Forward: 8 warps on odd blocks, a block for each of stripes = 12; composed: ep::PartStages, ep::RingsIn, ep::RingsOut, ep::Parts
-//   RdmaReceive: 4 warps on even blocks, a block for each of stripes = 12; composed: ep::RingsIn, ep::Parts
+//   Forward: 16 warps on odd blocks, a block for each of stripes = 12; composed: ep::PartStages, ep::RingsIn, ep::RingsOut, ep::Parts
+//   RdmaReceive: 8 warps on even blocks, a block for each of stripes = 12; composed: ep::RingsIn, ep::Parts
 //
 // Window, the same on every rank:
 //   inner.slots      0x00000000   18087936 bytes  12 stripes x 4 peers x 2 parts x 32 slots x 5888; NvlSend writes, Forward reads
@@ -41,9 +41,9 @@ struct Cfg {
     static constexpr int kHidden = 2880;
     static constexpr int kTopk = 4;
     static constexpr int kStripes = 12;
-    static constexpr int kThreads = 384;
+    static constexpr int kThreads = 512;
     static constexpr int kSequences = 15;
-    static constexpr int kSharedBytes = 99968;
+    static constexpr int kSharedBytes = 100992;
 
     struct Part {
         static constexpr int kRowBytes = 5760;
@@ -109,18 +109,18 @@ struct Cfg {
     struct Forward {
         static constexpr int kRole = 1;
         static constexpr int kFirstWarp = 0;
-        static constexpr int kWarps = 8;
+        static constexpr int kWarps = 16;
         static constexpr int kFirstSequence = 0;
         static constexpr int kSequences = 6;
         static constexpr bool kTma = true;
-        static constexpr int kStages = 12;
+        static constexpr int kStages = 6;
         static constexpr int kPieceBytes = 1024;
     };
 
     struct RdmaReceive {
         static constexpr int kRole = 2;
         static constexpr int kFirstWarp = 8;
-        static constexpr int kWarps = 4;
+        static constexpr int kWarps = 8;
         static constexpr int kFirstSequence = 12;
         static constexpr int kSequences = 3;
     };
@@ -179,11 +179,11 @@ __device__ __forceinline__ void nvl_send(const Args& args, Smem& smem, ep::Team&
         for (int stripe = team.block; stripe < Cfg::kStripes && !team.stopped;
             stripe += team.blocks) {
             inner.open(stripe, ep::all_peers(Cfg::kNodes), peer);
-            // +47  for turn in nodes
+            // +45  for turn in nodes
             for (int turn = 0; turn < Cfg::kNodes && !team.stopped; ++turn) {
-                // +48  let node = (turn + stripe) % nodes
+                // +46  let node = (turn + stripe) % nodes
                 const int node = (turn + stripe) % Cfg::kNodes;
-                // +49  for row in recv_first[rank_at(node, peer), stripe]..recv_first[rank_at(node,
+                // +47  for row in recv_first[rank_at(node, peer), stripe]..recv_first[rank_at(node,
                 //     peer), stripe] + recv_count[rank_at(node, peer), stripe]
                 const int row_begin =
                     args.recv_first[(node * Cfg::kLocalRanks + peer) * Cfg::kStripes + stripe];
@@ -199,9 +199,9 @@ __device__ __forceinline__ void nvl_send(const Args& args, Smem& smem, ep::Team&
                         inner.expect(ring, static_cast<ep::i32>(node == ring));
                     }
                     inner.claim(shares.turn());
-                    // +50  push inner[peer, node] { x: x[row], weights: weights[row] }
-                    // W1: publishes messages of inner, for Forward +58
-                    // W2: takes credit of inner, from Forward +58
+                    // +48  push inner[peer, node] { x: x[row], weights: weights[row] }
+                    // W1: publishes messages of inner, for Forward +56
+                    // W2: takes credit of inner, from Forward +56
                     if (!inner.has_room(node)) {
                         ep::settle(mover, inner);
                     }
@@ -227,7 +227,7 @@ __device__ __forceinline__ void nvl_send(const Args& args, Smem& smem, ep::Team&
     mover.finish();
 }
 
-/// role Forward on odd blocks, 2 * receivers warps, warps shared by (node, stripe)
+/// role Forward on odd blocks, 16 warps, warps shared by (node, stripe)
 __device__ __forceinline__ void forward(const Args& args, Smem& smem, ep::Team& team) {
     ep::PartStages<Cfg::Forward, Cfg::kLocalRanks> stages(smem.forward[team.warp], team);
     ep::Shares<Cfg::Forward> shares(team, smem.sequences, Cfg::kNodes);
@@ -239,13 +239,13 @@ __device__ __forceinline__ void forward(const Args& args, Smem& smem, ep::Team& 
             const int node = unit % Cfg::kNodes;
             inner.open(stripe, ep::all_peers(Cfg::Inner::kPeers), (node + stripe) % Cfg::kNodes);
             rail.open(stripe, ep::one_peer((node + stripe) % Cfg::kNodes));
-            // +57  let to = (node + stripe) % nodes
+            // +55  let to = (node + stripe) % nodes
             const int to = (node + stripe) % Cfg::kNodes;
-            // +58  for row in rail_prefix[to] + rail_first[to, stripe]..rail_prefix[to] +
+            // +56  for row in rail_prefix[to] + rail_first[to, stripe]..rail_prefix[to] +
             //     rail_first[to, stripe] + rail_count[to, stripe] gather part from inner[peer,
             //     (node + stripe) % nodes] at send_inner_head[row, peer] across peer in local
-            // W1: takes messages of inner, from NvlSend +50
-            // W2: publishes credit of inner, for NvlSend +50
+            // W1: takes messages of inner, from NvlSend +48
+            // W2: publishes credit of inner, for NvlSend +48
             ep::Parts<ep::RingsIn<Cfg::Inner,
                 ep::WindowRings<Cfg::Inner, ep::Kept::kPeersOfPart>>> parts(team, inner);
             const ep::i64 row_begin =
@@ -266,10 +266,10 @@ __device__ __forceinline__ void forward(const Args& args, Smem& smem, ep::Team& 
                     rail.send();
                 }
                 if (parts.open()) {
-                    // +59  push rail[(node + stripe) % nodes] { x: sum(part.x), weights:
+                    // +57  push rail[(node + stripe) % nodes] { x: sum(part.x), weights:
                     //     sum(part.weights) }
-                    // W3: publishes messages of rail, for RdmaReceive +63
-                    // W4: takes credit of rail, from RdmaReceive +63
+                    // W3: publishes messages of rail, for RdmaReceive +61
+                    // W4: takes credit of rail, from RdmaReceive +61
                     if (rail.reserve((node + stripe) % Cfg::kNodes)) {
                         char* slot = rail.slot((node + stripe) % Cfg::kNodes);
                         ep::for_staged_parts<ep::bf16, Cfg::kLocalRanks, Cfg::Forward>(stages,
@@ -311,16 +311,16 @@ __device__ __forceinline__ void forward(const Args& args, Smem& smem, ep::Team& 
     stages.finish();
 }
 
-/// role RdmaReceive on even blocks, receivers warps, warps shared by token
+/// role RdmaReceive on even blocks, 8 warps, warps shared by token
 __device__ __forceinline__ void rdma_receive(const Args& args, Smem& smem, ep::Team& team) {
     ep::Shares<Cfg::RdmaReceive> shares(team, smem.sequences, 1);
     ep::RingsIn<Cfg::Rail, ep::NetRings<Cfg::Rail>> rail(team, args.net, shares.take(Cfg::kNodes));
     for (int stripe = team.block; stripe < Cfg::kStripes && !team.stopped; stripe += team.blocks) {
         rail.open(stripe, ep::all_peers(Cfg::Rail::kPeers));
-        // +63  for token in stripe gather part from rail[node] at send_rail_head[token, node]
+        // +61  for token in stripe gather part from rail[node] at send_rail_head[token, node]
         //     across node in nodes
-        // W3: takes messages of rail, from Forward +59
-        // W4: publishes credit of rail, for Forward +59
+        // W3: takes messages of rail, from Forward +57
+        // W4: publishes credit of rail, for Forward +57
         ep::Parts<ep::RingsIn<Cfg::Rail, ep::NetRings<Cfg::Rail>>> parts(team, rail);
         const ep::Span rows(
             ep::stripe_span(ep::rows_of(args.tokens, args.tokens_from), Cfg::kStripes, stripe));
@@ -333,7 +333,7 @@ __device__ __forceinline__ void rdma_receive(const Args& args, Smem& smem, ep::T
                 parts.expect(node, args.send_rail_head[ep::i64{token} * Cfg::kNodes + node]);
             }
             if (parts.open()) {
-                // +64  store combined[token] = sum(part.x) + bias[token]
+                // +62  store combined[token] = sum(part.x) + bias[token]
                 ep::for_wide_parts<ep::bf16, Cfg::kNodes>(parts, 0, Cfg::kHidden, Cfg::kHidden,
                     [&](int i,
                         const ep::WideParts<ep::bf16, Cfg::kNodes, decltype(parts)>& of_parts) {
@@ -351,7 +351,7 @@ __device__ __forceinline__ void rdma_receive(const Args& args, Smem& smem, ep::T
                             ep::set_wide<ep::bf16>(&args.combined[ep::i64{token} * Cfg::kHidden], i,
                                 Cfg::kHidden, ep::to_bf16(sum_2));
                 });
-                // +65  store combined_weights[token] = sum(part.weights)
+                // +63  store combined_weights[token] = sum(part.weights)
                 if (args.weights != nullptr && args.combined_weights != nullptr) {
                     for (int base_2 = 0; base_2 < Cfg::kTopk; base_2 += ep::kLanes * ep::kWide) {
                         const int i_2 = base_2 + team.lane * ep::kWide;

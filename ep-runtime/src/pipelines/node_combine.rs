@@ -12,8 +12,6 @@ pipeline! {
         shape {
             nodes: 2..=128, local_ranks: 1..=8, hidden: 16..=32768 step 16, topk: 1..=32,
             let ranks = nodes * local_ranks,
-            // With the parts of more ranks, a kernel of more warps would spill registers.
-            let receivers = if local_ranks <= 2 { 8 } else { 4 },
         }
         tune {
             stripes: 12 in [4, 6, 8, 10, 12, 16, 24],
@@ -64,13 +62,13 @@ pipeline! {
         }
         // Positions are computed, arrival is waited for, the sum is looked up. Units of a stripe are in the order in which its
         // rows come: there may be more units than warps.
-        role Forward on odd blocks, 2 * receivers warps, warps shared by (node, stripe) {
+        role Forward on odd blocks, 16 warps, warps shared by (node, stripe) {
             let to = (node + stripe) % nodes;
             for row in rail_prefix[to] + rail_first[to, stripe]..rail_prefix[to] + rail_first[to, stripe] + rail_count[to, stripe] gather part from inner[peer, (node + stripe) % nodes] at send_inner_head[row, peer] across peer in local {
                 push rail[(node + stripe) % nodes] { x: sum(part.x), weights: sum(part.weights) };
             }
         }
-        role RdmaReceive on even blocks, receivers warps, warps shared by token {
+        role RdmaReceive on even blocks, 8 warps, warps shared by token {
             for token in stripe gather part from rail[node] at send_rail_head[token, node] across node in nodes {
                 store combined[token] = sum(part.x) + bias[token];
                 store combined_weights[token] = sum(part.weights);

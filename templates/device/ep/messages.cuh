@@ -113,7 +113,7 @@ private:
 
     /// Copies the units `base` and `base + kEach` of every message, of so many.
     __device__ __forceinline__ void copy_units(Field* out, i64 row_stride, int base, int units) const {
-        Quad values[kBatch][kFlight];
+        Quad values[kBatch][kFlight] = {};
 #pragma unroll
         for (int k = 0; k < kBatch; ++k) {
 #pragma unroll

@@ -298,7 +298,7 @@ private:
         constexpr int kBatch = 4, kStride = kLanes * 16;
         const u32 lanes = __ballot_sync(kAllLanes, to != nullptr);
         for (int base = team_.lane * 16; base - team_.lane * 16 < bytes; base += kBatch * kStride) {
-            Quad values[kBatch];
+            Quad values[kBatch] = {};
 #pragma unroll
             for (int i = 0; i < kBatch; ++i) {
                 if (base + i * kStride < bytes) values[i] = load_quad(from + base + i * kStride);

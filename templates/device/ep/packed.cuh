@@ -83,7 +83,7 @@ __device__ __forceinline__ void copy_slice(bool match, char* to, const char* fro
 #pragma unroll 1
     for (int base = slice * kLanes; base < kUnits && lanes != 0; base += kBatch * apart) {
         const int first = base + lane_index();
-        Quad values[kBatch];
+        Quad values[kBatch] = {};
 #pragma unroll
         for (int k = 0; k < kBatch; ++k) {
             const int i = first + k * apart;

@@ -145,7 +145,7 @@ public:
     __device__ __forceinline__ void drop() {
         if constexpr (Role::kTma) {
             wait(busy_ - taken_);
-            first_ = next_stage_;
+            first_ = next_stage();
             busy_ = taken_ = 0;
             is_next_ = false;
             // M3: the lanes that load into the stages again come after the barrier.
@@ -199,11 +199,10 @@ private:
 #pragma unroll
             for (int g = 0; g < kGroups; ++g) {
                 if (own.rows[g] == nullptr) continue;
-                const int stage = wrapped(next_stage_ + behind(own, g, lane_index()));
+                const int stage = wrapped(next_stage() + behind(own, g, lane_index()));
                 mbarrier_arrive_expect(&smem_.full[stage], static_cast<u32>(bytes));
                 tma_load(smem_.stage[stage], own.rows[g] + own.at, static_cast<u32>(bytes), &smem_.full[stage]);
             }
-            next_stage_ = wrapped(next_stage_ + own.count);
             busy_ += own.count;
             own.at += bytes;
         }
@@ -233,6 +232,9 @@ private:
         return parts;
     }
 
+    /// The stage that is loaded next.
+    __device__ __forceinline__ int next_stage() const { return wrapped(first_ + busy_ - taken_); }
+
     static __device__ __forceinline__ int wrapped(int stage) {
         return stage >= Role::kStages ? stage - Role::kStages : stage;
     }
@@ -241,7 +243,6 @@ private:
     Rows now_, next_;       // of the unit that is read, and of the one after it,
     bool is_next_ = false;  // once that one has been begun
     int first_ = 0;         // the oldest stage that has not been taken
-    int next_stage_ = 0;    // the next one to be loaded
     int busy_ = 0;          // stages loaded or being loaded, and not yet free
     int taken_ = 0;         // of these, those taken
     u32 phases_ = 0;        // a bit for each stage: the parity it completes next
@@ -329,7 +330,7 @@ struct StagedParts {
             constexpr int kBatch = kParts < 4 ? kParts : 4;
 #pragma unroll(PartPieces<kParts>::kKept ? kParts : 1)
             for (int first = 0; first < kParts; first += kBatch) {
-                Wide<T> own[kBatch];
+                Wide<T> own[kBatch] = {};
 #pragma unroll
                 for (int k = 0; k < kBatch; ++k) {
                     if (values != nullptr && first + k < kParts) own[k] = values[first + k];
@@ -390,7 +391,7 @@ __device__ __forceinline__ void for_staged_parts(Ahead& ahead, const Parts& part
         if constexpr (kInRegisters) {
             if (staged && end - base == kPiece) {
                 // The stages are free before anything is stored, since the fence waits for what the lanes have stored.
-                Wide<T> values[kTurns][kParts];
+                Wide<T> values[kTurns][kParts] = {};
 #pragma unroll
                 for (int turn = 0; turn < kTurns; ++turn) {
                     Read{stages, pieces, 0, kPiece, turn * kTurn + lane, true, nullptr}.load_all(values[turn]);

@@ -62,7 +62,7 @@ __device__ __forceinline__ void copy_row(const Team& team, void* to, const void*
     const char* in = static_cast<const char*>(from);
 #pragma unroll 1
     for (int base = team.lane; base - team.lane < units; base += kBatch * kLanes) {
-        Quad values[kBatch];
+        Quad values[kBatch] = {};
 #pragma unroll
         for (int i = 0; i < kBatch; ++i) {
             const int at = base + i * kLanes;

@@ -178,7 +178,7 @@ __device__ __forceinline__ void for_some_rows(Row row, int i, int count, Each ea
 #pragma unroll 1
     for (int first = 0; first < kRows; first += kBatch) {
         const T* rows[kBatch];
-        Wide<T> values[kBatch];
+        Wide<T> values[kBatch] = {};
         bool whole = i + kWide <= count;
 #pragma unroll
         for (int k = 0; k < kBatch; ++k) {
@@ -263,7 +263,7 @@ __device__ __forceinline__ void for_stretches(const Parts& parts, const T* const
                                               Body body) {
     constexpr int kTurn = kLanes * kWide;
     const int first = base + lane_index() * kWide;
-    Wide<T> values[kAhead][kParts];
+    Wide<T> values[kAhead][kParts] = {};
     bool whole = first + (kAhead - 1) * kTurn + kWide <= count;
 #pragma unroll
     for (int part = 0; part < kParts; ++part) whole = whole && is_whole(rows[part] + first);
