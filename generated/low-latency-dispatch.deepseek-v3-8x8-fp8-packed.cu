@@ -234,10 +234,11 @@ __device__ __forceinline__ void pack(const Args& args, ep::Team& team) {
         const int key_3 = expert * Cfg::kRanks + source;
         const int count_4 = rows.count(key_3);
         const int first_2 = static_cast<ep::i32>(first);
-        for (int index = 0; index < count_4 && !team.stopped; ++index) {
-            const int row = static_cast<ep::i32>(ep::i64{first_2} + index);
-            const char* slot = rows.slot(key_3, index);
-            const bool takes = index % Cfg::kShares == share;
+        for (int turn = 0; turn < ep::ceil(count_4 - share, Cfg::kShares) && !team.stopped;
+            ++turn) {
+            const int row = static_cast<ep::i32>(ep::i64{first_2} + (share + turn * Cfg::kShares));
+            const char* slot = rows.slot(key_3, share + turn * Cfg::kShares);
+            const bool takes = (share + turn * Cfg::kShares) % Cfg::kShares == share;
             if (takes) {
                 // +68  store packed_x[expert, message.row] = message.x
                 ep::copy_row<ep::e4m3>(team,

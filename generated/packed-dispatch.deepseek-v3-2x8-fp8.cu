@@ -3,9 +3,9 @@
 // sm_90a: 768 threads and 0 bytes of shared memory a block, at least 1 blocks
 //
 // Roles:
-//   Count: 8 warps on blocks 0..1; composed: ep::NetSlotsOut
-//   Cast: a warp for each of peers x sends = 2048 (8 warps on all blocks); composed: ep::SlotRowsOut
-//   Pack: a warp for each of choices x shares x ranks = 8192 (8 warps on all blocks); composed: ep::NetSlotsIn, ep::SlotRowsIn
+//   Count: 4 warps on all blocks; composed: ep::NetSlotsOut
+//   Cast: a warp for each of peers x sends = 2048 (10 warps on all blocks); composed: ep::SlotRowsOut
+//   Pack: a warp for each of choices x shares x ranks = 8192 (10 warps on all blocks); composed: ep::NetSlotsIn, ep::SlotRowsIn
 //
 // Window, the same on every rank:
 //   counts.slots     0x00000000       2048 bytes  2 epochs x 8 slots x 128; Count writes, Pack reads
@@ -138,21 +138,21 @@ struct Cfg {
     struct Count {
         static constexpr int kRole = 0;
         static constexpr int kFirstWarp = 0;
-        static constexpr int kWarps = 8;
+        static constexpr int kWarps = 4;
         static constexpr int kLoops = 2;
         static constexpr ep::u64 kClaims = 0xec0f00;
     };
 
     struct Cast {
         static constexpr int kRole = 1;
-        static constexpr int kFirstWarp = 8;
-        static constexpr int kWarps = 8;
+        static constexpr int kFirstWarp = 4;
+        static constexpr int kWarps = 10;
     };
 
     struct Pack {
         static constexpr int kRole = 2;
-        static constexpr int kFirstWarp = 16;
-        static constexpr int kWarps = 8;
+        static constexpr int kFirstWarp = 14;
+        static constexpr int kWarps = 10;
     };
 };
 
@@ -206,7 +206,7 @@ struct Args {
     const ep::Net* net;
 };
 
-/// role Count on block 0, 8 warps
+/// role Count on all blocks, 4 warps
 __device__ __forceinline__ void count(const Args& args, ep::Team& team) {
     const int me = args.group.rank;
     ep::NetSlotsOut<Cfg::Counts> counts(team, args.net);
@@ -270,7 +270,7 @@ __device__ __forceinline__ void count(const Args& args, ep::Team& team) {
     }
 }
 
-/// role Cast on all blocks, 8 warps, warps shared by (peer, send)
+/// role Cast on all blocks, 10 warps, warps shared by (peer, send)
 __device__ __forceinline__ void cast(const Args& args, ep::Team& team) {
     const int me = args.group.rank;
     ep::SlotRowsOut<Cfg::Rows, ep::NetSlotRows<Cfg::Rows>> rows(team, args.net);
@@ -376,7 +376,7 @@ __device__ __forceinline__ void cast(const Args& args, ep::Team& team) {
     rows.close(team.count());
 }
 
-/// role Pack on all blocks, 8 warps, warps shared by (choice, share, source)
+/// role Pack on all blocks, 10 warps, warps shared by (choice, share, source)
 __device__ __forceinline__ void pack(const Args& args, ep::Team& team) {
     const int me = args.group.rank;
     ep::NetSlotsIn<Cfg::Counts> counts(team, args.net);
@@ -444,10 +444,10 @@ __device__ __forceinline__ void pack(const Args& args, ep::Team& team) {
         // W3: takes messages of rows, from Cast +169
         // W4: publishes credit of rows, for Cast +163
         const int count = rows.count(source);
-        for (int index = 0; index < count && !team.stopped; ++index) {
-            const int row = index;
-            const char* slot = rows.slot(source, index);
-            const bool takes = index % Cfg::kShares == share;
+        for (int turn = 0; turn < ep::ceil(count - share, Cfg::kShares) && !team.stopped; ++turn) {
+            const int row = share + turn * Cfg::kShares;
+            const char* slot = rows.slot(source, share + turn * Cfg::kShares);
+            const bool takes = (share + turn * Cfg::kShares) % Cfg::kShares == share;
             if (!takes) {
                 ep::i64 sum_4 = 0LL;
                 for (int earlier_4 = 0; earlier_4 < source; ++earlier_4) {
@@ -565,8 +565,8 @@ packed_dispatch(const __grid_constant__ Args args) {
     const int block = static_cast<int>(blockIdx.x);
     const int blocks = static_cast<int>(gridDim.x);
     const int warp = static_cast<int>(threadIdx.x) / ep::kLanes;
-    if (block == 0 && ep::is_between(warp, Cfg::Count::kFirstWarp, Cfg::Count::kWarps)) {
-        ep::Team team(args.group, call, Cfg::Count::kRole, 0, 1,
+    if (ep::is_between(warp, Cfg::Count::kFirstWarp, Cfg::Count::kWarps)) {
+        ep::Team team(args.group, call, Cfg::Count::kRole, block, blocks,
             warp - Cfg::Count::kFirstWarp, Cfg::Count::kWarps);
         count(args, team);
     }

@@ -1,6 +1,7 @@
 //! Channels: objects with one interface, whatever carries them. A producer reserves a place, fills it and
 //! publishes it; a consumer finds out that a message has arrived, reads it and gives its place back.
 
+mod dealt;
 mod direct;
 mod kept;
 mod pull;

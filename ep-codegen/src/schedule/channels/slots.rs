@@ -13,9 +13,9 @@ use crate::schedule::limit::{Limit, Why, broken};
 use crate::schedule::role::first_warp;
 use crate::schedule::scope::{Arrived, Meaning, Scope};
 use crate::schedule::statements::bind_position;
-use crate::schedule::step::{Loop, Step, Takers};
+use crate::schedule::step::{Step, Takers};
 use crate::schedule::symbol::{Constant, Symbol};
-use crate::schedule::term::{Node, Term, arithmetic, counting};
+use crate::schedule::term::{Node, Term, counting};
 use crate::schedule::value::{Numbers, counted_loop};
 use crate::schedule::{Lowered, RoleLowering};
 
@@ -268,26 +268,6 @@ impl<'a> RoleLowering<'a> {
         Ok(())
     }
 
-    /// A loop over all slots that the indices with these names have, dealt to the warps of the role.
-    fn dealt_slots(&mut self, open: Vec<(String, Numbers)>, body: Vec<Step>) -> Step {
-        let unit = self.names.fresh("unit");
-        let extents = open.iter().map(|(_, numbers)| numbers.to.clone());
-        let all = extents.fold(Term::int(1), Term::times);
-        let mut rest = match all.elem {
-            Elem::I64 => Term::name(&unit, Elem::I64),
-            _ => Term::index(&unit),
-        };
-        let mut steps = Vec::new();
-        for (name, numbers) in open.into_iter().rev() {
-            let own = arithmetic(BinaryOp::Rem, rest.clone(), numbers.to.clone());
-            steps.push(Step::Let { name, value: own.converted(&Elem::I32) });
-            rest = arithmetic(BinaryOp::Div, rest, numbers.to);
-        }
-        steps.extend(body);
-        let (elem, from, turns) = (all.elem.clone(), Term::int(0), Takers::Spread);
-        Step::Loop(Loop { binder: unit, elem, from, to: all, turns, body: steps })
-    }
-
     /// The messages of one key.
     fn take_slots(
         &mut self,
@@ -307,8 +287,17 @@ impl<'a> RoleLowering<'a> {
         };
         let object = self.object(&channel.name);
         let counts = arrival(self.ir, channel) == Arrival::Counts;
-        let name = self.names.fresh("index");
-        let index = if counts { Term::index(&name) } else { Term::int(0) };
+        let strides = if counts { self.strides(scope, stmt, out)? } else { None };
+        let name = self.names.fresh(if strides.is_some() { "turn" } else { "index" });
+        let index = match &strides {
+            // Turn by turn, the messages that the condition names.
+            Some((first, apart)) => {
+                let behind = counting(BinaryOp::Mul, Term::index(&name), apart.clone());
+                counting(BinaryOp::Add, first.clone(), behind)
+            }
+            None if counts => Term::index(&name),
+            None => Term::int(0),
+        };
         let there = scope.with(binder, Meaning::Message(nothing));
         let call = |what| Term::method(&object, what, vec![key.clone()], Elem::I32);
         let count = counts.then(|| self.named("count", call("count"), out));
@@ -326,6 +315,13 @@ impl<'a> RoleLowering<'a> {
         out.push(match count {
             Some(count) => {
                 let to = Term { range: Some((0, i64::from(i32::MAX))), ..count };
+                let to = match strides {
+                    Some((first, apart)) => {
+                        let rest = counting(BinaryOp::Sub, to, first);
+                        Term::call(ep::ceil, vec![rest, apart], Elem::I32)
+                    }
+                    None => to,
+                };
                 let numbers = Numbers { from: Term::int(0), to, others: false };
                 counted_loop(name, numbers, turns, steps)
             }

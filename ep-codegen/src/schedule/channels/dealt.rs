@@ -1,0 +1,60 @@
+//! Which messages of slots a warp takes: where a role deals out all slots, and where a condition deals out the messages
+//! of one sender.
+
+use crate::ir::{Action, BinaryOp, Elem, Expr, Stmt};
+use crate::schedule::scope::Scope;
+use crate::schedule::step::{Loop, Step, Takers};
+use crate::schedule::term::{Term, arithmetic};
+use crate::schedule::value::Numbers;
+use crate::schedule::{Lowered, RoleLowering};
+
+impl RoleLowering<'_> {
+    /// A loop over all slots that the indices with these names have, dealt to the warps of the role.
+    pub(super) fn dealt_slots(&mut self, open: Vec<(String, Numbers)>, body: Vec<Step>) -> Step {
+        let unit = self.names.fresh("unit");
+        let extents = open.iter().map(|(_, numbers)| numbers.to.clone());
+        let all = extents.fold(Term::int(1), Term::times);
+        let mut rest = match all.elem {
+            Elem::I64 => Term::name(&unit, Elem::I64),
+            _ => Term::index(&unit),
+        };
+        let mut steps = Vec::new();
+        for (name, numbers) in open.into_iter().rev() {
+            let own = arithmetic(BinaryOp::Rem, rest.clone(), numbers.to.clone());
+            steps.push(Step::Let { name, value: own.converted(&Elem::I32) });
+            rest = arithmetic(BinaryOp::Div, rest, numbers.to);
+        }
+        steps.extend(body);
+        let (elem, from, turns) = (all.elem.clone(), Term::int(0), Takers::Spread);
+        Step::Loop(Loop { binder: unit, elem, from, to: all, turns, body: steps })
+    }
+
+    /// `for message in slots[..] where message.index % number == share`: the first message that is taken and how far the
+    /// next one is. The condition stays: it is false for all of them if `share` is not below `number`.
+    pub(super) fn strides(
+        &mut self,
+        scope: &Scope,
+        stmt: &Stmt,
+        out: &mut Vec<Step>,
+    ) -> Lowered<Option<(Term, Term)>> {
+        let Action::Receive { binder, filter: Some(filter), .. } = &stmt.action else {
+            return Ok(None);
+        };
+        let Expr::Binary { op: BinaryOp::Eq, left, right: share } = filter else { return Ok(None) };
+        let Expr::Binary { op: BinaryOp::Rem, left: index, right: number } = left.as_ref() else {
+            return Ok(None);
+        };
+        let is_index = matches!(index.as_ref(), Expr::Field { of, field, indices }
+            if of == binder && field == "index" && indices.is_empty());
+        let (Expr::Name { .. }, Expr::Name { .. }, true) =
+            (share.as_ref(), number.as_ref(), is_index)
+        else {
+            return Ok(None);
+        };
+        let first = self.scalar(scope, share, out)?;
+        let apart = self.scalar(scope, number, out)?;
+        let is_narrow = first.elem == Elem::I32 && apart.elem == Elem::I32;
+        let is_sure = |term: &Term, least| term.range.is_some_and(|(low, _)| low >= least);
+        Ok((is_narrow && is_sure(&first, 0) && is_sure(&apart, 1)).then_some((first, apart)))
+    }
+}
