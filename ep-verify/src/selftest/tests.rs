@@ -2,6 +2,7 @@
 
 mod streams;
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::*;
@@ -10,7 +11,7 @@ use ep_runtime::RuleSet;
 use ep_runtime::backend::{Backend, Signal, Stream};
 use ep_runtime::buffer::{BuiltIn, BuiltInBy, StandardPipeline, Via};
 use ep_runtime::group::GroupOptions;
-use ep_runtime::host::{Build, HostBackend, HostOptions};
+use ep_runtime::host::{Build, HostBackend, HostOptions, Programs};
 use ep_runtime::net::ModelOptions;
 use std::time::Duration;
 
@@ -407,12 +408,13 @@ fn the_floor_keeps_the_rules_of_memory() {
     }
 }
 
-/// Four nodes, whose links are slow, by the clock of the emulator. If all began with the same node, the links of the
-/// others would be idle.
-#[test]
-fn all_links_are_busy_while_nodes_combine_at_length() {
-    let Some(programs) = programs() else { return };
-    let (nodes, tokens) = (4, 384);
+/// How long a combine between nodes takes whose links are slow, by the clock of the emulator, and how long its bytes take
+/// on each link.
+fn combined_over_slow_links(
+    programs: &Arc<Programs>,
+    nodes: usize,
+    tokens: usize,
+) -> [Duration; 2] {
     let host = HostOptions { build: Build::Plain, ..HostOptions::new(nodes) };
     let backend = HostBackend::new(programs, host).unwrap();
     let net = ModelOptions { receives_per_us: 1, ..ModelOptions::default() };
@@ -432,6 +434,17 @@ fn all_links_are_busy_while_nodes_combine_at_length() {
     group.sync(0).unwrap();
     let took = backend.elapsed(0, &events[0], &events[1]).unwrap();
     let bytes = (nodes - 1) * tokens * test.row_bytes(StandardPipeline::NodeCombine) as usize;
-    let least = Duration::from_micros(bytes as u64);
-    assert!(took * 2 <= least * 3, "{took:?}, of which {least:?} on each link");
+    [took, Duration::from_micros(bytes as u64)]
+}
+
+/// If all nodes began with the same node, the links of the others would be idle.
+#[test]
+fn all_links_are_busy_while_nodes_combine_at_length() {
+    let Some(programs) = programs() else { return };
+    let tokens = 384;
+    let [four, least] = combined_over_slow_links(programs, 4, tokens);
+    assert!(four * 2 <= least * 3, "{four:?}, of which {least:?} on each link");
+    let [two, as_many] = combined_over_slow_links(programs, 2, 3 * tokens);
+    assert_eq!(as_many, least);
+    assert!(four * 5 <= two * 6, "{four:?} between 4 nodes, and {two:?} between 2");
 }
