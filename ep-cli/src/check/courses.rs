@@ -208,7 +208,7 @@ mod tests {
             "low-latency-dispatch, tiles",
             "== a tile is counted within its source\nin low_latency_dispatch.cu\n\
              - ep::i64{expert} * Cfg::kTiles + ep::i64{row} / 64\n\
-             + ep::i64{expert} * Cfg::kTiles + ep::i64{index} / 64\n",
+             + ep::i64{expert} * Cfg::kTiles + (share + turn * Cfg::kShares) / 64\n",
         ),
         (
             "functions, warps",
