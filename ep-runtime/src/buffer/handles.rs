@@ -28,8 +28,8 @@ const LOOKING: Duration = Duration::from_micros(100);
 /// Then it lets other threads of the machine run between two looks, until it has waited for so long.
 const YIELDING: Duration = Duration::from_millis(20);
 
-/// Then it sleeps between two looks.
-const PAUSE: Duration = Duration::from_micros(50);
+/// Then it sleeps between two looks, for a part of the time that it has waited, and at most for so long.
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// Totals that are looked at together, on the stack: a call allocates nothing.
 const CHUNK: usize = 64;
@@ -290,7 +290,7 @@ fn pause_after(waited: Duration) {
     } else if waited < YIELDING {
         thread::yield_now();
     } else {
-        thread::sleep(PAUSE);
+        thread::sleep((waited / 64).min(PAUSE));
     }
 }
 
