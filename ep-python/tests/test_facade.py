@@ -260,7 +260,7 @@ class Streams:
         self.asked.append(("on", stream.name))
 
     def event(self) -> Any:
-        return SimpleNamespace(record=lambda: self.asked.append(("event", self.current.name)))
+        return SimpleNamespace(record=lambda stream: self.asked.append(("event", stream.name)))
 
     def tensor(self, name: str) -> Any:
         return SimpleNamespace(record_stream=lambda stream: self.asked.append((name, stream.name)))
@@ -272,8 +272,12 @@ class Beside(unittest.TestCase):
     def test_the_order_of_streams(self) -> None:
         numpy_torch.import_as_torch()
         streams = Streams()
+        # Without a device, torch would ask NVML.
         cuda = SimpleNamespace(
-            current_stream=lambda: streams.current, set_stream=streams.set_stream, Event=streams.event
+            current_device=lambda: 0,
+            current_stream=lambda device: streams.current,
+            set_stream=streams.set_stream,
+            Event=streams.event,
         )
         there = object.__new__(engines.Engines)
         there.stream = streams.stream("beside")

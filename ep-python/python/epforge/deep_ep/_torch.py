@@ -44,6 +44,6 @@ def has_gpu() -> bool:
 
 
 def current_stream() -> Any:
-    """torch's current stream. Without a device, torch asks NVML whether there are any, which takes longer than a launch."""
+    """torch's current stream. Without a device, torch asks NVML for GPUs, which takes longer than a launch."""
     cuda = require().cuda
     return cuda.current_stream(cuda.current_device())

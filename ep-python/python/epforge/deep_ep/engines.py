@@ -91,8 +91,6 @@ class Engines:
         self.nodes = self.group.nodes
         self.shrinks, self.live = shrinks, live
         self.stream = None if device is None else cuda.Stream()
-        #: Recorded in the caller's stream as a call begins on the other one.
-        self._before = None if device is None else cuda.Event()
         #: What an exponent of float32 counts, as a tensor: a call makes none, which a graph could hold.
         place = "cpu" if device is None else f"cuda:{device}"
         self.exponent_unit = require().tensor([1 << 23], device=place).to(require().int32)
@@ -289,7 +287,7 @@ class Engines:
         event = previous.event if isinstance(previous, EventOverlap) else previous
         if self.stream is None or not (is_async or event):
             return Beside(is_async)
-        return OnStream(self.stream, self._before, event, is_async, inputs)
+        return OnStream(self.stream, event, is_async, inputs)
 
 
 def payload_of(use_fp8: bool, is_packed: bool) -> str:
@@ -371,11 +369,9 @@ class Beside:
 class OnStream(Beside):
     """Calls on another stream than the caller's, behind an event or else behind the caller's."""
 
-    def __init__(
-        self, stream: Any, before: Any, event: EventHandle | None, is_async: bool, inputs: tuple[Any, ...]
-    ) -> None:
+    def __init__(self, stream: Any, event: EventHandle | None, is_async: bool, inputs: tuple[Any, ...]) -> None:
         super().__init__(is_async)
-        self._stream, self._before, self._event, self._inputs = stream, before, event, inputs
+        self._stream, self._event, self._inputs = stream, event, inputs
         self._caller: Any = None
 
     def __enter__(self) -> Beside:
@@ -383,13 +379,12 @@ class OnStream(Beside):
         if self._event is not None and self._event.event is not None:
             self._stream.wait_event(self._event.event)
         else:
-            self._before.record(self._caller)
-            self._stream.wait_event(self._before)
+            self._stream.wait_stream(self._caller)
         require().cuda.set_stream(self._stream)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        done = EventHandle(self._stream) if kind is None else None
+        done = EventHandle() if kind is None else None
         require().cuda.set_stream(self._caller)
         if done is None:
             return

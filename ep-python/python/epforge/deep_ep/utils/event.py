@@ -9,12 +9,12 @@ from .._torch import current_stream, has_gpu, require
 
 
 class EventHandle:
-    """A point in a stream: in the current one, if it is made without one."""
+    """A point in the stream that is current where it is made."""
 
-    def __init__(self, stream: Any = None) -> None:
+    def __init__(self) -> None:
         self.event = require().cuda.Event() if has_gpu() else None
         if self.event is not None:
-            self.event.record(current_stream() if stream is None else stream)
+            self.event.record(current_stream())
 
     def current_stream_wait(self) -> None:
         """Puts the current stream behind it."""
