@@ -24,6 +24,7 @@
 //   rail.outbox      0x09450000  155516928 bytes  12 stripes x 7 peers x 128 slots x 14464; Forward writes, Forward reads
 // Message Part: row of 14336 bytes, meta record of 32 bytes: weights[8] at 0
 #include <ep/cast.cuh>
+#include <ep/compute.cuh>
 #include <ep/mover.cuh>
 #include <ep/net_rings.cuh>
 #include <ep/part_stages.cuh>

@@ -24,6 +24,7 @@
 //   rail.outbox      0x008a0000    9043968 bytes  12 stripes x 1 peers x 128 slots x 5888; Forward writes, Forward reads
 // Message Part: row of 5760 bytes, meta record of 16 bytes: weights[4] at 0
 #include <ep/cast.cuh>
+#include <ep/compute.cuh>
 #include <ep/mover.cuh>
 #include <ep/net_rings.cuh>
 #include <ep/part_stages.cuh>

@@ -14,6 +14,7 @@
 //   ring.sent        0x054c0600        768 bytes  2 calls x 12 stripes x 8 peers x 4; Send writes, Send reads
 // Message Part: row of 14336 bytes, meta record of 32 bytes: weights[8] at 0
 #include <ep/cast.cuh>
+#include <ep/compute.cuh>
 #include <ep/mover.cuh>
 #include <ep/part_stages.cuh>
 #include <ep/parts.cuh>

@@ -145,7 +145,8 @@ fn same_owner(a: &[Expr], b: &[Expr]) -> bool {
     a.iter().zip(b).any(|(a, b)| a == b && matches!(a, Expr::Name { .. }))
 }
 
-fn writes(role: &Role, tensor: &str) -> bool {
+/// Whether a role writes a tensor.
+pub(super) fn writes(role: &Role, tensor: &str) -> bool {
     let mut found = false;
     walk::stmts(&role.body, &mut |stmt| {
         found |= walk::target(stmt).is_some_and(|place| place.tensor == tensor);

@@ -35,7 +35,7 @@ pub mod ep {
             lesser_magnitude, log_low, log_step, to_bf16, to_e4m3, to_float, to_logfmt10, with_upper,
         }
         compute {
-            align, ask, ceil, experts_of, get, greater, greatest, has, ids_of, in_last_warp, least, lesser,
+            align, ask, ask_row, ceil, experts_of, get, greater, greatest, has, ids_of, in_last_warp, least, lesser,
             local_expert, max, min, owner, prefix_sum, prefix_sum_and_total, ranks_of, row_of, rows_with, set, store_flags, store_host,
             sum_of_lanes, with_bit,
         }
@@ -68,7 +68,7 @@ pub mod ep {
             RingsIn, RingsOut, WindowRings,
         }
         rows {
-            all_peers, ask_row, copy_row, Flags, for_stripe_tokens, one_peer, other_peers, Peers, recorded, rows_of, Span, span_of, span_part, stripe_span,
+            all_peers, copy_row, Flags, for_stripe_tokens, one_peer, other_peers, Peers, recorded, rows_of, Span, span_of, span_part, stripe_span,
         }
         slot_rows { SlotParts, SlotRowsIn, SlotRowsOut, WindowSlots }
         slot_times { SlotTimes }

@@ -140,6 +140,11 @@ fn loops_as(steps: Vec<Step>, instead: &dyn Fn(&Loop) -> Option<Step>) -> Vec<St
     steps.into_iter().map(one).collect()
 }
 
+/// Whether some of these steps declares a name that is asked about.
+fn declares(steps: &[Step], is_own: &dyn Fn(&str) -> bool) -> bool {
+    steps.iter().any(|step| step.declared().is_some_and(is_own) || declares(step.inner(), is_own))
+}
+
 /// Why no rule is for a role.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unfit {

@@ -137,6 +137,20 @@ impl Step {
 }
 
 impl Step {
+    /// The name that the step declares.
+    pub(super) fn declared(&self) -> Option<&str> {
+        match self {
+            Step::Object { name, .. }
+            | Step::Let { name, .. }
+            | Step::Made { name, .. }
+            | Step::Pointer { name, .. }
+            | Step::Variable { name, .. }
+            | Step::Take { name, .. }
+            | Step::Loop(Loop { binder: name, .. }) => Some(name),
+            _ => None,
+        }
+    }
+
     /// The terms of the step itself.
     pub(super) fn terms(&self) -> Vec<&Term> {
         match self {

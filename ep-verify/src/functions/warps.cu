@@ -132,7 +132,7 @@ __device__ __forceinline__ void fields(ep::i64* out) {
     }
 }
 
-/// What a loop asks of 100 turns about peers of both words, and what more peers than a lane looks up for.
+/// Looks up flags of 100 turns, with 40 peers (two words of flags) and with 65 (no lookup ahead).
 __device__ __forceinline__ void flags_of_turns(ep::i64* out) {
     const auto where = [&](int turn, int peer) {
         if (turn >= 105) out[408] = turn;

@@ -474,6 +474,65 @@ __device__ __forceinline__ Asked<T, kCount, Value> ask(Value value) {
     return Asked<T, kCount, Value>(value);
 }
 
+/// A wide field whose elements lie side by side where they come from. Lanes load units of 16 bytes when the field is
+/// asked for.
+template <class T, int kCount>
+class AskedUnits {
+    static constexpr int kUnit = 16 / static_cast<int>(sizeof(T));
+    static constexpr int kUnits = kCount / kUnit;
+    static constexpr int kEach = (kUnits + kLanes - 1) / kLanes;
+    // More would not stay in registers.
+    static constexpr bool kAhead = kEach <= 4;
+
+public:
+    __device__ __forceinline__ explicit AskedUnits(const T* from)
+        : from_(from), whole_((reinterpret_cast<u64>(from) & 15) == 0) {
+#pragma unroll
+        for (int k = 0; k < kEach && kAhead; ++k) {
+            const int at = k * kLanes + lane_index();
+            if (whole_ && at < kUnits) ahead_[k] = unit(at);
+        }
+    }
+
+    /// Writes the field where it is in the record.
+    __device__ __forceinline__ void put(char* field) const {
+        const bool whole = whole_ && (reinterpret_cast<u64>(field) & 15) == 0;
+#pragma unroll
+        for (int k = 0; k < kEach && kAhead; ++k) {
+            const int at = k * kLanes + lane_index();
+            if (whole && at < kUnits) store_units(field + at * 16, ahead_[k]);
+        }
+#pragma unroll 1
+        for (int at = lane_index(); at < kUnits && !kAhead && whole; at += kLanes) {
+            store_units(field + at * 16, unit(at));
+        }
+#pragma unroll 1
+        for (int at = (whole ? kUnits * kUnit : 0) + lane_index(); at < kCount; at += kLanes) {
+            reinterpret_cast<T*>(field)[at] = from_[at];
+        }
+    }
+
+private:
+    __device__ __forceinline__ Quad unit(int at) const {
+        return load_quad(reinterpret_cast<const char*>(from_) + at * 16);
+    }
+
+    const T* from_;
+    bool whole_;
+    // Zeros: a lane keeps what it does not load, so that registers would be held for it from the start of the role on.
+    Quad ahead_[kAhead ? kEach : 1] = {};
+};
+
+/// Asks for the `kCount` elements of a field from `from` on.
+template <class T, int kCount>
+__device__ __forceinline__ auto ask_row(const T* from) {
+    if constexpr (kCount > kLanes) {
+        return AskedUnits<T, kCount>(from);
+    } else {
+        return ask<T, kCount>([from](int i) { return from[i]; });
+    }
+}
+
 /// Element `i` of a field of a received message.
 template <class T>
 __device__ __forceinline__ T get(const char* field, int i) {

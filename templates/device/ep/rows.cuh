@@ -80,80 +80,8 @@ __device__ __forceinline__ void copy_row(const Team& team, void* to, const void*
     }
 }
 
-/// The elements of a field of a record in shared memory, which lie side by side where they come from; warp. A lane
-/// loads its elements, or units of 16 bytes of a wide field, when they are asked for.
-template <class T, int kCount>
-class AskedRow {
-    static constexpr int kEach = (kCount + kLanes - 1) / kLanes;
-    static constexpr int kUnit = 16 / static_cast<int>(sizeof(T));
-    static constexpr int kUnits = kCount > kLanes ? kCount / kUnit : 0;
-    static constexpr int kUnitsEach = (kUnits + kLanes - 1) / kLanes;
-    // More would not stay in registers.
-    static constexpr bool kByUnit = kUnits > 0 && kUnitsEach <= 4;
-    static constexpr bool kAhead = kUnits == 0 && kEach <= 8;
-
-public:
-    __device__ __forceinline__ explicit AskedRow(const T* from)
-        : from_(from), whole_(kUnits > 0 && (reinterpret_cast<u64>(from) & 15) == 0) {
-#pragma unroll
-        for (int k = 0; k < kUnitsEach && kByUnit; ++k) {
-            const int at = k * kLanes + lane_index();
-            if (whole_ && at < kUnits) units_[k] = unit(at);
-        }
-#pragma unroll
-        for (int k = 0; k < kEach && kAhead; ++k) {
-            const int at = k * kLanes + lane_index();
-            if (at < kCount) ahead_[k] = from[at];
-        }
-    }
-
-    /// Writes the field where it is in the record.
-    __device__ __forceinline__ void put(char* field) const {
-        T* elements = reinterpret_cast<T*>(field);
-        if constexpr (kAhead) {
-#pragma unroll
-            for (int k = 0; k < kEach; ++k) {
-                const int at = k * kLanes + lane_index();
-                if (at < kCount) elements[at] = ahead_[k];
-            }
-        } else {
-            const bool whole = whole_ && (reinterpret_cast<u64>(field) & 15) == 0;
-#pragma unroll
-            for (int k = 0; k < kUnitsEach && kByUnit; ++k) {
-                const int at = k * kLanes + lane_index();
-                if (whole && at < kUnits) store_units(field + at * 16, units_[k]);
-            }
-#pragma unroll 1
-            for (int at = lane_index(); at < kUnits && !kByUnit && whole; at += kLanes) {
-                store_units(field + at * 16, unit(at));
-            }
-#pragma unroll 1
-            for (int at = (whole ? kUnits * kUnit : 0) + lane_index(); at < kCount; at += kLanes) {
-                elements[at] = from_[at];
-            }
-        }
-    }
-
-private:
-    __device__ __forceinline__ Quad unit(int at) const {
-        return load_quad(reinterpret_cast<const char*>(from_) + at * 16);
-    }
-
-    const T* from_;
-    bool whole_;
-    // Zeros: a lane keeps what it does not load, so that registers would be held for it from the start of the role on.
-    Quad units_[kByUnit ? kUnitsEach : 1] = {};
-    T ahead_[kAhead && kEach > 0 ? kEach : 1] = {};
-};
-
-/// Asks for the `kCount` elements from `from` on.
-template <class T, int kCount>
-__device__ __forceinline__ AskedRow<T, kCount> ask_row(const T* from) {
-    return AskedRow<T, kCount>(from);
-}
-
-/// What a warp asks about each turn of a loop, and about each of `kPeers` there: its lanes look it up for 32 turns at
-/// once.
+/// The answers to a yes-or-no question about each turn of a loop and each of `kPeers` peers. The lanes of a warp look
+/// up the answers of 32 turns at once.
 template <int kPeers>
 class Flags {
     // With more peers a lane would look up many that are not asked for.

@@ -1,5 +1,5 @@
-//! Which messages of slots a warp takes: where a role deals out all slots, and where a condition deals out the messages
-//! of one sender.
+//! Assigns messages in slots to warps: all slots of a channel by their indices, or one sender's messages by a condition on
+//! their index.
 
 use crate::ir::{Action, BinaryOp, Elem, Expr, Stmt};
 use crate::schedule::scope::Scope;

@@ -118,15 +118,7 @@ fn of_one_slice(steps: &[Step], behind: &[Step], slice: &str) -> Option<Vec<Step
     let last = steps.iter().rev().take_while(says).count();
     let (steps, last) = steps.split_at(steps.len() - last);
     let is_used = |step: &Step| {
-        let (Step::Let { name, .. }
-        | Step::Pointer { name, .. }
-        | Step::Variable { name, .. }
-        | Step::Made { name, .. }
-        | Step::Object { name, .. }) = step
-        else {
-            return false;
-        };
-        behind.iter().any(|later| later.mentions(name))
+        step.declared().is_some_and(|name| behind.iter().any(|later| later.mentions(name)))
     };
     let is_name = |step: &Step| match step {
         Step::Let { value, .. } | Step::Pointer { value, .. } => is_only_read(value),

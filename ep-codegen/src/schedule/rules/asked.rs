@@ -1,8 +1,8 @@
-//! Rule `staged`, of the fields beside a row: they are asked for before the row is moved, and put into its record behind
-//! that.
+//! A part of the rule `staged`: a sender loads the fields of a message before it moves the row, and writes them to the
+//! record afterwards.
 //!
-//! What it gains: all loads of a message are under way at once. Where each field is loaded when it is put, a message
-//! waits for as many loads as it has fields, one after the other.
+//! What it gains: the loads of all fields are in flight together. Otherwise a message waits for one load per field, one
+//! after another.
 
 use super::copies::copy_of;
 use crate::ir::Elem;
@@ -51,7 +51,7 @@ fn name_of(count: &Term) -> String {
     format!("{}_field", snake(count.trim_start_matches('k').trim_end_matches("Count")))
 }
 
-/// What asks for the field that a loop of lanes puts into a record, and where it is put.
+/// For a loop of lanes that fills a field of a record: the call that asks for the field, and where the field goes.
 fn asked(repeat: &Loop, record: &str) -> Option<(Term, Term)> {
     let [before @ .., Step::Do(Term { node: Node::Call(set, args), elem, .. })] =
         repeat.body.as_slice()

@@ -1,10 +1,12 @@
-//! Rule `staged`: what a loop asks of memory about each of its turns the lanes look up for 32 turns at once.
+//! A part of the rule `staged`: the lanes of a warp look up a loop's condition for 32 turns at once.
 //!
-//! What it gains: a dispatch that asks for each token where it goes waits for memory once for 32 tokens instead of once
-//! for each.
+//! What it gains: a dispatch that reads a flag for each token waits for memory once per 32 tokens instead of once per
+//! token.
 
-use crate::ir::{BinaryOp, Elem, Tensor, TensorKind, walk};
+use super::declares;
+use crate::ir::{BinaryOp, Elem, TensorKind};
 use crate::schedule::RoleLowering;
+use crate::schedule::hazards::writes;
 use crate::schedule::library::ep;
 use crate::schedule::step::{Lambda, Loop, Param, ParamType, Step, Takers};
 use crate::schedule::term::{Node, Term};
@@ -33,29 +35,23 @@ fn looked_up(role: &mut RoleLowering<'_>, outer: &mut Loop) -> Option<Step> {
     if !is_of_rows {
         return None;
     }
-    let mut inside = Vec::new();
-    declared(&outer.body, &mut inside);
     let turn = Term::index(&outer.binder);
-    let (mut among, mut peer) = (Term::int(1), Term::int(0));
-    let condition = match peers_of(&mut outer.body) {
-        Some(inner) => {
-            inside.retain(|name| *name != inner.binder);
-            (among, peer) = (inner.to.clone(), Term::index(&inner.binder));
-            first_condition(&mut inner.body, &peer)?
-        }
-        None => first_condition(&mut outer.body, &peer)?,
+    let (found, peer, among) = condition_of(&mut outer.body)?;
+    let condition = found.clone();
+    // Names that the loop makes have no value before its turns, but for its own number and the peer.
+    let is_known = |name: &str| {
+        peer.root() == Some(name) || !declares(&outer.body, &|declared| declared == name)
     };
-    let is_known = |name: &str| !inside.iter().any(|own| own == name);
     let fits = condition.elem == Elem::Bool
         && condition.mentions(&outer.binder)
-        && reads(condition)
-        && is_still(role, condition, &is_known);
+        && reads(&condition)
+        && is_still(role, &condition, &is_known);
     if !fits {
         return None;
     }
     let object = role.names.fresh("flags");
     let own = [role.names.fresh("turn"), role.names.fresh("peer")];
-    let mut asked = condition.clone();
+    let mut asked = condition;
     rename(&mut asked, &outer.binder, &own[0]);
     if let Node::Name(name) = &peer.node {
         rename(&mut asked, name, &own[1]);
@@ -63,8 +59,19 @@ fn looked_up(role: &mut RoleLowering<'_>, outer: &mut Loop) -> Option<Step> {
     let params = own.map(|name| Param { kind: ParamType::Index, name }).to_vec();
     let gives = Some(asked);
     let asks = Term::lambda(Lambda { says: Vec::new(), params, body: Vec::new(), gives });
-    *condition = Term::method(&object, "at", vec![turn, outer.to.clone(), peer, asks], Elem::Bool);
+    let flag = Term::method(&object, "at", vec![turn, outer.to.clone(), peer, asks], Elem::Bool);
+    *condition_of(&mut outer.body)?.0 = flag;
     Some(Step::Object { class: ep::Flags.of(among), name: object, args: Vec::new() })
+}
+
+/// The first condition of a body, or of the loop over peers that is all it does; the peer, and how many peers there are.
+fn condition_of(body: &mut [Step]) -> Option<(&mut Term, Term, Term)> {
+    if peers_of(body).is_some() {
+        let inner = peers_of(body)?;
+        let (peer, among) = (Term::index(&inner.binder), inner.to.clone());
+        return Some((first_condition(&mut inner.body, Some(&peer))?, peer, among));
+    }
+    Some((first_condition(body, None)?, Term::int(0), Term::int(1)))
 }
 
 /// The loop over a fixed number of peers, if a body is nothing else.
@@ -77,12 +84,12 @@ fn peers_of(body: &mut [Step]) -> Option<&mut Loop> {
 }
 
 /// The condition that a body asks before it does anything; the peer may be left out before that.
-fn first_condition<'s>(body: &'s mut [Step], peer: &Term) -> Option<&'s mut Term> {
+fn first_condition<'s>(body: &'s mut [Step], peer: Option<&Term>) -> Option<&'s mut Term> {
     for step in body {
         match step {
             Step::Says(_) | Step::Remark(_) => {}
             Step::SkipUnless(Term { node: Node::Binary(BinaryOp::Ne, left, _), .. })
-                if left.node == peer.node => {}
+                if peer.is_some_and(|peer| left.node == peer.node) => {}
             Step::SkipUnless(condition) | Step::Let { value: condition, .. } => {
                 return Some(condition);
             }
@@ -92,8 +99,8 @@ fn first_condition<'s>(body: &'s mut [Step], peer: &Term) -> Option<&'s mut Term
     None
 }
 
-/// Whether every lane finds out the same of a turn before it comes: from numbers that are known outside of the loop, and
-/// from tensors that nothing writes.
+/// Whether a lane may evaluate a term ahead of its turn, and for the peer that is left out: it reads numbers that are known
+/// outside of the loop and tensors that nothing writes.
 fn is_still(role: &RoleLowering<'_>, term: &Term, is_known: &dyn Fn(&str) -> bool) -> bool {
     let here = match &term.node {
         Node::Name(name) => is_known(name.split(['.', '[']).next().unwrap_or(name)),
@@ -112,32 +119,11 @@ fn reads(term: &Term) -> bool {
 /// Whether a place is in an input, or in a table of an earlier call, that no role writes.
 fn is_input(role: &RoleLowering<'_>, base: &Term) -> bool {
     let Node::Name(name) = &base.node else { return false };
-    let is_own = |tensor: &str| name.strip_prefix("args.") == Some(tensor);
-    let mut written = false;
-    for other in &role.ir.roles {
-        walk::stmts(&other.body, &mut |stmt| {
-            written |= walk::target(stmt).is_some_and(|place| is_own(&place.tensor));
-        });
-    }
-    let reads = |it: &Tensor| it.kind == TensorKind::Input || it.from_handle.is_some();
-    !written && role.ir.tensors.iter().any(|tensor| is_own(&tensor.name) && reads(tensor))
-}
-
-/// The names that steps declare.
-fn declared(steps: &[Step], found: &mut Vec<String>) {
-    for step in steps {
-        match step {
-            Step::Object { name, .. }
-            | Step::Let { name, .. }
-            | Step::Made { name, .. }
-            | Step::Pointer { name, .. }
-            | Step::Variable { name, .. }
-            | Step::Take { name, .. }
-            | Step::Loop(Loop { binder: name, .. }) => found.push(name.clone()),
-            _ => {}
-        }
-        declared(step.inner(), found);
-    }
+    let own = role.ir.tensors.iter().find(|it| name.strip_prefix("args.") == Some(&it.name));
+    own.is_some_and(|it| {
+        let is_given = it.kind == TensorKind::Input || it.from_handle.is_some();
+        is_given && !role.ir.roles.iter().any(|other| writes(other, &it.name))
+    })
 }
 
 /// Puts another name in the place of one.
