@@ -126,4 +126,5 @@ fn what_a_message_waits_for_is_asked_for_ahead() {
     assert_ne!(send("(to[token] + 1 - 1)").0, usize::MAX, "the same in other words");
     assert_eq!(send("(token % ranks)").0, usize::MAX, "memory is not asked");
     assert_eq!(send("seen[token, peer]").0, usize::MAX, "the loop writes it");
+    assert_eq!(send("(8 / (to[token] + 1))").0, usize::MAX, "the divisor is known in its turn");
 }

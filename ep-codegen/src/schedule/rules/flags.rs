@@ -100,11 +100,14 @@ fn first_condition<'s>(body: &'s mut [Step], peer: Option<&Term>) -> Option<&'s 
 }
 
 /// Whether a lane may evaluate a term ahead of its turn, and for the peer that is left out: it reads numbers that are known
-/// outside of the loop and tensors that nothing writes.
+/// outside of the loop and tensors that nothing writes, and divides by constants only.
 fn is_still(role: &RoleLowering<'_>, term: &Term, is_known: &dyn Fn(&str) -> bool) -> bool {
     let here = match &term.node {
         Node::Name(name) => is_known(name.split(['.', '[']).next().unwrap_or(name)),
         Node::Index(base, _) => is_input(role, base),
+        Node::Binary(BinaryOp::Div | BinaryOp::Rem, _, by) => {
+            matches!(by.node, Node::Int(_) | Node::Constant(_))
+        }
         Node::Call(..) | Node::Lambda(_) | Node::Address(_) => false,
         _ => true,
     };
