@@ -137,7 +137,7 @@ impl Options {
         if self.name() != "all" {
             return Ok(vec![Asked::of(entries, self.name())?]);
         }
-        let all = entries.iter().filter(|entry| entry.is_emitted()).map(Asked::entry);
+        let all = entries.iter().map(Asked::entry);
         let (standard, mut declared): (Vec<Asked>, Vec<Asked>) =
             all.partition(|asked| matches!(asked, Asked::Standard(_)));
         let reach = standard.into_iter().filter_map(|asked| match asked {

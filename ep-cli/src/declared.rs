@@ -111,17 +111,9 @@ impl Calls {
 impl Subject {
     /// `entry`; the compiler makes its `cuda fn`s.
     pub(crate) fn new(entry: &AnyPipeline, programs: &Programs) -> Result<Subject, Failure> {
-        let mut subject = Subject::emitted(entry)?;
+        let mut subject = Subject::with(entry)?;
         subject.compile(programs)?;
         Ok(subject)
-    }
-
-    /// `entry`, which has to have a text. Its `cuda fn`s are not compiled.
-    pub(crate) fn emitted(entry: &AnyPipeline) -> Result<Subject, Failure> {
-        match entry.is_emitted() {
-            true => Subject::with(entry),
-            false => Err(EmitError::NoText(entry.name).into()),
-        }
     }
 
     /// Compiles its `cuda fn`s.

@@ -107,7 +107,7 @@ fn one(
 fn texts(entries: &[AnyPipeline]) -> Result<BTreeMap<String, String>, Failure> {
     let mut files = BTreeMap::new();
     let mut protocol = Protocol::default();
-    for entry in entries.iter().filter(|entry| entry.is_emitted()) {
+    for entry in entries {
         for Configuration { name, arch, set, .. } in kept(entry.name) {
             let selected = select(entry, arch, set.iter().copied())?;
             let Emitted { cuda, plan } = entry.emit(&selected.config)?;
@@ -123,14 +123,8 @@ fn texts(entries: &[AnyPipeline]) -> Result<BTreeMap<String, String>, Failure> {
     for entry in entries {
         let first = kept(entry.name).into_iter().next();
         let Some(Configuration { arch, set, .. }) = first else { continue };
-        let drawn =
-            select(entry, arch, set.iter().copied()).and_then(|selected| explain::drawn(&selected));
-        match drawn {
-            Ok(drawn) => files.insert(format!("{}.svg", entry.name), drawn),
-            // One that is not emitted need not have a plan for these numbers.
-            Err(_) if !entry.is_emitted() => None,
-            Err(failure) => return Err(failure),
-        };
+        let drawn = explain::drawn(&select(entry, arch, set.iter().copied())?)?;
+        files.insert(format!("{}.svg", entry.name), drawn);
     }
     files.insert("protocol.md".to_owned(), protocol.text());
     Ok(files)

@@ -71,7 +71,7 @@ pub(crate) fn run(
         writeln!(out, "{}", object.with("plan", plan_object(&plan)))?;
         return Ok(());
     }
-    head(entry, &ir, &plan, &selected, out)?;
+    head(&ir, &plan, &selected, out)?;
     roles(&ir, &plan, out)?;
     if let Some(measured) = measured {
         write!(out, "\n{measured}")?;
@@ -106,7 +106,6 @@ pub(crate) fn drawn(selected: &Selected) -> Result<String, Failure> {
 }
 
 fn head(
-    entry: &AnyPipeline,
     ir: &Pipeline,
     plan: &Plan,
     selected: &Selected,
@@ -115,9 +114,6 @@ fn head(
     writeln!(out, "{}", headline(plan))?;
     if !selected.assumed.is_empty() {
         writeln!(out, "reference shape: {}", selected.assumed_text())?;
-    }
-    if !entry.is_emitted() {
-        writeln!(out, "valid but not emitted yet: these are the numbers of its plan")?;
     }
     writeln!(out)?;
     for line in &ir.doc {
@@ -289,7 +285,6 @@ fn object(entry: &AnyPipeline, ir: &Pipeline, plan: &Plan, selected: &Selected) 
     });
     Object::new()
         .with("pipeline", entry.name)
-        .with("emitted", entry.is_emitted())
         .with("assumed", assumed)
         .with("roles", list(roles.collect()))
         .with("channels", list(channels.collect()))

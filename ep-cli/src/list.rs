@@ -16,18 +16,14 @@ pub(crate) fn run(entries: &[AnyPipeline], json: bool, out: &mut dyn Write) -> R
             writeln!(out, "{}", object(entry, &ir))?;
             continue;
         }
-        let state = if entry.is_emitted() { "emitted " } else { "declared" };
         let doc = first_sentence(&ir.doc);
-        writeln!(out, "{:width$}  {state}  {:8}  {doc}", entry.name, way(entry, &ir))?;
+        writeln!(out, "{:width$}  {:8}  {doc}", entry.name, way(&ir))?;
     }
     Ok(())
 }
 
 /// How the roles of all choices of arms are carried out, in a word: the worst one counts.
-fn way(entry: &AnyPipeline, ir: &Pipeline) -> &'static str {
-    if !entry.is_emitted() {
-        return "-";
-    }
+fn way(ir: &Pipeline) -> &'static str {
     let (mut warns, mut whole, mut composed) = (false, false, false);
     for choice in ir.choices() {
         let recipe = Recipe::of(&ir.select(&choice), RuleSet::All);
@@ -62,8 +58,7 @@ fn object(entry: &AnyPipeline, ir: &Pipeline) -> Object {
     let axes: Vec<Object> = ir.axes.iter().map(axis).collect();
     Object::new()
         .with("pipeline", entry.name)
-        .with("emitted", entry.is_emitted())
-        .with("way", way(entry, ir))
+        .with("way", way(ir))
         .with("doc", ir.doc.iter().map(|line| line.trim().to_owned()).collect::<Vec<_>>())
         .with("variants", axes)
         .with("texts", entry.texts().len())

@@ -132,8 +132,7 @@ fn compile(tokens: TokenStream, load: ReadFile) -> (File, Vec<Made>, Diagnostics
     (file, made, errors)
 }
 
-/// A pipeline within one node is emitted, or refused at the statements that prevent it; hops over a
-/// network are declared and checked only.
+/// Emits a pipeline, or refuses it at the statements that prevent it.
 fn make(file: &File, pipeline: &Pipeline, errors: &mut Diagnostics) -> Made {
     let ir = lower(file, pipeline);
     let mut refused: Vec<Refusal> = Vec::new();
@@ -142,9 +141,7 @@ fn make(file: &File, pipeline: &Pipeline, errors: &mut Diagnostics) -> Made {
         refused.extend(found.into_iter().filter(|it| !refused.contains(it)).collect::<Vec<_>>());
     }
     if !refused.is_empty() {
-        if is_within_node(&ir) {
-            refused.iter().for_each(|it| errors.push(refusal(pipeline, it)));
-        }
+        refused.iter().for_each(|it| errors.push(refusal(pipeline, it)));
         return Made { ir, texts: Vec::new(), slow: Vec::new(), is_whole: true };
     }
     match texts(&ir) {
@@ -187,14 +184,6 @@ fn refusal(pipeline: &Pipeline, refused: &Refusal) -> Diagnostic {
         Some(at) => no_cuda_form(at, &pipeline.name, &refused.why.to_string()),
         None => no_cuda(&pipeline.name, &refused.why.to_string()),
     }
-}
-
-fn is_within_node(ir: &ir::Pipeline) -> bool {
-    let nvlink = |channel: &ir::Channel| {
-        channel.over == [ir::Transport::Nvlink] && channel.parts_per.is_none()
-    };
-    let nodes = ir.dims.iter().any(|dim| dim.name == "nodes");
-    !nodes && ir.channels.iter().all(nvlink)
 }
 
 /// Where the statements, channels and roles of a pipeline stand.

@@ -49,7 +49,7 @@ impl Emitted {
 pub enum EmitError {
     /// The plan refuses the configuration.
     Plan(PlanError),
-    /// The pipeline is declared and checked, but has no CUDA yet.
+    /// The program holds no text of the pipeline for these arms and rules.
     NoText(&'static str),
 }
 
@@ -65,10 +65,7 @@ impl std::fmt::Display for EmitError {
         match self {
             EmitError::Plan(error) => error.fmt(f),
             EmitError::NoText(name) => {
-                write!(
-                    f,
-                    "{name} is valid but not emitted yet; `epforge list` marks the pipelines that are emitted"
-                )
+                write!(f, "this program holds no CUDA text of {name} for these arms and rules")
             }
         }
     }

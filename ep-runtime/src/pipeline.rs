@@ -82,7 +82,7 @@ impl AnyPipeline {
         }
     }
 
-    /// The CUDA body of each choice of arms; empty for a pipeline that is not emitted yet.
+    /// The CUDA body of each choice of arms.
     pub fn texts(&self) -> &'static [Text] {
         match self.source {
             Source::Macro { texts, .. } => texts(),
@@ -96,11 +96,6 @@ impl AnyPipeline {
             Source::Macro { handles, .. } => handles(),
             Source::Compiled(compiled) => compiled.handles.clone(),
         }
-    }
-
-    /// Whether the pipeline has CUDA texts.
-    pub fn is_emitted(&self) -> bool {
-        !self.texts().is_empty()
     }
 }
 

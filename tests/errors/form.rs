@@ -209,7 +209,7 @@ ep_runtime::pipeline! {
 // Warps that share stripes add to one element, and nothing orders them.
 ep_runtime::pipeline! {
     pipeline Weights {
-        shape { ranks: 1..=64, topk: 1..=32, experts: 1..=64, stripes: 1..=64 }
+        shape { ranks: 1..=64, nodes: 1..=64, topk: 1..=32, experts: 1..=64, stripes: 1..=64 }
         size tokens;
         input topk_idx: i64[tokens, topk];
         inout chosen: u8[experts];

@@ -36,16 +36,11 @@ pub(crate) const SHAPES: [&Shape; 5] = [
     &[("ranks", 1), ("hidden", 7168), ("topk", 8), ("experts", 256)],
 ];
 
-/// The standard pipelines that have CUDA.
-pub(crate) fn emitted_entries() -> Vec<AnyPipeline> {
-    pipelines::ALL.into_iter().filter(AnyPipeline::is_emitted).collect()
-}
-
 /// The bodies of all choices of arms with their pipeline's name, with all rules and with none.
 fn bodies() -> &'static [(&'static str, Body)] {
     static BODIES: LazyLock<Vec<(&str, Body)>> = LazyLock::new(|| {
         let mut all = Vec::new();
-        for entry in emitted_entries() {
+        for entry in pipelines::ALL {
             let ir = entry.ir();
             // The macro has rendered those with all rules.
             all.extend(entry.texts().iter().map(|text| (entry.name, text.body.clone())));
@@ -74,14 +69,6 @@ fn default_config(entry: &AnyPipeline) -> Config {
     shaped(entry, Config::new(&entry.ir(), Arch::Sm90a), &[])
 }
 
-#[test]
-fn the_pipelines_within_a_node_are_emitted() {
-    let names: Vec<&str> = emitted_entries().iter().map(|entry| entry.name).collect();
-    for name in ["layout", "nvl-dispatch", "nvl-combine"] {
-        assert!(names.contains(&name), "{name} is not emitted: {names:?}");
-    }
-}
-
 /// The texts that the macro embedded belong to the IR that the program rebuilds.
 #[test]
 fn the_embedded_digest_is_that_of_the_rebuilt_ir() {
@@ -93,7 +80,7 @@ fn the_embedded_digest_is_that_of_the_rebuilt_ir() {
 /// One text per choice of arms, no choice twice, and none missing.
 #[test]
 fn every_choice_of_arms_has_one_text() {
-    for entry in emitted_entries() {
+    for entry in pipelines::ALL {
         let choices: Vec<Vec<String>> =
             entry.ir().choices().into_iter().map(|choice| choice.arms).collect();
         let texts: Vec<Vec<String>> = entry
@@ -109,7 +96,7 @@ fn every_choice_of_arms_has_one_text() {
 /// The same configuration gives the same bytes, and they name no place or time.
 #[test]
 fn emission_is_deterministic() {
-    for entry in emitted_entries() {
+    for entry in pipelines::ALL {
         let config = default_config(&entry);
         let first = entry.emit(&config).expect("the reference shape fits");
         let second = entry.emit(&config).expect("the reference shape fits");
@@ -125,7 +112,7 @@ fn emission_is_deterministic() {
 fn every_cfg_name_is_used_and_every_used_one_is_listed() {
     let library: String = device::HEADERS.iter().map(|(_, text)| *text).collect();
     let library = constants(&library);
-    for entry in emitted_entries() {
+    for entry in pipelines::ALL {
         for text in entry.texts() {
             let mut config = default_config(&entry);
             config.choice.arms = text.arms.iter().map(|arm| (*arm).to_owned()).collect();
@@ -253,7 +240,7 @@ fn last_of_path(rest: &str) -> Option<&str> {
 /// What people read has the statement above its step, and each wait and release names its pair.
 #[test]
 fn the_text_shows_the_declaration() {
-    for entry in emitted_entries() {
+    for entry in pipelines::ALL {
         for text in entry.texts() {
             let mut config = default_config(&entry);
             config.choice.arms = text.arms.iter().map(|arm| (*arm).to_owned()).collect();
@@ -280,7 +267,7 @@ fn the_text_shows_the_declaration() {
 #[test]
 fn rows_are_found_with_64_bits() {
     let mut constant = 0;
-    for entry in emitted_entries() {
+    for entry in pipelines::ALL {
         let sizes = entry.ir().sizes;
         let is_bounded = |name: &str| sizes.iter().any(|it| it.name == name && it.values.is_some());
         for text in entry.texts() {

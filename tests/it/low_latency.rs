@@ -19,7 +19,7 @@ use ep_runtime::plan::Config;
 use ep_runtime::tensor::{Bf16, DeviceTensor};
 use ep_runtime::{AnyPipeline, pipeline};
 
-use crate::emitted::{emitted_entries, shaped};
+use crate::emitted::shaped;
 use crate::usual;
 
 pub(crate) const RANKS: usize = 3;
@@ -502,7 +502,7 @@ fn who_gives_to_a_dead_rank_alone_misses_it() {
 #[test]
 fn which_pipelines_go_on_without_a_rank() {
     let mut able = BTreeSet::new();
-    for entry in emitted_entries() {
+    for entry in ep_runtime::pipelines::ALL {
         let ir = entry.ir();
         for choice in ir.choices() {
             let own = Config { choice, leaves_out_absent: true, ..Config::new(&ir, Arch::Sm90a) };

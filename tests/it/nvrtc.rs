@@ -16,7 +16,7 @@ use ep_runtime::jit::{Arch, Cache, Compiled, CudaSource, Jit, Nvrtc, Request};
 use ep_runtime::plan::{Config, PlanError, role_use};
 use ep_runtime::{AnyPipeline, EmitError, Emitted, device};
 
-use crate::emitted::{SHAPES, emitted_entries, shaped};
+use crate::emitted::{SHAPES, shaped};
 use crate::usual;
 
 /// A kernel to compile.
@@ -139,7 +139,7 @@ pub(crate) fn kernel(
 /// Every emitted pipeline in every choice of arms.
 pub(crate) fn choices(arch: Arch) -> Vec<(AnyPipeline, Config)> {
     let mut all = Vec::new();
-    for entry in emitted_entries() {
+    for entry in ep_runtime::pipelines::ALL {
         let ir = entry.ir();
         for choice in ir.choices() {
             let config = Config { choice, ..Config::new(&ir, arch) };
@@ -191,7 +191,7 @@ fn every_shape_compiles() {
 
 /// The text of `generated/` that a row of the table makes.
 fn kept(row: &Configuration) -> Kernel {
-    let entry = emitted_entries().into_iter().find(|entry| entry.name == row.pipeline);
+    let entry = ep_runtime::pipelines::ALL.into_iter().find(|entry| entry.name == row.pipeline);
     let entry = entry.expect("the table names pipelines");
     let ir = entry.ir();
     let mut config = shaped(&entry, Config::new(&ir, row.arch), &[("max_tokens", 128)]);

@@ -141,7 +141,7 @@ fn derived_numbers_cannot_be_set() {
 /// panics, and what fits is within what CUDA takes. The smallest of each fits everywhere.
 #[test]
 fn every_corner_of_the_shape_plans_or_says_why() {
-    for entry in crate::emitted::emitted_entries() {
+    for entry in ep_runtime::pipelines::ALL {
         let ir = entry.ir();
         for choice in ir.choices() {
             for arch in Arch::ALL {

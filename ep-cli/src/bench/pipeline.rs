@@ -31,7 +31,7 @@ pub(super) fn run(
     entry: &AnyPipeline,
     talk: &mut Talk<'_>,
 ) -> Result<(), Failure> {
-    let mut subject = Subject::emitted(entry)?;
+    let mut subject = Subject::with(entry)?;
     let on_host = options.backend == Machine::Host;
     let found = match on_host {
         true => 0,
