@@ -1,5 +1,5 @@
 // merge-combine  via=slots
-// experts=256 hidden=7168 local_experts=16 local_ranks=8 max_rows=2048 max_tokens=128 nodes=2 ranks=16 shares=128 topk=8
+// experts=256 hidden=7168 local_experts=16 local_ranks=8 max_rows=2048 max_tokens=128 nodes=2 peers=16 ranks=16 sends=128 shares=128 topk=8
 // sm_90a: 512 threads and 0 bytes of shared memory a block, at least 1 blocks
 //
 // Roles:
@@ -121,47 +121,45 @@ __device__ __forceinline__ void send(const Args& args, ep::Team& team) {
     for (int unit; (unit = units.take()) >= 0;) {
         const int source = unit % Cfg::kRanks;
         const int share = unit / Cfg::kRanks % Cfg::kShares;
-        // +56  for row in came_first[source]..came_first[source + 1] where row % shares == share
+        // +59  for row in came_first[source]..came_first[source + 1] where row % shares == share
         const int row_end = args.came_first[source + 1];
         for (ep::i64 row = args.came_first[source]; row < row_end && !team.stopped; ++row) {
             if (!(row % Cfg::kShares == share)) continue;
-            // +57  push back[source] at row - came_first[source] { x: sum(at in packed_row[row]:
+            // +60  push back[source] at row - came_first[source] { x: sum(at in packed_row[row]:
             //     packed_weight[at] * x[at] as f32) as bf16 }
-            // W2: takes credit of back, from Reduce +64
+            // W2: takes credit of back, from Reduce +103
             const int key =
                 me * Cfg::kMaxTokens + static_cast<ep::i32>(row - args.came_first[source]);
             if (back.reserve(source, key)) {
                 char* slot = back.slot();
-                for (int i = team.lane * ep::kWide; i < Cfg::kHidden; i += ep::kLanes * ep::kWide) {
-                    ep::Wide<float> sum(0.0f);
-                    ep::for_some_rows<ep::bf16, Cfg::kTopk>(
-                        [&](int k) {
-                            const ep::i64 at = ep::i64{args.packed_row[row * Cfg::kTopk + k]};
-                            return ep::row_if(at >= 0, &args.x[at * Cfg::kHidden]);
-                        },
-                        i, Cfg::kHidden,
-                        [&](int k, const ep::Wide<ep::bf16>& k_row) {
-                            const ep::i64 at = ep::i64{args.packed_row[row * Cfg::kTopk + k]};
-                            sum += ep::product(args.packed_weight[at], ep::to_float(k_row));
-                    });
-                    ep::set_wide<ep::bf16>(slot, i, Cfg::kHidden, ep::to_bf16(sum));
-                }
+                ep::sum_some_rows<ep::bf16, Cfg::kTopk>(0, Cfg::kHidden, Cfg::kHidden,
+                    [&](int k) {
+                        const ep::i64 at = ep::i64{args.packed_row[row * Cfg::kTopk + k]};
+                        return ep::row_if(at >= 0, &args.x[at * Cfg::kHidden]);
+                    },
+                    [&](ep::Wide<float>& sum, int k, const ep::Wide<ep::bf16>& k_row) {
+                        const ep::i64 at = ep::i64{args.packed_row[row * Cfg::kTopk + k]};
+                        sum += ep::product(args.packed_weight[at], ep::to_float(k_row));
+                    },
+                    [&](int i, const ep::Wide<float>& sum) {
+                        ep::set_wide<ep::bf16>(slot, i, Cfg::kHidden, ep::to_bf16(sum));
+                });
                 back.publish();
             }
         }
     }
-    // +61  close back
-    // W1: publishes messages of back, for Reduce +64
+    // +64  close back
+    // W1: publishes messages of back, for Reduce +103
     back.close(team.count());
 }
 
 /// role Reduce on all blocks, 8 warps, one block a token
 __device__ __forceinline__ void reduce(const Args& args, ep::Team& team) {
     ep::SlotRowsIn<Cfg::Back, ep::NetSlotRows<Cfg::Back>> back(team, args.net);
-    // +64  for token in tokens gather part from back[peer] at send_place[token, peer] across peer
+    // +103  for token in tokens gather part from back[peer] at send_place[token, peer] across peer
     //     in ranks
-    // W1: takes messages of back, from Send +61
-    // W2: publishes credit of back, for Send +57
+    // W1: takes messages of back, from Send +64
+    // W2: publishes credit of back, for Send +60
     ep::SlotParts<ep::SlotRowsIn<Cfg::Back, ep::NetSlotRows<Cfg::Back>>, Cfg::kRanks> back_parts(
         team, back);
     ep::Parts<ep::SlotParts<ep::SlotRowsIn<Cfg::Back, ep::NetSlotRows<Cfg::Back>>,
@@ -181,7 +179,7 @@ __device__ __forceinline__ void reduce(const Args& args, ep::Team& team) {
             parts.expect(peer, key);
         }
         if (parts.open()) {
-            // +65  store combined[token] = sum(part.x)
+            // +104  store combined[token] = sum(part.x)
             ep::for_wide_parts<ep::bf16, Cfg::kRanks>(parts,
                 ep::slice_begin(slice, slices, Cfg::kHidden),
                 ep::slice_begin(slice + 1, slices, Cfg::kHidden), Cfg::kHidden,

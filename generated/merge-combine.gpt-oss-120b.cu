@@ -1,5 +1,5 @@
 // merge-combine  via=direct
-// back_warps=8 experts=128 hidden=2880 local_experts=32 local_ranks=4 max_rows=512 max_tokens=128 nodes=1 ranks=4 topk=4 words=32
+// back_warps=8 experts=128 hidden=2880 local_experts=32 local_ranks=4 max_rows=512 max_tokens=128 nodes=1 peers=4 ranks=4 sends=128 topk=4 words=32
 // sm_80: 384 threads and 0 bytes of shared memory a block, at least 1 blocks
 //
 // Roles:
@@ -90,11 +90,11 @@ struct Args {
 __device__ __forceinline__ void send(const Args& args, ep::Team& team) {
     const int me = args.group.rank;
     ep::BackOut<Cfg::Back> back(team);
-    // +27  for row in rank_prefix[source, me]..rank_prefix[source + 1, me]
-    // +28  push back[source] at recv_src[row] { x: sum(at in packed_row[row]: packed_weight[at] *
+    // +29  for row in rank_prefix[source, me]..rank_prefix[source + 1, me]
+    // +30  push back[source] at recv_src[row] { x: sum(at in packed_row[row]: packed_weight[at] *
     //     x[at] as f32) as bf16 }
-    // W1: publishes messages of back, for Reduce +34
-    // W2: takes credit of back, from Reduce +34
+    // W1: publishes messages of back, for Reduce +36
+    // W2: takes credit of back, from Reduce +36
     back.run_sums<Cfg::kTopk>(
         [&](int source) {
             return ep::span_of(args.rank_prefix[source * Cfg::kRanks + me],
@@ -111,16 +111,16 @@ __device__ __forceinline__ void send(const Args& args, ep::Team& team) {
 /// role Reduce on all blocks, 4 warps, warps shared by token
 __device__ __forceinline__ void reduce(const Args& args, ep::Team& team) {
     ep::BackIn<Cfg::Back> part(team);
-    // +34  for token in tokens gather part from back[peer] at if send_row[token, peer] >= 0 { token
+    // +36  for token in tokens gather part from back[peer] at if send_row[token, peer] >= 0 { token
     //     } else { -1 } across peer in ranks
-    // W1: takes messages of back, from Send +28
-    // W2: publishes credit of back, for Send +28
+    // W1: takes messages of back, from Send +30
+    // W2: publishes credit of back, for Send +30
     part.run(ep::rows_of(args.tokens, args.tokens_from),
         [&](int token, int peer) {
             return args.send_row[ep::i64{token} * Cfg::kRanks + peer] >= 0 ? token : -1;
         },
         [&](int token) {
-            // +37  store combined[token] = sum(part.x)
+            // +39  store combined[token] = sum(part.x)
             part.store_row(&args.combined[ep::i64{token} * Cfg::kHidden]);
     });
 }

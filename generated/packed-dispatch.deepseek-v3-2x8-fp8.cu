@@ -448,7 +448,8 @@ __device__ __forceinline__ void pack(const Args& args, ep::Team& team) {
             const int row = share + turn * Cfg::kShares;
             const char* slot = rows.slot(source, share + turn * Cfg::kShares);
             const bool takes = (share + turn * Cfg::kShares) % Cfg::kShares == share;
-            if (!takes) {
+            if (takes) {
+                // +189  let row = sum(earlier in 0..source: counts[earlier].rows) + message.place
                 ep::i64 sum_4 = 0LL;
                 for (int earlier_4 = 0; earlier_4 < source; ++earlier_4) {
                     sum_4 += ep::i64{ep::get<ep::i32>(counts.slot(earlier_4, 0) + Cfg::Counts::kMeta
@@ -456,8 +457,11 @@ __device__ __forceinline__ void pack(const Args& args, ep::Team& team) {
                 }
                 const ep::i64 row_2 =
                     sum_4 + ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kPlace, 0);
+                // +190  let expert = local(message.experts[choice], me)
                 const int expert_2 = ep::local_expert(args.expert_begin, me,
                     ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kExperts, choice));
+                // +192  let again = sum(earlier in topk: (earlier < choice &&
+                //     message.experts[earlier] == message.experts[choice]) as i32)
                 ep::i64 sum_5 = 0LL;
                 for (int earlier_5 = 0; earlier_5 < Cfg::kTopk; ++earlier_5) {
                     sum_5 += ep::i64{static_cast<ep::i32>(earlier_5 < choice
@@ -466,7 +470,10 @@ __device__ __forceinline__ void pack(const Args& args, ep::Team& team) {
                                 + Cfg::Token::kExperts, choice))};
                 }
                 const ep::i64 again = sum_5;
+                // +194  let has = (expert >= 0 && again == 0) as i32
                 const int has = static_cast<ep::i32>(expert_2 >= 0 && again == 0);
+                // +195  let place = sum(earlier in 0..source: counts[earlier].per_expert[expert *
+                //     has]) + message.turns[choice]
                 ep::i64 sum_6 = 0LL;
                 for (int earlier_6 = 0; earlier_6 < source; ++earlier_6) {
                     sum_6 += ep::i64{ep::get<ep::i32>(counts.slot(earlier_6, 0) + Cfg::Counts::kMeta
@@ -474,59 +481,25 @@ __device__ __forceinline__ void pack(const Args& args, ep::Team& team) {
                 }
                 const ep::i64 place = sum_6
                     + ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kTurns_, choice);
-            }
-            if (takes) {
-                // +189  let row = sum(earlier in 0..source: counts[earlier].rows) + message.place
-                ep::i64 sum_7 = 0LL;
-                for (int earlier_7 = 0; earlier_7 < source; ++earlier_7) {
-                    sum_7 += ep::i64{ep::get<ep::i32>(counts.slot(earlier_7, 0) + Cfg::Counts::kMeta
-                        + Cfg::Totals::kRows, 0)};
-                }
-                const ep::i64 row_3 =
-                    sum_7 + ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kPlace, 0);
-                // +190  let expert = local(message.experts[choice], me)
-                const int expert_3 = ep::local_expert(args.expert_begin, me,
-                    ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kExperts, choice));
-                // +192  let again = sum(earlier in topk: (earlier < choice &&
-                //     message.experts[earlier] == message.experts[choice]) as i32)
-                ep::i64 sum_8 = 0LL;
-                for (int earlier_8 = 0; earlier_8 < Cfg::kTopk; ++earlier_8) {
-                    sum_8 += ep::i64{static_cast<ep::i32>(earlier_8 < choice
-                        && ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kExperts,
-                            earlier_8) == ep::get<ep::i32>(slot + Cfg::Rows::kMeta
-                                + Cfg::Token::kExperts, choice))};
-                }
-                const ep::i64 again_2 = sum_8;
-                // +194  let has = (expert >= 0 && again == 0) as i32
-                const int has_2 = static_cast<ep::i32>(expert_3 >= 0 && again_2 == 0);
-                // +195  let place = sum(earlier in 0..source: counts[earlier].per_expert[expert *
-                //     has]) + message.turns[choice]
-                ep::i64 sum_9 = 0LL;
-                for (int earlier_9 = 0; earlier_9 < source; ++earlier_9) {
-                    sum_9 += ep::i64{ep::get<ep::i32>(counts.slot(earlier_9, 0) + Cfg::Counts::kMeta
-                        + Cfg::Totals::kPerExpert, ep::i64{expert_3} * has_2)};
-                }
-                const ep::i64 place_2 = sum_9
-                    + ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kTurns_, choice);
                 // +197  record packed_row[row, choice] = (expert * max_rows + place + 1) * has - 1
                 if (team.leader()) {
-                    args.packed_row[row_3 * Cfg::kTopk + choice] = static_cast<ep::i32>(
-                        (ep::i64{expert_3} * Cfg::kMaxRows + place_2 + 1) * has_2 - 1);
+                    args.packed_row[row_2 * Cfg::kTopk + choice] = static_cast<ep::i32>(
+                        (ep::i64{expert_2} * Cfg::kMaxRows + place + 1) * has - 1);
                 }
                 // +198  if expert >= 0 && again == 0
-                if (expert_3 >= 0 && again_2 == 0) {
+                if (expert_2 >= 0 && again == 0) {
                     // +199  record src_info[expert, place] = message.src
                     if (team.leader()) {
-                        args.src_info[ep::i64{expert_3} * Cfg::kMaxRows + place_2] =
+                        args.src_info[ep::i64{expert_2} * Cfg::kMaxRows + place] =
                             ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kSrc, 0);
                     }
                     // +200  record packed_weight[expert * max_rows + place] = sum(entry in topk:
                     //     message.weights[entry] * (message.experts[entry] ==
                     //     message.experts[choice]) as f32)
                     if (args.topk_weights != nullptr) {
-                        float sum_10 = 0.0f;
+                        float sum_7 = 0.0f;
                         for (int entry = 0; entry < Cfg::kTopk; ++entry) {
-                            sum_10 += ep::product(
+                            sum_7 += ep::product(
                                 ep::get<float>(slot + Cfg::Rows::kMeta + Cfg::Token::kWeights,
                                     entry),
                                 static_cast<float>(
@@ -535,18 +508,17 @@ __device__ __forceinline__ void pack(const Args& args, ep::Team& team) {
                                             + Cfg::Token::kExperts, choice)));
                         }
                         if (team.leader()) {
-                            args.packed_weight[ep::i64{expert_3} * Cfg::kMaxRows + place_2] =
-                                sum_10;
+                            args.packed_weight[ep::i64{expert_2} * Cfg::kMaxRows + place] = sum_7;
                         }
                     }
                     // +202  store packed_x[expert, place] = message.x
                     ep::copy_row<ep::e4m3>(team,
-                        &args.packed_x[(ep::i64{expert_3} * Cfg::kMaxRows
-                            + place_2) * Cfg::kHidden], slot, Cfg::kHidden);
+                        &args.packed_x[(ep::i64{expert_2} * Cfg::kMaxRows + place) * Cfg::kHidden],
+                        slot, Cfg::kHidden);
                     for (int i_2 = team.lane; i_2 < ep::ceil(Cfg::kHidden, 128);
                         i_2 += ep::kLanes) {
-                        args.packed_x_scale[expert_3 * (ep::i64{Cfg::kMaxRows} * ep::ceil(
-                            Cfg::kHidden, 128)) + place_2 * args.packed_x_scale_stride
+                        args.packed_x_scale[expert_2 * (ep::i64{Cfg::kMaxRows} * ep::ceil(
+                            Cfg::kHidden, 128)) + place * args.packed_x_scale_stride
                             + i_2 * args.packed_x_scale_block_stride] =
                             ep::get<float>(slot + Cfg::Rows::kMeta + Cfg::Token::kXScale, i_2);
                     }

@@ -83,6 +83,7 @@ pub const CONFIGURATIONS: &[Configuration] = &[
     row("packed-dispatch", "deepseek-v3-2x8-fp8", Sm90a, &[("via", "slots"), ("ranks", "16"), ("nodes", "2"), ("payload", "fp8"), ("max_tokens", "128"), ("topk_weights", "1")]),
     row("merge-combine", "deepseek-v3", Sm90a, &[]),
     row("merge-combine", "deepseek-v3-2x8", Sm90a, &[("via", "slots"), ("ranks", "16"), ("nodes", "2")]),
+    row("merge-combine", "deepseek-v3-2x8-asked", Sm90a, &[("via", "asked"), ("ranks", "16"), ("nodes", "2")]),
     row("merge-combine", "gpt-oss-120b", Sm80, &[("ranks", "4"), ("hidden", "2880"), ("topk", "4"), ("experts", "128")]),
     row("spread-combine", "deepseek-v3", Sm90a, &[]),
     row("spread-combine", "gpt-oss-120b", Sm80, &[("ranks", "4"), ("hidden", "2880"), ("topk", "4"), ("experts", "128")]),

@@ -71,9 +71,9 @@ class Signatures(unittest.TestCase):
         plan = {"tokens": 128, "experts": 256, "between": 2, **shape}
         near = epforge.LowLatency.bytes(8, way="per-rank", **plan)
         self.assertEqual(hint(128, 7168, 8, 256), near)
-        far = epforge.LowLatency.bytes(16, nodes=2, **plan)
-        rows = epforge.LowLatency.network_bytes(16, nodes=2, **plan)
-        self.assertGreater(rows, 128 * 256 * 14336)
+        far = epforge.LowLatency.bytes(16, nodes=2, way="per-rank", **plan)
+        rows = epforge.LowLatency.network_bytes(16, nodes=2, way="per-rank", **plan)
+        self.assertGreater(rows, 128 * 16 * 14336)
         self.assertEqual(hint(128, 7168, 16, 256), far + rows)
 
 

@@ -2,11 +2,11 @@
 //!
 //! With eight experts per token and few ranks, each rank has several experts of a token. [`PerRank`] sends
 //! the token's row to that rank once, and packs the row by expert on arrival. If the weights came with the
-//! rows, the rank sums its experts' results, and returns one row. Otherwise it returns the row of each
-//! expert, and the token's rank, which has the weights, sums them. Calls take and return the same tensors
-//! as those of `low-latency-dispatch` and `low-latency-combine`. They run in one phase and wait for every
-//! rank; for phases and ranks that are left out, use the other two. Between nodes the weights have to come
-//! with the rows: then only sums travel back.
+//! rows, the rank sums its experts' results, and returns one row. Otherwise, within a node, it returns the row
+//! of each expert, and the token's rank, which has the weights, sums them. Between nodes only sums travel
+//! back: the combine first sends the weights to the ranks of the experts. Calls take and return the same
+//! tensors as those of `low-latency-dispatch` and `low-latency-combine`. They run in one phase and wait for
+//! every rank; for phases and ranks that are left out, use the other two.
 //!
 //! The calls of one rank run one after another, because rows in flight use memory of the kernels. The
 //! results of a dispatch belong to the caller, so several dispatches may wait for their combines.
@@ -74,7 +74,7 @@ impl Shape {
 pub enum Weights {
     /// The dispatch: weights travel with the rows, and each rank returns one sum.
     AtDispatch,
-    /// The combine: each expert's row is returned.
+    /// The combine: each expert's row is returned within a node, and the sums of each rank between nodes.
     AtCombine,
 }
 
@@ -82,6 +82,7 @@ pub enum Weights {
 pub struct PerRank {
     dispatch: packed_dispatch::Kernel,
     back: Back,
+    weights: Weights,
     group: Group,
     shape: Shape,
     payload: Payload,
@@ -125,18 +126,13 @@ fn scale_bytes(ranks: usize, nodes: usize, shape: Shape, payload: Payload) -> u6
     }
 }
 
-/// The choices of a dispatch between so many nodes. Rows of experts do not cross a network one by one.
+/// The choices of a dispatch between so many nodes.
 fn choices(
     nodes: usize,
     shape: Shape,
     payload: Payload,
     weights: Weights,
-) -> Result<(packed_dispatch::Shape, packed_dispatch::Options), CallError> {
-    if nodes > 1 && weights == Weights::AtCombine {
-        return Err(mismatch(
-            "between nodes, rows that travel once per rank need their weights with the dispatch",
-        ));
-    }
+) -> (packed_dispatch::Shape, packed_dispatch::Options) {
     let Shape { hidden, topk, experts, max_tokens } = shape;
     let tokens = max_tokens;
     let shape = packed_dispatch::Shape { nodes, hidden, topk, experts, max_tokens, tokens };
@@ -150,19 +146,25 @@ fn choices(
         topk_weights: weights == Weights::AtDispatch,
         ..Default::default()
     };
-    Ok((shape, options))
+    (shape, options)
 }
 
-/// The choices of a combine that sums where the experts are.
-fn merge_choices(nodes: usize, shape: Shape) -> (merge_combine::Shape, merge_combine::Options) {
+/// The choices of a combine that sums where the experts are; none for one that sums where the tokens are.
+fn merge_choices(
+    nodes: usize,
+    shape: Shape,
+    weights: Weights,
+) -> Option<(merge_combine::Shape, merge_combine::Options)> {
     let Shape { hidden, topk, experts, max_tokens } = shape;
     let tokens = max_tokens;
     let shape = merge_combine::Shape { nodes, hidden, topk, experts, max_tokens, tokens };
-    let via = match nodes {
-        1 => merge_combine::Via::Direct,
-        _ => merge_combine::Via::Slots,
+    let via = match (nodes, weights) {
+        (1, Weights::AtDispatch) => merge_combine::Via::Direct,
+        (1, Weights::AtCombine) => return None,
+        (_, Weights::AtDispatch) => merge_combine::Via::Slots,
+        (_, Weights::AtCombine) => merge_combine::Via::Asked,
     };
-    (shape, merge_combine::Options { via, ..Default::default() })
+    Some((shape, merge_combine::Options { via, ..Default::default() }))
 }
 
 impl PerRank {
@@ -175,7 +177,7 @@ impl PerRank {
         payload: Payload,
         weights: Weights,
     ) -> Result<(u64, u64), CallError> {
-        let (own, options) = choices(nodes, shape, payload, weights)?;
+        let (own, options) = choices(nodes, shape, payload, weights);
         let entry = AnyPipeline::of::<PackedDispatch>();
         let dispatch =
             packed_dispatch::Kernel::chosen(&own, &options, |it| both_bytes(machine, &entry, it))?;
@@ -191,7 +193,7 @@ impl PerRank {
         payload: Payload,
         weights: Weights,
     ) -> Result<PerRank, CallError> {
-        let (own, options) = choices(group.nodes(), shape, payload, weights)?;
+        let (own, options) = choices(group.nodes(), shape, payload, weights);
         let dispatch = PackedDispatch::prepare(group, own, options)?;
         let back = Back::prepare(group, shape, weights)?;
         let passing = |rank| {
@@ -199,7 +201,7 @@ impl PerRank {
             Ok(Passing { came, records: rows_records })
         };
         let ranks = group.local().map(passing).collect::<Result<_, CallError>>()?;
-        Ok(PerRank { dispatch, back, group: group.clone(), shape, payload, ranks })
+        Ok(PerRank { dispatch, back, weights, group: group.clone(), shape, payload, ranks })
     }
 
     /// Allocates memory for the outputs of a rank's dispatches, which its experts read.
@@ -264,10 +266,7 @@ impl PerRank {
                 "rows that travel once per rank do not measure how long each rank was waited for",
             ));
         }
-        let are_due = matches!(self.back, Back::Merge(_));
-        if topk_weights.is_some() != are_due {
-            return Err(weights_of("dispatch", are_due));
-        }
+        self.check_weights("dispatch", Weights::AtDispatch, topk_weights)?;
         self.group.check(rank)?;
         let tables = first(tables, tokens as usize);
         let rows = packed_dispatch::Inputs {
@@ -306,6 +305,7 @@ impl PerRank {
         fits("rows", rows.extents(), self.packed().map(|extent| extent as u64))?;
         let uneven = || mismatch("the rows of `rows` are not equally far apart");
         let list = rows.as_list().ok_or_else(uneven)?;
+        self.check_weights("combine", Weights::AtCombine, topk_weights)?;
         self.group.check(rank)?;
         let bound = self.back.bind(rank, call, list, topk_weights, sent, combined)?;
         let kept = || {
@@ -313,6 +313,21 @@ impl PerRank {
             Box::new((given, sent.clone()))
         };
         self.group.launch(rank, call, [&bound], || kept())
+    }
+
+    /// Refuses a call that brings weights which the other one brings, or none that it has to bring.
+    fn check_weights(
+        &self,
+        call: &str,
+        at: Weights,
+        given: Option<&DeviceTensor<f32, 2>>,
+    ) -> Result<(), CallError> {
+        let are_due = self.weights == at;
+        if given.is_some() == are_due {
+            return Ok(());
+        }
+        let due = if are_due { "have to" } else { "do not" };
+        Err(mismatch(&format!("`topk_weights` {due} come with the {call}")))
     }
 
     /// Extents of the packed rows.
@@ -329,30 +344,22 @@ impl Back {
         shape: Shape,
         weights: Weights,
     ) -> Result<(u64, u64), CallError> {
-        match weights {
-            Weights::AtDispatch => {
-                let (shape, options) = merge_choices(nodes, shape);
-                let entry = AnyPipeline::of::<MergeCombine>();
-                merge_combine::Kernel::chosen(&shape, &options, |it| {
-                    both_bytes(machine, &entry, it)
-                })
-            }
-            Weights::AtCombine => {
-                let entry = AnyPipeline::of::<SpreadCombine>();
-                spread_combine::Kernel::chosen(&shape.spread(), &Default::default(), |it| {
-                    both_bytes(machine, &entry, it)
-                })
-            }
+        if let Some((shape, options)) = merge_choices(nodes, shape, weights) {
+            let entry = AnyPipeline::of::<MergeCombine>();
+            return merge_combine::Kernel::chosen(&shape, &options, |it| {
+                both_bytes(machine, &entry, it)
+            });
         }
+        let entry = AnyPipeline::of::<SpreadCombine>();
+        spread_combine::Kernel::chosen(&shape.spread(), &Default::default(), |it| {
+            both_bytes(machine, &entry, it)
+        })
     }
 
     fn prepare(group: &Group, shape: Shape, weights: Weights) -> Result<Back, CallError> {
-        Ok(match weights {
-            Weights::AtDispatch => {
-                let (shape, options) = merge_choices(group.nodes(), shape);
-                Back::Merge(MergeCombine::prepare(group, shape, options)?)
-            }
-            Weights::AtCombine => {
+        Ok(match merge_choices(group.nodes(), shape, weights) {
+            Some((shape, options)) => Back::Merge(MergeCombine::prepare(group, shape, options)?),
+            None => {
                 Back::Spread(SpreadCombine::prepare(group, shape.spread(), Default::default())?)
             }
         })
@@ -370,24 +377,25 @@ impl Back {
     ) -> Result<BoundCall<'_>, CallError> {
         let tables = &sent.tables;
         let combined = combined.clone();
-        match (self, topk_weights) {
-            (Back::Merge(kernel), None) => {
-                let inputs = merge_combine::Inputs { x };
-                let outputs = merge_combine::Outputs { combined };
-                let tokens = sent.topk_idx.extents()[0] as usize;
-                let args = merge_combine::Args { tokens, tokens_from: None };
-                let none = merge_combine::Handle::default();
-                kernel.bind_into(rank, call, &inputs, &outputs, tables, &args, &none)
-            }
-            (Back::Spread(kernel), Some(weights)) => {
-                let topk_weights = weights.clone();
-                let (topk_idx, expert_begin) = (sent.topk_idx.clone(), sent.expert_begin.clone());
+        let (topk_idx, weights) = (sent.topk_idx.clone(), topk_weights.cloned());
+        match (self, weights) {
+            (Back::Spread(kernel), Some(topk_weights)) => {
+                let expert_begin = sent.expert_begin.clone();
                 let inputs = spread_combine::Inputs { x, topk_idx, topk_weights, expert_begin };
                 let outputs = spread_combine::Outputs { combined };
                 let (args, none) = (spread_combine::Args::default(), Default::default());
                 kernel.bind_into(rank, call, &inputs, &outputs, tables, &args, &none)
             }
-            (back, _) => Err(weights_of("combine", matches!(back, Back::Spread(_)))),
+            (Back::Spread(_), None) => Err(mismatch("`topk_weights` are missing")),
+            (Back::Merge(kernel), topk_weights) => {
+                let tokens = topk_idx.extents()[0] as usize;
+                let topk_idx = topk_weights.is_some().then_some(topk_idx);
+                let inputs = merge_combine::Inputs { x, topk_idx, topk_weights };
+                let outputs = merge_combine::Outputs { combined };
+                let args = merge_combine::Args { tokens, tokens_from: None };
+                let none = merge_combine::Handle::default();
+                kernel.bind_into(rank, call, &inputs, &outputs, tables, &args, &none)
+            }
         }
     }
 }
@@ -420,12 +428,6 @@ fn of_dispatch(payload: Payload) -> packed_dispatch::Payload {
         Payload::Fp8 => packed_dispatch::Payload::Fp8,
         Payload::Fp8Packed => packed_dispatch::Payload::Fp8Packed,
     }
-}
-
-/// Why a call is refused that brings weights which the other one brings, or none that it has to bring.
-fn weights_of(call: &str, are_due: bool) -> CallError {
-    let due = if are_due { "have to" } else { "do not" };
-    mismatch(&format!("`topk_weights` {due} come with the {call}"))
 }
 
 /// Refuses a tensor of another shape.

@@ -419,12 +419,8 @@ impl Options {
     /// Those between nodes.
     fn operations_between(&self) -> Result<Vec<Operation>, Failure> {
         let all = match self.low_latency {
-            Some(Way::PerExpert | Way::PerRank) => &[Operation::Dispatch, Operation::Combine][..],
+            Some(_) => &[Operation::Dispatch, Operation::Combine][..],
             None => &[Operation::Dispatch, Operation::CachedDispatch, Operation::Combine][..],
-            Some(way @ Way::PerRankLate) => {
-                let what = format!("rows do not travel {} between nodes", way.name());
-                return Err(Failure::WrongUse(what));
-            }
         };
         if let Some(operation) = self.op.iter().find(|operation| !all.contains(operation)) {
             let names: Vec<&str> = all.iter().map(|operation| operation.name()).collect();

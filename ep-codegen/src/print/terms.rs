@@ -97,6 +97,7 @@ impl Terms<'_> {
             ParamType::Index => "int".to_string(),
             ParamType::Value(elem) => elem_type(elem).to_string(),
             ParamType::Wide(elem) => format!("const ep::Wide<{}>&", elem_type(elem)),
+            ParamType::WideSum => "ep::Wide<float>&".to_string(),
             ParamType::Bytes => "char*".to_string(),
             ParamType::Object(item) => format!("const {}&", item.name),
             ParamType::Class(class) => format!("const {}&", self.symbol(class)),

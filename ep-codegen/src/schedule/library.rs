@@ -82,7 +82,7 @@ pub mod ep {
         words { await_word, has_come, raise_word }
         wide {
             cast_row, cast_slice, for_elements, for_parts, for_some_rows, for_wide_parts, get_wide, kWide, row_if, row_of_slice, set_wide,
-            slice_begin, slice_of_row, slices_of, Wide, WideParts,
+            slice_begin, slice_of_row, slices_of, sum_some_rows, Wide, WideParts,
         }
     }
 }

@@ -245,6 +245,8 @@ pub enum ParamType {
     Value(Elem),
     /// A value of each of eight neighbours.
     Wide(Elem),
+    /// A sum of each of eight neighbours, to be added to.
+    WideSum,
     /// An address.
     Bytes,
     /// An object of the device library, to be read.

@@ -293,7 +293,7 @@ impl Needs {
         for param in &function.params {
             match param.kind {
                 ParamType::Object(item) => self.item(item),
-                ParamType::Wide(_) => self.item(ep::Wide),
+                ParamType::Wide(_) | ParamType::WideSum => self.item(ep::Wide),
                 _ => {}
             }
         }

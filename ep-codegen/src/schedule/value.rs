@@ -249,6 +249,15 @@ impl RoleLowering<'_> {
     ) -> Lowered<Term> {
         let mut steps = Vec::new();
         let (name, numbers, inner) = self.counted(scope, binder, domain, &[], out, &mut steps)?;
+        let body = match (&fold, body) {
+            // A turn that adds nothing ends there. A sum begins at zero and never becomes -0, so zero leaves it as it is.
+            (Fold::Sum, Expr::If { condition, yes, no }) if is_zero(no) => {
+                let holds = self.scalar(&inner, condition, &mut steps)?;
+                steps.push(Step::SkipUnless(holds));
+                yes
+            }
+            _ => body,
+        };
         let value = self.value(&inner, body, i, &mut steps)?;
         let total = self.folded(fold, value, out, &mut steps);
         out.push(counted_loop(name, numbers, Takers::Alone, steps));
@@ -282,6 +291,11 @@ impl RoleLowering<'_> {
         });
         total
     }
+}
+
+/// Whether a value is written as zero.
+fn is_zero(value: &Expr) -> bool {
+    matches!(value, Expr::Int { value: 0 } | Expr::Real { bits: 0 })
 }
 
 /// The current stripe.

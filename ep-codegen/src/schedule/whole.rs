@@ -193,6 +193,7 @@ impl<'r, 'a> Whole<'r, 'a> {
             terms.push(match kind {
                 ParamType::Index => Term::index(&name),
                 ParamType::Value(elem) | ParamType::Wide(elem) => Term::name(&name, elem.clone()),
+                ParamType::WideSum => Term::name(&name, Elem::F32),
                 ParamType::Bytes | ParamType::Object(_) | ParamType::Class(_) => {
                     Term::name(&name, Elem::U8)
                 }

@@ -25,6 +25,9 @@ MOST_TOKENS = 8192
 #: How rows may travel: once for each of their experts, or once for each rank.
 WAYS = ("per-expert", "per-rank")
 
+#: The most ranks between which rows may travel once for each rank.
+MOST_RANKS = 64
+
 #: Arrays that a call adds to: statistics, waits, and words of what has arrived for each tile and each expert.
 Adding = tuple[Any, Any, Any, Any]
 NOTHING: Adding = (None, None, None, None)
@@ -50,9 +53,9 @@ class LowLatency(Caller):
     cast on the way. ``between`` calls of a kind may be between their phases at once.
 
     With ``way="per-rank"`` a row travels once for each rank that has any of its experts, and one sum comes back from
-    each: fewer bytes, and the same rows by expert. Such calls run in one go and need every rank. Between nodes they
-    need ``weights_ahead``. A combine that asks for more sends its rows per expert. With ``weights_ahead`` their
-    weights come with the dispatch, which spares the combine a way between ranks. ``tiles`` is how many words an
+    each: fewer bytes, and the same rows by expert. Such calls run in one go and need every rank. A combine that asks
+    for more sends its rows per expert. With ``weights_ahead`` their weights come with the dispatch, which spares the
+    combine a way between ranks. ``tiles`` is how many words an
     expert has for each 64 of its rows.
     """
 

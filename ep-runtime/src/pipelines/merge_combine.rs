@@ -9,8 +9,9 @@ pipeline! {
     /// Sums the weighted rows of each rank's experts there, then the sums of the ranks, for few tokens.
     ///
     /// Sums are in order of choice, then in order of rank. This is `decode-combine` for rows that a
-    /// `packed-dispatch` has packed: the sender computes each rank's sum. The arms of `via` are those of the
-    /// dispatch.
+    /// `packed-dispatch` has packed: the sender computes each rank's sum. `via Direct` belongs to a dispatch `via
+    /// Direct`. The others belong to a dispatch `via Slots`: with `via Slots` the weights came with the rows, and with
+    /// `via Asked` this call sends them to the ranks of the experts, which answer with their sums.
     pub pipeline MergeCombine {
         shape {
             ranks: 1..=64, nodes: 1..=64, hidden: 16..=32768 step 16, topk: 1..=32, experts: 1..=4096,
@@ -18,9 +19,11 @@ pipeline! {
             let local_ranks = ceil(ranks, nodes),
             let local_experts = ceil(experts, ranks),
             let max_rows = ranks * max_tokens,
+            // What warps share: the tokens of a rank, and its peers.
+            let sends = max_tokens, let peers = ranks,
             require nodes * local_ranks == ranks,
         }
-        variant via { Direct, Slots }
+        variant via { Direct, Slots, Asked }
         size tokens in 0..=max_tokens;
         input x: bf16[local_experts * max_rows, hidden];
         output combined: bf16[tokens, hidden];
@@ -53,18 +56,19 @@ pipeline! {
             }
         }
 
-        when via is Slots {
-            uses handle PackedDispatch {
-                came_first: i32[ranks + 1], send_place: i32[tokens, ranks],
-                packed_row: i32[max_rows, topk], packed_weight: f32[local_experts * max_rows],
-            };
+        when via is Slots | Asked {
             // `shares`: so many warps take the rows of a rank in turn.
             tune { shares: 128 in [16, 32, 64, 128] }
             // A slot for each row that a rank has sent, by its number: neighboring slots travel together.
             channel back: slots<Part> over nvlink | ibgda | rdma from Send to Reduce per all {
                 slot: [source, place: max_tokens], epochs: 2,
             };
-
+        }
+        when via is Slots {
+            uses handle PackedDispatch {
+                came_first: i32[ranks + 1], send_place: i32[tokens, ranks],
+                packed_row: i32[max_rows, topk], packed_weight: f32[local_experts * max_rows],
+            };
             // Row by row, so that not all ranks send to one peer first.
             role Send on all blocks, 8 warps, warps shared by (source, share) {
                 for row in came_first[source]..came_first[source + 1] where row % shares == share {
@@ -74,6 +78,42 @@ pipeline! {
                 }
                 close back;
             }
+        }
+        when via is Asked {
+            uses handle PackedDispatch {
+                came_first: i32[ranks + 1], send_place: i32[tokens, ranks], packed_row: i32[max_rows, topk],
+            };
+            input topk_idx: i64[tokens, topk] in -1..experts, topk_weights: f32[tokens, topk];
+            // The number of a row among those of its rank, and what counts for each of its choices.
+            message Request { place: i32, weights: f32[topk] }
+            channel asks: slots<Request> over nvlink | ibgda | rdma from Ask to Send per all {
+                slot: [source, arrival: max_tokens], epochs: 2,
+            };
+
+            role Ask on all blocks, 4 warps, warps shared by (peer, send) {
+                for token in send..min(send + 1, tokens) where send_place[send, peer] >= 0 {
+                    // Entries of a token that name one expert share a row of it, and count together.
+                    push asks[peer] {
+                        place: send_place[send, peer],
+                        weights: sum(entry in topk:
+                            topk_weights[send, entry] * (topk_idx[send, entry] == topk_idx[send]) as f32),
+                    };
+                }
+                close asks;
+            }
+            role Send on all blocks, 8 warps, warps shared by (source, share) {
+                for request in asks[source] where request.index % shares == share {
+                    let row = came_first[source] + request.place;
+                    push back[source] at request.place {
+                        x: sum(choice in topk: if packed_row[row, choice] >= 0 {
+                            request.weights[choice] * x[packed_row[row, choice]] as f32
+                        } else { 0.0 }) as bf16,
+                    };
+                }
+                close back;
+            }
+        }
+        when via is Slots | Asked {
             role Reduce on all blocks, 8 warps, one block a token {
                 for token in tokens gather part from back[peer] at send_place[token, peer] across peer in ranks {
                     store combined[token] = sum(part.x);

@@ -469,6 +469,52 @@ __device__ __forceinline__ void token_parts(ep::i64* out) {
     parts_of<20>(rows, to);
 }
 
+constexpr int kAdded = 5;     // rows that are added up
+constexpr int kSumCount = 1300;  // elements of one, neither whole stretches nor whole turns
+
+/// Sums of those of `kRows` rows that there are, whose first values are `stride` apart; behind them, how often one was set.
+template <int kRows>
+__device__ __forceinline__ ep::i64* row_sums_of(const ep::bf16* rows, int stride, int begin, int end,
+                                                ep::i64* to) {
+    int sets = 0;
+    ep::sum_some_rows<ep::bf16, kRows>(
+        begin, end, kSumCount,
+        [&](int k) { return ep::row_if(k % 3 != 1, rows + k % kAdded * stride); },
+        [&](ep::Wide<float>& sum, int k, const ep::Wide<ep::bf16>& row) {
+            // In order, or it would be another sum.
+            sum += ep::product(ep::Wide<float>(static_cast<float>(k + 1)), ep::to_float(row));
+            for (int i = 0; i < ep::kWide; ++i) sum.values[i] = -sum.values[i];
+        },
+        [&](int i, const ep::Wide<float>& sum) {
+            ++sets;
+            ep::i64 own = 0;
+            for (int k = 0; k < ep::kWide; ++k) own += (k + 1) * static_cast<ep::i64>(sum.values[k]);
+            to[i / ep::kWide] = own;
+        });
+    to[kSumCount / ep::kWide + 1 + ep::lane_index()] = sets;
+    return to + kSumCount / ep::kWide + 1 + ep::kLanes;
+}
+
+__device__ __forceinline__ void row_sums(ep::i64* out) {
+    ep::bf16* rows = reinterpret_cast<ep::bf16*>(out);
+    ep::i64* to = out + kAdded * 1304 / 4;
+    for (int stride = 1304; stride >= 1301; stride -= 3) {
+        __syncwarp();
+        for (int row = 0; row < kAdded; ++row) {
+            ep::for_lanes(0, kSumCount, [&](int i) {
+                rows[row * stride + i] = ep::to_bf16(static_cast<float>((row * 37 + i * 11) % 31 - 15));
+            });
+        }
+        __syncwarp();
+        to = row_sums_of<1>(rows, stride, 0, kSumCount, to);
+        to = row_sums_of<5>(rows, stride, 256, 1280, to);
+        to = row_sums_of<34>(rows, stride, 0, kSumCount, to);
+    }
+    __syncwarp();
+    // Where the rows lay.
+    ep::for_lanes(0, kAdded * 1304 / 4, [&](int i) { out[i] = 0; });
+}
+
 }  // namespace warps
 
 extern "C" __global__ void __launch_bounds__(warps::kWarps * 32)
@@ -504,6 +550,7 @@ extern "C" __global__ void __launch_bounds__(warps::kWarps * 32)
             case 17: warps::far_runs(out); break;
             case 18: warps::slices(out); break;
             case 19: warps::ahead(out); break;
+            case 20: warps::row_sums(out); break;
             default: break;
         }
     }

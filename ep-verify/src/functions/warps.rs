@@ -5,7 +5,7 @@ use ep_runtime::meaning::logfmt::Range;
 use super::values::nearest_e4m3;
 use super::{Check, Sheet, UNTOUCHED};
 
-pub(super) const CHECKS: [Check; 20] = [
+pub(super) const CHECKS: [Check; 21] = [
     ("loops of a role", loops),
     ("what is done once", singles),
     ("tokens of stripes", stripes),
@@ -26,6 +26,7 @@ pub(super) const CHECKS: [Check; 20] = [
     ("messages that are far away", far_runs),
     ("slices of rows, and large quotients", slices),
     ("what is asked for ahead", ahead),
+    ("sums of rows", row_sums),
 ];
 
 fn loops() -> Vec<i64> {
@@ -358,6 +359,32 @@ fn token_parts() -> Vec<i64> {
                 }
             }
             to += parts * 64;
+        }
+    }
+    sheet.0
+}
+
+/// Eight neighbors of each sum, weighed by their places. A sum changes its sign with each row.
+fn row_sums() -> Vec<i64> {
+    let (added, count) = (5, 1300);
+    let mut sheet = Sheet::new();
+    let mut to = added * 1304 / 4;
+    sheet.put(0, vec![0; to]);
+    let element = |row: i64, i: i64| if i < 1300 { (row * 37 + i * 11) % 31 - 15 } else { 0 };
+    for _ in ["whole", "uneven"] {
+        for (rows, begin, end) in [(1, 0, count), (5, 256, 1280), (34, 0, count)] {
+            let there = (0..rows).filter(|k| k % 3 != 1);
+            let sum =
+                |i| there.clone().fold(0, |sum, k| -(sum + (k + 1) * element(k % added as i64, i)));
+            for i in (begin..end).step_by(8) {
+                let own = (0..8).map(|k| (k + 1) * sum(i as i64 + k)).sum();
+                sheet.set(to + i / 8, own);
+            }
+            for lane in 0..32 {
+                let own = (begin + 8 * lane..end).step_by(256).count();
+                sheet.set(to + count / 8 + 1 + lane, own as i64);
+            }
+            to += count / 8 + 33;
         }
     }
     sheet.0

@@ -511,9 +511,12 @@ mod tests {
     /// Kernels over a network cannot go on when a rank that has missed calls comes back: no rank misses any.
     #[test]
     fn calls_between_nodes() {
-        for (way, cards, ranks) in
-            [(Way::PerExpert, true, 2), (Way::PerRank, true, 4), (Way::PerRank, false, 4)]
-        {
+        for (way, cards, ranks) in [
+            (Way::PerExpert, true, 2),
+            (Way::PerRank, true, 4),
+            (Way::PerRank, false, 4),
+            (Way::PerRankLate, true, 4),
+        ] {
             let Some(calls) = between_nodes(way, cards, ranks, 11) else { return };
             let found = calls.check().unwrap();
             assert!(found.is_good(), "{way:?} over cards {cards}, {ranks} ranks: {found}");

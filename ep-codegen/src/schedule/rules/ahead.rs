@@ -19,7 +19,7 @@ const PARTS: &str = "of_parts";
 
 /// The steps with the loads of such loops ahead. They have been looked at: what the library calls is not looked at again.
 pub(in crate::schedule) fn rewrite(steps: Vec<Step>) -> Vec<Step> {
-    let steps = loops_as(steps, &|repeat| ahead(repeat).map(Step::Do));
+    let steps = loops_as(steps, &|repeat| ahead(repeat).or_else(|| row_sums(repeat)).map(Step::Do));
     loops_as(steps, &|repeat| match repeat.turns {
         Takers::Lanes => {
             let body = loops_as(repeat.body.clone(), &|inner| elements(inner).map(Step::Do));
@@ -84,6 +84,41 @@ fn ahead(repeat: &Loop) -> Option<Term> {
     symbol.of = function.of;
     let args = vec![parts, repeat.from.clone(), repeat.to.clone(), count, each];
     Some(Term::call(symbol, args, Elem::I32))
+}
+
+/// A loop over a row, by eight values a lane, that adds up those of some rows and then uses the sum.
+fn row_sums(repeat: &Loop) -> Option<Term> {
+    let [Step::Object { class, name: sum, args }, Step::Do(added), rest @ ..] =
+        repeat.body.as_slice()
+    else {
+        return None;
+    };
+    let Node::Call(function, parts) = &added.node else { return None };
+    let [row, _, count, each] = parts.as_slice() else { return None };
+    let Node::Lambda(each) = &each.node else { return None };
+    let begins_at_zero =
+        matches!(args.as_slice(), [first] if *first == Term::int(0).converted(&Elem::F32));
+    let uses = |step: &Step| matches!(step, Step::Says(_) | Step::Remark(_) | Step::Do(_));
+    if repeat.turns != Takers::Wide
+        || *class != ep::Wide.of(&Elem::F32)
+        || !function.is(ep::for_some_rows)
+        || !begins_at_zero
+        || each.mentions(&repeat.binder)
+        || !rest.iter().all(uses)
+    {
+        return None;
+    }
+    let param = |kind, name: &str| Param { kind, name: name.to_string() };
+    let mut add = Lambda::clone(each);
+    add.params.insert(0, param(ParamType::WideSum, sum));
+    let params =
+        vec![param(ParamType::Index, &repeat.binder), param(ParamType::Wide(Elem::F32), sum)];
+    let set = Lambda { says: Vec::new(), params, body: rest.to_vec(), gives: None };
+    let mut symbol = Symbol::from(ep::sum_some_rows);
+    symbol.of = function.of.clone();
+    let ends = vec![repeat.from.clone(), repeat.to.clone(), count.clone()];
+    let lambdas = vec![row.clone(), Term::lambda(add), Term::lambda(set)];
+    Some(Term::call(symbol, [ends, lambdas].concat(), Elem::I32))
 }
 
 /// The function, the parts and the number of values of such a call, and what it calls for each part.

@@ -15,6 +15,9 @@ impl<'a> RoleLowering<'a> {
         body: &[Stmt],
         out: &mut Vec<Step>,
     ) {
+        if !records_position(body) {
+            return;
+        }
         let mut scope = scope.clone();
         for stmt in body {
             if let Err(why) = self.absent_in(&mut scope, stmt, out) {

@@ -8,7 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from .._core import Mismatch
-from ..low_latency import MOST_TOKENS, TILE, WAYS, LowLatency, Packed, Sums
+from ..low_latency import MOST_RANKS, MOST_TOKENS, TILE, WAYS, LowLatency, Packed, Sums
 from ._torch import require, whole_words
 from .absent import absent
 from .engines import BETWEEN, Engines, nodes_of, payload_of, require_handle
@@ -60,7 +60,8 @@ class LowLatencyCalls:
 
     What they give are tensors of their own, as many as the caller keeps. Two dispatches and two combines may be
     between their phases at once. ``low_latency_way`` is the ``way`` of `LowLatency`, on all ranks the same: ``"auto"``
-    is ``per-rank``, the quicker one, within a node for dispatches that neither tell of waits nor leave ranks out.
+    is ``per-rank``, the quicker one, between at most 64 ranks for dispatches that neither publish waits nor leave ranks
+    out.
     """
 
     low_latency_way: str = os.environ.get("EPFORGE_LOW_LATENCY_WAY") or "auto"
@@ -78,7 +79,8 @@ class LowLatencyCalls:
         if way != "auto":
             return way
         leaves_out = engines.shrinks or bool(engines.group.left_out)
-        return "per-expert" if engines.nodes > 1 or leaves_out or tells_waits else "per-rank"
+        is_large = engines.ranks > MOST_RANKS
+        return "per-expert" if is_large or leaves_out or tells_waits else "per-rank"
 
     @staticmethod
     def get_low_latency_rdma_size_hint(
@@ -96,11 +98,9 @@ class LowLatencyCalls:
             "experts": num_experts,
             "between": BETWEEN,
         }
-        if nodes == 1:
-            return LowLatency.bytes(num_ranks, way="per-rank", **shape)
-        return LowLatency.bytes(num_ranks, nodes=nodes, **shape) + LowLatency.network_bytes(
-            num_ranks, nodes=nodes, **shape
-        )
+        shape["way"] = "per-rank" if num_ranks <= MOST_RANKS else "per-expert"
+        own = LowLatency.bytes(num_ranks, nodes=nodes, **shape)
+        return own if nodes == 1 else own + LowLatency.network_bytes(num_ranks, nodes=nodes, **shape)
 
     @staticmethod
     def low_latency_bytes(
