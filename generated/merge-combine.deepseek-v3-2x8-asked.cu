@@ -1,11 +1,11 @@
 // merge-combine  via=asked
 // experts=256 hidden=7168 local_experts=16 local_ranks=8 max_rows=2048 max_tokens=128 nodes=2 peers=16 ranks=16 sends=128 shares=128 topk=8
-// sm_90a: 640 threads and 0 bytes of shared memory a block, at least 1 blocks
+// sm_90a: 512 threads and 0 bytes of shared memory a block, at least 1 blocks
 //
 // Roles:
-//   Ask: a warp for each of peers x sends = 2048 (4 warps on all blocks); composed: ep::SlotRowsOut
+//   Ask: a warp for each of peers x sends = 2048 (2 warps on all blocks); composed: ep::SlotRowsOut
 //   Send: 8 warps on all blocks; composed: ep::SlotRowsOut, ep::SlotRowsIn
-//   Reduce: 8 warps on all blocks; composed: ep::SlotRowsIn, ep::SlotParts, ep::Parts
+//   Reduce: 6 warps on all blocks; composed: ep::SlotRowsIn, ep::SlotParts, ep::Parts
 //
 // Window, the same on every rank:
 //   back.slots       0x00000000   29360128 bytes  2 epochs x 1024 slots x 14336; Send writes, Reduce reads
@@ -58,7 +58,7 @@ struct Cfg {
     static constexpr int kSends = 128;
     static constexpr int kPeers = 16;
     static constexpr int kShares = 128;
-    static constexpr int kThreads = 640;
+    static constexpr int kThreads = 512;
 
     struct Request {
         static constexpr int kMetaBytes = 48;
@@ -140,12 +140,12 @@ struct Cfg {
     struct Ask {
         static constexpr int kRole = 0;
         static constexpr int kFirstWarp = 0;
-        static constexpr int kWarps = 4;
+        static constexpr int kWarps = 2;
     };
 
     struct Send {
         static constexpr int kRole = 1;
-        static constexpr int kFirstWarp = 4;
+        static constexpr int kFirstWarp = 2;
         static constexpr int kWarps = 8;
         static constexpr int kLoops = 1;
         static constexpr ep::u64 kClaims = 0x1c44b00;
@@ -153,8 +153,8 @@ struct Cfg {
 
     struct Reduce {
         static constexpr int kRole = 2;
-        static constexpr int kFirstWarp = 12;
-        static constexpr int kWarps = 8;
+        static constexpr int kFirstWarp = 10;
+        static constexpr int kWarps = 6;
         static constexpr int kSlices = 16;
         static constexpr int kLoops = 1;
         static constexpr ep::u64 kClaims = 0x1c44b80;
@@ -185,7 +185,7 @@ struct Args {
     const ep::Net* net;
 };
 
-/// role Ask on all blocks, 4 warps, warps shared by (peer, send)
+/// role Ask on all blocks, 2 warps, warps shared by (peer, send)
 __device__ __forceinline__ void ask(const Args& args, ep::Team& team) {
     const int me = args.group.rank;
     ep::SlotRowsOut<Cfg::Asks, ep::NetSlotRows<Cfg::Asks>> asks(team, args.net);
@@ -256,7 +256,8 @@ __device__ __forceinline__ void send(const Args& args, ep::Team& team) {
                     + ep::get<ep::i32>(slot + Cfg::Asks::kMeta + Cfg::Request::kPlace, 0);
                 if (back.reserve(source, key)) {
                     char* slot_2 = back.slot();
-                    ep::sum_some_rows<ep::bf16, Cfg::kTopk>(0, Cfg::kHidden, Cfg::kHidden,
+                    ep::sum_some_rows<ep::bf16, Cfg::kTopk, Cfg::kThreads>(0, Cfg::kHidden,
+                        Cfg::kHidden,
                         [&](int choice) {
                             return ep::row_if(args.packed_row[row_2 * Cfg::kTopk + choice] >= 0,
                                 &args.x[ep::i64{args.packed_row[row_2 * Cfg::kTopk
@@ -282,7 +283,7 @@ __device__ __forceinline__ void send(const Args& args, ep::Team& team) {
     asks.release();
 }
 
-/// role Reduce on all blocks, 8 warps, one block a token
+/// role Reduce on all blocks, 6 warps, one block a token
 __device__ __forceinline__ void reduce(const Args& args, ep::Team& team) {
     ep::SlotRowsIn<Cfg::Back, ep::NetSlotRows<Cfg::Back>> back(team, args.net);
     // +103  for token in tokens gather part from back[peer] at send_place[token, peer] across peer

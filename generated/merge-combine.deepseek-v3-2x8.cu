@@ -3,8 +3,8 @@
 // sm_90a: 512 threads and 0 bytes of shared memory a block, at least 1 blocks
 //
 // Roles:
-//   Send: 8 warps on all blocks; composed: ep::SlotRowsOut
-//   Reduce: 8 warps on all blocks; composed: ep::SlotRowsIn, ep::SlotParts, ep::Parts
+//   Send: 10 warps on all blocks; composed: ep::SlotRowsOut
+//   Reduce: 6 warps on all blocks; composed: ep::SlotRowsIn, ep::SlotParts, ep::Parts
 //
 // Window, the same on every rank:
 //   back.slots       0x00000000   29360128 bytes  2 epochs x 1024 slots x 14336; Send writes, Reduce reads
@@ -79,15 +79,15 @@ struct Cfg {
     struct Send {
         static constexpr int kRole = 0;
         static constexpr int kFirstWarp = 0;
-        static constexpr int kWarps = 8;
+        static constexpr int kWarps = 10;
         static constexpr int kLoops = 1;
         static constexpr ep::u64 kClaims = 0x1c04580;
     };
 
     struct Reduce {
         static constexpr int kRole = 1;
-        static constexpr int kFirstWarp = 8;
-        static constexpr int kWarps = 8;
+        static constexpr int kFirstWarp = 10;
+        static constexpr int kWarps = 6;
         static constexpr int kSlices = 16;
         static constexpr int kLoops = 1;
         static constexpr ep::u64 kClaims = 0x1c04600;
@@ -113,7 +113,7 @@ struct Args {
     const ep::Net* net;
 };
 
-/// role Send on all blocks, 8 warps, warps shared by (source, share)
+/// role Send on all blocks, 10 warps, warps shared by (source, share)
 __device__ __forceinline__ void send(const Args& args, ep::Team& team) {
     const int me = args.group.rank;
     ep::SlotRowsOut<Cfg::Back, ep::NetSlotRows<Cfg::Back>> back(team, args.net);
@@ -132,7 +132,8 @@ __device__ __forceinline__ void send(const Args& args, ep::Team& team) {
                 me * Cfg::kMaxTokens + static_cast<ep::i32>(row - args.came_first[source]);
             if (back.reserve(source, key)) {
                 char* slot = back.slot();
-                ep::sum_some_rows<ep::bf16, Cfg::kTopk>(0, Cfg::kHidden, Cfg::kHidden,
+                ep::sum_some_rows<ep::bf16, Cfg::kTopk, Cfg::kThreads>(0, Cfg::kHidden,
+                    Cfg::kHidden,
                     [&](int k) {
                         const ep::i64 at = ep::i64{args.packed_row[row * Cfg::kTopk + k]};
                         return ep::row_if(at >= 0, &args.x[at * Cfg::kHidden]);
@@ -153,7 +154,7 @@ __device__ __forceinline__ void send(const Args& args, ep::Team& team) {
     back.close(team.count());
 }
 
-/// role Reduce on all blocks, 8 warps, one block a token
+/// role Reduce on all blocks, 6 warps, one block a token
 __device__ __forceinline__ void reduce(const Args& args, ep::Team& team) {
     ep::SlotRowsIn<Cfg::Back, ep::NetSlotRows<Cfg::Back>> back(team, args.net);
     // +103  for token in tokens gather part from back[peer] at send_place[token, peer] across peer

@@ -40,7 +40,7 @@ pub use recipe::{Recipe, RoleRecipe, Warning, Warps, WhyNot};
 pub use rules::{Staged, Unfit, Uses};
 pub use step::{Copy, CopyBy, Lambda, Loop, Param, ParamType, Step, Takers};
 #[cfg(feature = "render")]
-pub(crate) use symbol::{COUNTED, RANKS};
+pub(crate) use symbol::{COUNTED, RANKS, THREADS};
 pub use symbol::{Constant, Needs, Of, Root, Symbol, count_of};
 pub use term::{Node, Term};
 pub use ways::{RoleRule, RuleSet, Ways};

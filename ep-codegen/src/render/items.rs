@@ -9,7 +9,7 @@ use crate::plan::{
     Param, ParamKind, RoleUse, block_groups, has_sequences, joined, params, role_use,
 };
 use crate::schedule::library::ep;
-use crate::schedule::{self, COUNTED, Constant, elem_type};
+use crate::schedule::{self, COUNTED, Constant, THREADS, elem_type};
 
 /// C++ name of an offset in the window.
 const U64: &str = "ep::u64";
@@ -203,7 +203,7 @@ impl Renderer<'_> {
         let is_fixed = clears.is_empty() && ends;
         let call = format!("{}{}", if is_fixed { "const " } else { "" }, self.library(ep::Call));
         // The template names it.
-        self.constant(Constant::known("", "kThreads"));
+        self.constant(THREADS);
         self.step(
             "entry",
             &[

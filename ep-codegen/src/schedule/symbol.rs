@@ -126,6 +126,9 @@ impl From<Symbol> for Of {
 /// How many ranks there are.
 pub(crate) const RANKS: Constant = Constant::known("", "kRanks");
 
+/// How many threads a block has.
+pub(crate) const THREADS: Constant = Constant::known("", "kThreads");
+
 /// The counters that a block adds to in shared memory.
 pub(crate) const COUNTED: Constant = Constant::known("Counted", "");
 

@@ -70,7 +70,7 @@ pipeline! {
                 packed_row: i32[max_rows, topk], packed_weight: f32[local_experts * max_rows],
             };
             // Row by row, so that not all ranks send to one peer first.
-            role Send on all blocks, 8 warps, warps shared by (source, share) {
+            role Send on all blocks, 10 warps, warps shared by (source, share) {
                 for row in came_first[source]..came_first[source + 1] where row % shares == share {
                     push back[source] at row - came_first[source] {
                         x: sum(at in packed_row[row]: packed_weight[at] * x[at] as f32) as bf16,
@@ -90,7 +90,7 @@ pipeline! {
                 slot: [source, arrival: max_tokens], epochs: 2,
             };
 
-            role Ask on all blocks, 4 warps, warps shared by (peer, send) {
+            role Ask on all blocks, 2 warps, warps shared by (peer, send) {
                 for token in send..min(send + 1, tokens) where send_place[send, peer] >= 0 {
                     // Entries of a token that name one expert share a row of it, and count together.
                     push asks[peer] {
@@ -114,7 +114,7 @@ pipeline! {
             }
         }
         when via is Slots | Asked {
-            role Reduce on all blocks, 8 warps, one block a token {
+            role Reduce on all blocks, 6 warps, one block a token {
                 for token in tokens gather part from back[peer] at send_place[token, peer] across peer in ranks {
                     store combined[token] = sum(part.x);
                 }

@@ -473,11 +473,11 @@ constexpr int kAdded = 5;     // rows that are added up
 constexpr int kSumCount = 1300;  // elements of one, neither whole stretches nor whole turns
 
 /// Sums of those of `kRows` rows that there are, whose first values are `stride` apart; behind them, how often one was set.
-template <int kRows>
+template <int kRows, int kThreads>
 __device__ __forceinline__ ep::i64* row_sums_of(const ep::bf16* rows, int stride, int begin, int end,
                                                 ep::i64* to) {
     int sets = 0;
-    ep::sum_some_rows<ep::bf16, kRows>(
+    ep::sum_some_rows<ep::bf16, kRows, kThreads>(
         begin, end, kSumCount,
         [&](int k) { return ep::row_if(k % 3 != 1, rows + k % kAdded * stride); },
         [&](ep::Wide<float>& sum, int k, const ep::Wide<ep::bf16>& row) {
@@ -506,9 +506,9 @@ __device__ __forceinline__ void row_sums(ep::i64* out) {
             });
         }
         __syncwarp();
-        to = row_sums_of<1>(rows, stride, 0, kSumCount, to);
-        to = row_sums_of<5>(rows, stride, 256, 1280, to);
-        to = row_sums_of<34>(rows, stride, 0, kSumCount, to);
+        to = row_sums_of<1, 512>(rows, stride, 0, kSumCount, to);
+        to = row_sums_of<5, 1024>(rows, stride, 256, 1280, to);
+        to = row_sums_of<34, 512>(rows, stride, 0, kSumCount, to);
     }
     __syncwarp();
     // Where the rows lay.

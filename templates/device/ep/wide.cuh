@@ -205,12 +205,12 @@ __device__ __forceinline__ void for_some_rows(Row row, int i, int count, Each ea
 }
 
 /// Calls `set(i, sum)` for the sum of eight neighbours each of those of `kRows` rows that there are, from `begin` to
-/// `end`: `add(sum, k, values)` adds those of row k, in order; warp. The loads of two rows and several stretches are under
-/// way at once.
-template <class T, int kRows, class Row, class Add, class Set>
+/// `end`: `add(sum, k, values)` adds those of row k, in order; warp. The loads of several stretches are under way at once:
+/// with as many threads in a block a thread has registers for so many.
+template <class T, int kRows, int kThreads, class Row, class Add, class Set>
 __device__ __forceinline__ void sum_some_rows(int begin, int end, int count, Row row, Add add,
                                               Set set) {
-    constexpr int kStretches = 4, kAtOnce = 2, kStep = kLanes * kWide;
+    constexpr int kStretches = kThreads <= 512 ? 7 : 4, kStep = kLanes * kWide;
     constexpr int kGroups = (kRows + kLanes - 1) / kLanes;
     u32 there[kGroups];
 #pragma unroll
@@ -227,36 +227,27 @@ __device__ __forceinline__ void sum_some_rows(int begin, int end, int count, Row
 #pragma unroll
         for (int g = 0; g < kGroups; ++g) {
 #pragma unroll 1
-            for (u32 left = there[g]; left != 0;) {
-                const T* rows[kAtOnce];
-                int ks[kAtOnce];
-                bool whole = base + kStretches * kStep <= min(end, count);
-#pragma unroll
-                for (int n = 0; n < kAtOnce; ++n) {
-                    ks[n] = left == 0 ? -1 : g * kLanes + __ffs(static_cast<int>(left)) - 1;
-                    left &= left - 1;
-                    rows[n] = ks[n] < 0 ? nullptr : row(ks[n]);
-                    whole = whole && is_whole(rows[n] + first);
-                }
-                Wide<T> values[kAtOnce][kStretches] = {};
-                // One branch for all of them, as in for_some_rows.
-#pragma unroll
-                for (int n = 0; n < kAtOnce; ++n) {
-                    if (!whole || rows[n] == nullptr) continue;
-#pragma unroll
-                    for (int s = 0; s < kStretches; ++s) {
-                        values[n][s] = *reinterpret_cast<const Wide<T>*>(rows[n] + first + s * kStep);
-                    }
-                }
-#pragma unroll
-                for (int n = 0; n < kAtOnce; ++n) {
-                    if (rows[n] == nullptr) continue;
+            for (u32 left = there[g]; left != 0; left &= left - 1) {
+                const int k = g * kLanes + __ffs(static_cast<int>(left)) - 1;
+                const T* own = row(k);
+                Wide<T> values[kStretches];
+                // One branch for whole units: where the ways of a single load meet, it would have to be there.
+                if (is_whole(own + first) && end % kWide == 0 && end <= count) {
 #pragma unroll
                     for (int s = 0; s < kStretches; ++s) {
                         const int i = first + s * kStep;
-                        if (!whole && i < end) values[n][s] = get_wide<T>(rows[n], i, count);
-                        if (i < end) add(sums[s], ks[n], values[n][s]);
+                        if (i < end) values[s] = *reinterpret_cast<const Wide<T>*>(own + i);
                     }
+                } else {
+#pragma unroll
+                    for (int s = 0; s < kStretches; ++s) {
+                        const int i = first + s * kStep;
+                        if (i < end) values[s] = get_wide<T>(own, i, count);
+                    }
+                }
+#pragma unroll
+                for (int s = 0; s < kStretches; ++s) {
+                    if (first + s * kStep < end) add(sums[s], k, values[s]);
                 }
             }
         }

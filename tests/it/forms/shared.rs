@@ -51,8 +51,8 @@ fn work_on_a_row_is_shared() {
         "unit / Cfg::kTopk",
         "unit / Cfg::Add::kSlices",
         "ep::slices_of<Cfg::Scale::kSlices>",
-        "ep::sum_some_rows<float, Cfg::kTopk>",
-        "ep::sum_some_rows<float, Cfg::kExperts>",
+        "ep::sum_some_rows<float, Cfg::kTopk,",
+        "ep::sum_some_rows<float, Cfg::kExperts,",
         "ep::cast_slice<float>",
     ];
     agrees(LOCAL, &shapes, &holds);

@@ -8,7 +8,7 @@ use crate::ir::Elem;
 use crate::schedule::library::ep;
 use crate::schedule::rules::loops_as;
 use crate::schedule::step::{Lambda, Loop, Param, ParamType, Step, Takers};
-use crate::schedule::symbol::Symbol;
+use crate::schedule::symbol::{Symbol, THREADS};
 use crate::schedule::term::{Node, Term};
 
 /// What an element is called that has been loaded.
@@ -116,6 +116,7 @@ fn row_sums(repeat: &Loop) -> Option<Term> {
     let set = Lambda { says: Vec::new(), params, body: rest.to_vec(), gives: None };
     let mut symbol = Symbol::from(ep::sum_some_rows);
     symbol.of = function.of.clone();
+    let symbol = symbol.of(THREADS);
     let ends = vec![repeat.from.clone(), repeat.to.clone(), count.clone()];
     let lambdas = vec![row.clone(), Term::lambda(add), Term::lambda(set)];
     Some(Term::call(symbol, [ends, lambdas].concat(), Elem::I32))
