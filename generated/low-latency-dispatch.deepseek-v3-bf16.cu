@@ -222,22 +222,19 @@ __device__ __forceinline__ void pack(const Args& args, ep::Team& team) {
             ++turn) {
             const int row = static_cast<ep::i32>(ep::i64{first_2} + (share + turn * Cfg::kShares));
             const char* slot = rows.slot(key_3, share + turn * Cfg::kShares);
-            const bool takes = (share + turn * Cfg::kShares) % Cfg::kShares == share;
-            if (takes) {
-                // +68  store packed_x[expert, message.row] = message.x
-                ep::copy_row<ep::bf16>(team,
-                    &args.packed_x[(ep::i64{expert} * (Cfg::kRanks * Cfg::kMaxTokens)
-                        + row) * Cfg::kHidden], slot, Cfg::kHidden);
-                // +69  record src_info[expert, message.row] = message.src
-                if (team.leader()) {
-                    args.src_info[ep::i64{expert} * (Cfg::kRanks * Cfg::kMaxTokens) + row] =
-                        ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Row::kSrc, 0);
-                }
-                // +70  raise arrived_rows[expert, message.row / 64]
-                if (args.arrived_rows != nullptr) {
-                    ep::raise_word(team,
-                        &args.arrived_rows[ep::i64{expert} * Cfg::kTiles + ep::i64{row} / 64]);
-                }
+            // +68  store packed_x[expert, message.row] = message.x
+            ep::copy_row<ep::bf16>(team,
+                &args.packed_x[(ep::i64{expert} * (Cfg::kRanks * Cfg::kMaxTokens)
+                    + row) * Cfg::kHidden], slot, Cfg::kHidden);
+            // +69  record src_info[expert, message.row] = message.src
+            if (team.leader()) {
+                args.src_info[ep::i64{expert} * (Cfg::kRanks * Cfg::kMaxTokens) + row] =
+                    ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Row::kSrc, 0);
+            }
+            // +70  raise arrived_rows[expert, message.row / 64]
+            if (args.arrived_rows != nullptr) {
+                ep::raise_word(team,
+                    &args.arrived_rows[ep::i64{expert} * Cfg::kTiles + ep::i64{row} / 64]);
             }
         }
         // +72  raise arrived_parts[expert]

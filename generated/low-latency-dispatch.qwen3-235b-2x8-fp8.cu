@@ -238,28 +238,25 @@ __device__ __forceinline__ void pack(const Args& args, ep::Team& team) {
             ++turn) {
             const int row = static_cast<ep::i32>(ep::i64{first_2} + (share + turn * Cfg::kShares));
             const char* slot = rows.slot(key_3, share + turn * Cfg::kShares);
-            const bool takes = (share + turn * Cfg::kShares) % Cfg::kShares == share;
-            if (takes) {
-                // +68  store packed_x[expert, message.row] = message.x
-                ep::copy_row<ep::e4m3>(team,
-                    &args.packed_x[(ep::i64{expert} * (Cfg::kRanks * Cfg::kMaxTokens)
-                        + row) * Cfg::kHidden], slot, Cfg::kHidden);
-                for (int i_2 = team.lane; i_2 < ep::ceil(Cfg::kHidden, 128); i_2 += ep::kLanes) {
-                    args.packed_x_scale[expert * (ep::i64{Cfg::kRanks * Cfg::kMaxTokens} * ep::ceil(
-                        Cfg::kHidden, 128)) + row * args.packed_x_scale_stride
-                        + i_2 * args.packed_x_scale_block_stride] =
-                        ep::get<float>(slot + Cfg::Rows::kMeta + Cfg::Row::kXScale, i_2);
-                }
-                // +69  record src_info[expert, message.row] = message.src
-                if (team.leader()) {
-                    args.src_info[ep::i64{expert} * (Cfg::kRanks * Cfg::kMaxTokens) + row] =
-                        ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Row::kSrc, 0);
-                }
-                // +70  raise arrived_rows[expert, message.row / 64]
-                if (args.arrived_rows != nullptr) {
-                    ep::raise_word(team,
-                        &args.arrived_rows[ep::i64{expert} * Cfg::kTiles + ep::i64{row} / 64]);
-                }
+            // +68  store packed_x[expert, message.row] = message.x
+            ep::copy_row<ep::e4m3>(team,
+                &args.packed_x[(ep::i64{expert} * (Cfg::kRanks * Cfg::kMaxTokens)
+                    + row) * Cfg::kHidden], slot, Cfg::kHidden);
+            for (int i_2 = team.lane; i_2 < ep::ceil(Cfg::kHidden, 128); i_2 += ep::kLanes) {
+                args.packed_x_scale[expert * (ep::i64{Cfg::kRanks * Cfg::kMaxTokens} * ep::ceil(
+                    Cfg::kHidden, 128)) + row * args.packed_x_scale_stride
+                    + i_2 * args.packed_x_scale_block_stride] =
+                    ep::get<float>(slot + Cfg::Rows::kMeta + Cfg::Row::kXScale, i_2);
+            }
+            // +69  record src_info[expert, message.row] = message.src
+            if (team.leader()) {
+                args.src_info[ep::i64{expert} * (Cfg::kRanks * Cfg::kMaxTokens) + row] =
+                    ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Row::kSrc, 0);
+            }
+            // +70  raise arrived_rows[expert, message.row / 64]
+            if (args.arrived_rows != nullptr) {
+                ep::raise_word(team,
+                    &args.arrived_rows[ep::i64{expert} * Cfg::kTiles + ep::i64{row} / 64]);
             }
         }
         // +72  raise arrived_parts[expert]

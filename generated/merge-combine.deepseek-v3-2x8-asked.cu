@@ -243,37 +243,33 @@ __device__ __forceinline__ void send(const Args& args, ep::Team& team) {
         for (int turn = 0; turn < ep::ceil(count - share, Cfg::kShares) && !team.stopped; ++turn) {
             const int row = share + turn * Cfg::kShares;
             const char* slot = asks.slot(source, share + turn * Cfg::kShares);
-            const bool takes = (share + turn * Cfg::kShares) % Cfg::kShares == share;
-            if (takes) {
-                // +91  let row = came_first[source] + request.place
-                const ep::i64 row_2 = ep::i64{args.came_first[source]}
-                    + ep::get<ep::i32>(slot + Cfg::Asks::kMeta + Cfg::Request::kPlace, 0);
-                // +92  push back[source] at request.place { x: sum(choice in topk: if
-                //     packed_row[row, choice] >= 0 { request.weights[choice] * x[packed_row[row,
-                //     choice]] as f32 } else { 0.0 }) as bf16 }
-                // W2: takes credit of back, from Reduce +103
-                const int key = me * Cfg::kMaxTokens
-                    + ep::get<ep::i32>(slot + Cfg::Asks::kMeta + Cfg::Request::kPlace, 0);
-                if (back.reserve(source, key)) {
-                    char* slot_2 = back.slot();
-                    ep::sum_some_rows<ep::bf16, Cfg::kTopk, Cfg::kThreads>(0, Cfg::kHidden,
-                        Cfg::kHidden,
-                        [&](int choice) {
-                            return ep::row_if(args.packed_row[row_2 * Cfg::kTopk + choice] >= 0,
-                                &args.x[ep::i64{args.packed_row[row_2 * Cfg::kTopk
-                                    + choice]} * Cfg::kHidden]);
-                        },
-                        [&](ep::Wide<float>& sum, int choice,
-                            const ep::Wide<ep::bf16>& choice_row) {
-                            sum += ep::product(
-                                ep::get<float>(slot + Cfg::Asks::kMeta + Cfg::Request::kWeights,
-                                    choice), ep::to_float(choice_row));
-                        },
-                        [&](int i, const ep::Wide<float>& sum) {
-                            ep::set_wide<ep::bf16>(slot_2, i, Cfg::kHidden, ep::to_bf16(sum));
-                    });
-                    back.publish();
-                }
+            // +91  let row = came_first[source] + request.place
+            const ep::i64 row_2 = ep::i64{args.came_first[source]}
+                + ep::get<ep::i32>(slot + Cfg::Asks::kMeta + Cfg::Request::kPlace, 0);
+            // +92  push back[source] at request.place { x: sum(choice in topk: if packed_row[row,
+            //     choice] >= 0 { request.weights[choice] * x[packed_row[row, choice]] as f32 } else
+            //     { 0.0 }) as bf16 }
+            // W2: takes credit of back, from Reduce +103
+            const int key = me * Cfg::kMaxTokens
+                + ep::get<ep::i32>(slot + Cfg::Asks::kMeta + Cfg::Request::kPlace, 0);
+            if (back.reserve(source, key)) {
+                char* slot_2 = back.slot();
+                ep::sum_some_rows<ep::bf16, Cfg::kTopk, Cfg::kThreads>(0, Cfg::kHidden,
+                    Cfg::kHidden,
+                    [&](int choice) {
+                        return ep::row_if(args.packed_row[row_2 * Cfg::kTopk + choice] >= 0,
+                            &args.x[ep::i64{args.packed_row[row_2 * Cfg::kTopk
+                                + choice]} * Cfg::kHidden]);
+                    },
+                    [&](ep::Wide<float>& sum, int choice, const ep::Wide<ep::bf16>& choice_row) {
+                        sum += ep::product(
+                            ep::get<float>(slot + Cfg::Asks::kMeta + Cfg::Request::kWeights,
+                                choice), ep::to_float(choice_row));
+                    },
+                    [&](int i, const ep::Wide<float>& sum) {
+                        ep::set_wide<ep::bf16>(slot_2, i, Cfg::kHidden, ep::to_bf16(sum));
+                });
+                back.publish();
             }
         }
     }

@@ -447,81 +447,77 @@ __device__ __forceinline__ void pack(const Args& args, ep::Team& team) {
         for (int turn = 0; turn < ep::ceil(count - share, Cfg::kShares) && !team.stopped; ++turn) {
             const int row = share + turn * Cfg::kShares;
             const char* slot = rows.slot(source, share + turn * Cfg::kShares);
-            const bool takes = (share + turn * Cfg::kShares) % Cfg::kShares == share;
-            if (takes) {
-                // +189  let row = sum(earlier in 0..source: counts[earlier].rows) + message.place
-                ep::i64 sum_4 = 0LL;
-                for (int earlier_4 = 0; earlier_4 < source; ++earlier_4) {
-                    sum_4 += ep::i64{ep::get<ep::i32>(counts.slot(earlier_4, 0) + Cfg::Counts::kMeta
-                        + Cfg::Totals::kRows, 0)};
-                }
-                const ep::i64 row_2 =
-                    sum_4 + ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kPlace, 0);
-                // +190  let expert = local(message.experts[choice], me)
-                const int expert_2 = ep::local_expert(args.expert_begin, me,
-                    ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kExperts, choice));
-                // +192  let again = sum(earlier in topk: (earlier < choice &&
-                //     message.experts[earlier] == message.experts[choice]) as i32)
-                ep::i64 sum_5 = 0LL;
-                for (int earlier_5 = 0; earlier_5 < Cfg::kTopk; ++earlier_5) {
-                    sum_5 += ep::i64{static_cast<ep::i32>(earlier_5 < choice
-                        && ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kExperts,
-                            earlier_5) == ep::get<ep::i32>(slot + Cfg::Rows::kMeta
-                                + Cfg::Token::kExperts, choice))};
-                }
-                const ep::i64 again = sum_5;
-                // +194  let has = (expert >= 0 && again == 0) as i32
-                const int has = static_cast<ep::i32>(expert_2 >= 0 && again == 0);
-                // +195  let place = sum(earlier in 0..source: counts[earlier].per_expert[expert *
-                //     has]) + message.turns[choice]
-                ep::i64 sum_6 = 0LL;
-                for (int earlier_6 = 0; earlier_6 < source; ++earlier_6) {
-                    sum_6 += ep::i64{ep::get<ep::i32>(counts.slot(earlier_6, 0) + Cfg::Counts::kMeta
-                        + Cfg::Totals::kPerExpert, ep::i64{expert_2} * has)};
-                }
-                const ep::i64 place = sum_6
-                    + ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kTurns_, choice);
-                // +197  record packed_row[row, choice] = (expert * max_rows + place + 1) * has - 1
+            // +189  let row = sum(earlier in 0..source: counts[earlier].rows) + message.place
+            ep::i64 sum_4 = 0LL;
+            for (int earlier_4 = 0; earlier_4 < source; ++earlier_4) {
+                sum_4 += ep::i64{ep::get<ep::i32>(counts.slot(earlier_4, 0) + Cfg::Counts::kMeta
+                    + Cfg::Totals::kRows, 0)};
+            }
+            const ep::i64 row_2 =
+                sum_4 + ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kPlace, 0);
+            // +190  let expert = local(message.experts[choice], me)
+            const int expert_2 = ep::local_expert(args.expert_begin, me,
+                ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kExperts, choice));
+            // +192  let again = sum(earlier in topk: (earlier < choice && message.experts[earlier]
+            //     == message.experts[choice]) as i32)
+            ep::i64 own = 0LL;
+            for (int earlier_5 = team.lane; earlier_5 < Cfg::kTopk; earlier_5 += ep::kLanes) {
+                own += ep::i64{static_cast<ep::i32>(earlier_5 < choice
+                    && ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kExperts,
+                        earlier_5) == ep::get<ep::i32>(slot + Cfg::Rows::kMeta
+                            + Cfg::Token::kExperts, choice))};
+            }
+            const ep::i64 sum_5 = ep::sum_of_lanes(own);
+            const ep::i64 again = sum_5;
+            // +194  let has = (expert >= 0 && again == 0) as i32
+            const int has = static_cast<ep::i32>(expert_2 >= 0 && again == 0);
+            // +195  let place = sum(earlier in 0..source: counts[earlier].per_expert[expert * has])
+            //     + message.turns[choice]
+            ep::i64 sum_6 = 0LL;
+            for (int earlier_6 = 0; earlier_6 < source; ++earlier_6) {
+                sum_6 += ep::i64{ep::get<ep::i32>(counts.slot(earlier_6, 0) + Cfg::Counts::kMeta
+                    + Cfg::Totals::kPerExpert, ep::i64{expert_2} * has)};
+            }
+            const ep::i64 place =
+                sum_6 + ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kTurns_, choice);
+            // +197  record packed_row[row, choice] = (expert * max_rows + place + 1) * has - 1
+            if (team.leader()) {
+                args.packed_row[row_2 * Cfg::kTopk + choice] = static_cast<ep::i32>(
+                    (ep::i64{expert_2} * Cfg::kMaxRows + place + 1) * has - 1);
+            }
+            // +198  if expert >= 0 && again == 0
+            if (expert_2 >= 0 && again == 0) {
+                // +199  record src_info[expert, place] = message.src
                 if (team.leader()) {
-                    args.packed_row[row_2 * Cfg::kTopk + choice] = static_cast<ep::i32>(
-                        (ep::i64{expert_2} * Cfg::kMaxRows + place + 1) * has - 1);
+                    args.src_info[ep::i64{expert_2} * Cfg::kMaxRows + place] =
+                        ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kSrc, 0);
                 }
-                // +198  if expert >= 0 && again == 0
-                if (expert_2 >= 0 && again == 0) {
-                    // +199  record src_info[expert, place] = message.src
+                // +200  record packed_weight[expert * max_rows + place] = sum(entry in topk:
+                //     message.weights[entry] * (message.experts[entry] == message.experts[choice])
+                //     as f32)
+                if (args.topk_weights != nullptr) {
+                    float sum_7 = 0.0f;
+                    for (int entry = 0; entry < Cfg::kTopk; ++entry) {
+                        sum_7 += ep::product(
+                            ep::get<float>(slot + Cfg::Rows::kMeta + Cfg::Token::kWeights, entry),
+                            static_cast<float>(
+                                ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kExperts,
+                                    entry) == ep::get<ep::i32>(slot + Cfg::Rows::kMeta
+                                        + Cfg::Token::kExperts, choice)));
+                    }
                     if (team.leader()) {
-                        args.src_info[ep::i64{expert_2} * Cfg::kMaxRows + place] =
-                            ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kSrc, 0);
+                        args.packed_weight[ep::i64{expert_2} * Cfg::kMaxRows + place] = sum_7;
                     }
-                    // +200  record packed_weight[expert * max_rows + place] = sum(entry in topk:
-                    //     message.weights[entry] * (message.experts[entry] ==
-                    //     message.experts[choice]) as f32)
-                    if (args.topk_weights != nullptr) {
-                        float sum_7 = 0.0f;
-                        for (int entry = 0; entry < Cfg::kTopk; ++entry) {
-                            sum_7 += ep::product(
-                                ep::get<float>(slot + Cfg::Rows::kMeta + Cfg::Token::kWeights,
-                                    entry),
-                                static_cast<float>(
-                                    ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kExperts,
-                                        entry) == ep::get<ep::i32>(slot + Cfg::Rows::kMeta
-                                            + Cfg::Token::kExperts, choice)));
-                        }
-                        if (team.leader()) {
-                            args.packed_weight[ep::i64{expert_2} * Cfg::kMaxRows + place] = sum_7;
-                        }
-                    }
-                    // +202  store packed_x[expert, place] = message.x
-                    ep::copy_row<ep::e4m3>(team,
-                        &args.packed_x[(ep::i64{expert_2} * Cfg::kMaxRows + place) * Cfg::kHidden],
-                        slot, Cfg::kHidden);
-                    for (int i_2 = team.lane; i_2 < ep::ceil(Cfg::kHidden, 128);
-                        i_2 += ep::kLanes) {
-                        args.packed_x_scale[expert_2 * (ep::i64{Cfg::kMaxRows} * ep::ceil(
-                            Cfg::kHidden, 128)) + place * args.packed_x_scale_stride
-                            + i_2 * args.packed_x_scale_block_stride] =
-                            ep::get<float>(slot + Cfg::Rows::kMeta + Cfg::Token::kXScale, i_2);
-                    }
+                }
+                // +202  store packed_x[expert, place] = message.x
+                ep::copy_row<ep::e4m3>(team,
+                    &args.packed_x[(ep::i64{expert_2} * Cfg::kMaxRows + place) * Cfg::kHidden],
+                    slot, Cfg::kHidden);
+                for (int i_2 = team.lane; i_2 < ep::ceil(Cfg::kHidden, 128); i_2 += ep::kLanes) {
+                    args.packed_x_scale[expert_2 * (ep::i64{Cfg::kMaxRows} * ep::ceil(Cfg::kHidden,
+                        128)) + place * args.packed_x_scale_stride
+                        + i_2 * args.packed_x_scale_block_stride] =
+                        ep::get<float>(slot + Cfg::Rows::kMeta + Cfg::Token::kXScale, i_2);
                 }
             }
         }

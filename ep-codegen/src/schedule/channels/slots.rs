@@ -2,6 +2,7 @@
 //! object for both ends (`slots.cuh`); all others have a sending and a receiving end (`slot_rows.cuh`), and
 //! are found by a key: the indices of the slot but for the one that counts arrivals, as one number.
 
+use super::dealt::Strides;
 use super::{End, bytes_behind};
 use crate::ir::slots::{Arrival, arrival, closes, closings, counted_axis, places};
 use crate::ir::{
@@ -291,7 +292,7 @@ impl<'a> RoleLowering<'a> {
         let name = self.names.fresh(if strides.is_some() { "turn" } else { "index" });
         let index = match &strides {
             // Turn by turn, the messages that the condition names.
-            Some((first, apart)) => {
+            Some(Strides { first, apart, .. }) => {
                 let behind = counting(BinaryOp::Mul, Term::index(&name), apart.clone());
                 counting(BinaryOp::Add, first.clone(), behind)
             }
@@ -311,12 +312,13 @@ impl<'a> RoleLowering<'a> {
         let meta = bytes_behind(slot.clone(), meta);
         let numbers = known.into_iter().chain([("row", row), ("index", index)]).collect();
         let arrived = Arrived { channel: channel.name.clone(), row: slot, meta, numbers };
-        self.with_message(scope, stmt, arrived, &mut steps)?;
+        let bare = strides.as_ref().and_then(|strides| strides.unfiltered(stmt));
+        self.with_message(scope, bare.as_ref().unwrap_or(stmt), arrived, &mut steps)?;
         out.push(match count {
             Some(count) => {
                 let to = Term { range: Some((0, i64::from(i32::MAX))), ..count };
                 let to = match strides {
-                    Some((first, apart)) => {
+                    Some(Strides { first, apart, .. }) => {
                         let rest = counting(BinaryOp::Sub, to, first);
                         Term::call(ep::ceil, vec![rest, apart], Elem::I32)
                     }
