@@ -67,7 +67,7 @@ pub(crate) fn run(
             let request = options.request(0)?;
             let programs = Programs::find().map_err(no_machine)?;
             warn(&programs, talk.err);
-            let ranks = Ranks::on_host(&programs, request.gpus.ranks, options.seed)?;
+            let ranks = Ranks::on_host(&programs, request.gpus.ranks, options.seed())?;
             (request, ranks)
         }
         Machine::Gpu => {
@@ -82,7 +82,7 @@ pub(crate) fn run(
     };
     talk.speaks = ranks.is_first();
     if let Some(killed) = options.kill {
-        return survive::run(ranks, &request, killed, &mut talk);
+        return survive::run(ranks, &request, options.kernels, killed, &mut talk);
     }
     let mut bench = Bench { options, request, ranks, talk, lines: Vec::new(), titled: false };
     bench.all()?;
@@ -118,7 +118,7 @@ fn run_between(options: &Options, mut talk: Talk<'_>) -> Result<(), Failure> {
             let programs = Programs::find().map_err(no_machine)?;
             warn(&programs, talk.err);
             let ranks = request.gpus.ranks;
-            let ranks = Ranks::on_host_over_cards(&programs, ranks, nodes, options.seed)?;
+            let ranks = Ranks::on_host_over_cards(&programs, ranks, nodes, options.seed())?;
             (request, ranks, None)
         }
         Machine::Gpu => {
@@ -136,7 +136,7 @@ fn run_between(options: &Options, mut talk: Talk<'_>) -> Result<(), Failure> {
         }
     };
     talk.speaks = ranks.is_first();
-    nodes::Between { request, ranks, cards, talk }.run()
+    nodes::Between { request, kernels: options.kernels, ranks, cards, talk }.run()
 }
 
 fn draw(results: &str, chart: &Path) -> Result<(), Failure> {
@@ -169,10 +169,10 @@ struct Run<'a> {
 
 impl Bench<'_> {
     fn all(&mut self) -> Result<(), Failure> {
-        if self.options.probe != Probe::No {
+        if self.options.probe() != Probe::No {
             look(&self.ranks.group, &mut self.talk)?;
         }
-        if self.options.probe == Probe::Only {
+        if self.options.probe() == Probe::Only {
             return Ok(());
         }
         let rates = self.rates()?;
@@ -266,7 +266,7 @@ impl Bench<'_> {
         let case = self.request.case(buffer, batch, *first);
         let mut test =
             Selftest::new(self.group(), self.options.kernels.source(), case).map_err(failed)?;
-        let texts = Texts::of(test.buffer(), self.group())?;
+        let texts = Texts::of(test.buffer(), self.group(), self.options.kernels)?;
         self.memory(&test)?;
         self.check(&test, "before timing")?;
         if self.options.outputs {

@@ -360,7 +360,7 @@ pub(crate) fn second_opinion(
     seed: u64,
 ) -> Result<Findings, Failure> {
     let (arch, ranks) = (group.backend().arch(), group.ranks());
-    let dispatch = emit(options, &[StandardPipeline::NvlDispatch], ranks, arch)?;
+    let dispatch = emit(&BuiltIn, options, &[StandardPipeline::NvlDispatch], ranks, arch)?;
     let stripes = dispatch.first().and_then(|it| it.plan.numbers.get("stripes")).copied();
     let mut findings = Findings::default();
     for pipeline in reach.pipelines() {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ep_runtime::backend::Backend;
-use ep_runtime::buffer::BufferOptions;
+use ep_runtime::buffer::{BufferOptions, BuiltIn};
 use ep_runtime::device::HEADERS;
 use ep_runtime::group::{Group, GroupOptions};
 use ep_runtime::host::{Build, HostBackend, HostOptions, Programs};
@@ -217,7 +217,7 @@ fn write_cuda(folder: &Path, options: &BufferOptions, arch: Arch) -> Result<Vec<
         write(name, text)?;
     }
     let mut names = Vec::new();
-    for emitted in emit(options, Reach::Combine.pipelines(), RANKS, arch)? {
+    for emitted in emit(&BuiltIn, options, Reach::Combine.pipelines(), RANKS, arch)? {
         let name = format!("{}.cu", emitted.plan.entry);
         write(&name, &emitted.cuda)?;
         names.push(format!("{name} ({} lines)", emitted.cuda.lines().count()));

@@ -340,8 +340,9 @@ fn number<T: std::str::FromStr>(name: &str, value: &str) -> Result<T, Failure> {
     value.parse().map_err(|_| wrong(format!("`{name}` takes a number, not `{value}`")))
 }
 
-/// The kernels of a buffer, as it emits them itself.
+/// The kernels of a buffer whose kernels come from `source`.
 pub(crate) fn emit(
+    source: &dyn Emit,
     options: &BufferOptions,
     pipelines: &[StandardPipeline],
     ranks: usize,
@@ -349,7 +350,7 @@ pub(crate) fn emit(
 ) -> Result<Vec<Emitted>, Failure> {
     let emit = |pipeline: StandardPipeline, stripes: Option<i64>| {
         let config = options.config_of(pipeline, ranks, arch, stripes).map_err(failed)?;
-        BuiltIn.emit(pipeline, &config).map_err(failed)
+        source.emit(pipeline, &config).map_err(failed)
     };
     // The stripes of the dispatch are those of the others.
     let dispatch = emit(StandardPipeline::NvlDispatch, None)?;

@@ -90,6 +90,7 @@ impl Bench<'_> {
         self.talk.step(operation.name());
         let payload = if operation == Operation::Combine { "bf16" } else { payload.name() };
         let sms = case.call.sms;
+        let times = times.filter(|_| repeats.iterations > 0);
         let us =
             |of: fn(&Percentiles) -> std::time::Duration| times.as_ref().map(|it| micros(of(it)));
         let spread = [us(|it| it.p50), us(|it| it.p95), us(|it| it.p99)];

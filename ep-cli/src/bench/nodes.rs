@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ep_runtime::buffer::{BuiltIn, Payload, StandardPipeline};
+use ep_runtime::buffer::{Payload, StandardPipeline};
 use ep_runtime::error::CallError;
 use ep_runtime::group::Group;
 use ep_runtime::net::{CardTraffic, ResidentNetwork, ResidentOptions};
@@ -14,6 +14,7 @@ use super::talk::Talk;
 use super::{check, micros};
 use crate::failure::Failure;
 use crate::json::{Object, Value};
+use crate::kernels::Kernels;
 use crate::machine::Ranks;
 use crate::problem::failed;
 
@@ -35,6 +36,7 @@ type Look<'a> = &'a mut dyn FnMut() -> Result<(), CallError>;
 /// A run of the command on a group of several nodes.
 pub(super) struct Between<'a> {
     pub(super) request: Request,
+    pub(super) kernels: Kernels,
     pub(super) ranks: Ranks,
     /// The settings of the cards. The emulator has none.
     pub(super) cards: Option<ResidentOptions>,
@@ -105,6 +107,11 @@ impl Between<'_> {
         &self.ranks.group
     }
 
+    /// Whether calls are timed, not only checked.
+    fn is_timed(&self) -> bool {
+        self.request.repeats.iterations > 0
+    }
+
     fn many_tokens(
         &mut self,
         payload: Payload,
@@ -114,7 +121,7 @@ impl Between<'_> {
     ) -> Result<(), Failure> {
         let case = self.request.case(self.request.buffer(payload, batch), batch, sms);
         let tokens = case.options.tokens;
-        let test = Selftest::new(self.group(), &BuiltIn, case).map_err(failed)?;
+        let test = Selftest::new(self.group(), self.kernels.source(), case).map_err(failed)?;
         check(&test, "before timing", &mut self.talk)?;
         let last = self.request.seed.wrapping_add(1 << 32);
         let last = test.reseeded(last).map_err(failed)?;
@@ -145,7 +152,7 @@ impl Between<'_> {
                     mode,
                     tokens,
                     sms,
-                    time: timing.time,
+                    time: timing.time.filter(|_| self.is_timed()),
                     sent,
                     floor,
                 })?;
@@ -187,7 +194,7 @@ impl Between<'_> {
                     mode,
                     tokens: options.tokens,
                     sms,
-                    time: times.map(|times| times.p50),
+                    time: times.filter(|_| self.is_timed()).map(|times| times.p50),
                     sent,
                     floor,
                 })?;

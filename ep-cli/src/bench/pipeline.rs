@@ -57,7 +57,7 @@ pub(super) fn run(
         warn(found, talk.err);
     }
     let ranks = match &programs {
-        Some(programs) if on_host => Ranks::on_host(programs, request.ranks, options.seed)?,
+        Some(programs) if on_host => Ranks::on_host(programs, request.ranks, options.seed())?,
         _ => Ranks::on_gpus(&request)?,
     };
     talk.speaks = ranks.is_first();
@@ -77,10 +77,10 @@ struct Bench<'a> {
 
 impl Bench<'_> {
     fn all(&mut self, problems: &[Problem], talk: &mut Talk<'_>) -> Result<(), Failure> {
-        if self.options.probe != Probe::No {
+        if self.options.probe() != Probe::No {
             look(&self.ranks.group, talk)?;
         }
-        if self.options.probe == Probe::Only {
+        if self.options.probe() == Probe::Only {
             return Ok(());
         }
         let machine = machine(&self.ranks, &self.request)?;
@@ -99,7 +99,7 @@ impl Bench<'_> {
     /// Everything with one number of tokens.
     fn problem(&mut self, problem: &Problem, talk: &mut Talk<'_>) -> Result<(), Failure> {
         let (name, group) = (self.entry.name, &self.ranks.group);
-        let (arch, seed) = (group.backend().arch(), self.options.seed);
+        let (arch, seed) = (group.backend().arch(), self.options.seed());
         let calls = self.subject.full_call(problem, arch, seed)?;
         talk.say(&format!("{name}: {}", calls.shape()))?;
         let functions = self.subject.functions();

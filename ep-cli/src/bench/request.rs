@@ -1,5 +1,6 @@
 //! What the command line of `bench` asks for.
 
+mod effects;
 mod of_pipeline;
 
 use std::path::PathBuf;
@@ -30,13 +31,51 @@ const HOST_TOKENS: usize = 8;
 const MOST_FEW_TOKENS: usize = 8192;
 const FEW_TOKENS: usize = 128;
 
+/// Longest wait of a kernel.
+const TIMEOUT_MS: u64 = 5000;
+
+/// All options but the two that draw results.
+const MEASURES: [&str; 31] = [
+    "pipeline",
+    "backend",
+    "ranks",
+    "nodes",
+    "kind",
+    "devices",
+    "processes",
+    "kill",
+    "tokens",
+    "routing",
+    "kernels",
+    "graph",
+    "low_latency",
+    "payload",
+    "set",
+    "capacity",
+    "live",
+    "op",
+    "mode",
+    "sms",
+    "combine_sms",
+    "remote",
+    "iterations",
+    "warmup",
+    "random",
+    "probe",
+    "timeout_ms",
+    "cooperative",
+    "sharing",
+    "perturb",
+    "seed",
+];
+
 /// Options of `bench`.
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = crate::problem::PROBLEM_HELP)]
 pub(crate) struct Options {
     /// A pipeline to time by itself, on inputs drawn from its declaration: calls in a loop and in graphs. Without a
     /// name, the calls of a buffer are timed
-    #[arg(conflicts_with_all = ["nodes", "low_latency", "routing", "payload", "capacity", "live", "op", "mode", "combine_sms", "remote", "random", "outputs", "kill", "chart", "draw"])]
+    #[arg(conflicts_with_all = ["nodes", "kind", "low_latency", "routing", "payload", "capacity", "live", "op", "mode", "combine_sms", "remote", "random", "outputs", "kill", "chart", "draw"])]
     pub(crate) pipeline: Option<String>,
     /// Where calls run; on the host every call is checked and none is timed
     #[arg(long, value_enum, default_value_t = Machine::Gpu)]
@@ -46,7 +85,7 @@ pub(crate) struct Options {
     ranks: Option<u32>,
     /// Time calls between this many nodes instead, which the ranks are divided into, over network cards that are
     /// kernels: each node is on one GPU, and nodes take the GPUs in turn
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=64), conflicts_with_all = ["devices", "kill", "random", "outputs", "chart"])]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=64), conflicts_with_all = ["devices", "kill", "random", "outputs", "chart", "remote", "cooperative"])]
     nodes: Option<u32>,
     #[command(flatten)]
     net: Net,
@@ -54,10 +93,10 @@ pub(crate) struct Options {
     #[arg(long, value_name = "GPU", value_delimiter = ',', conflicts_with = "ranks")]
     devices: Option<Vec<i32>>,
     /// Start one process per rank
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["cooperative", "sharing"])]
     pub(crate) processes: bool,
     /// End the process of this rank after the check; the others must continue in a new group
-    #[arg(long, value_name = "RANK", requires = "processes")]
+    #[arg(long, value_name = "RANK", requires = "processes", conflicts_with_all = ["graph", "op", "mode", "iterations", "warmup", "random", "probe", "outputs", "chart"])]
     pub(crate) kill: Option<usize>,
     /// Tokens of every rank, one run per value; `9/4/0` gives the tokens of each rank
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = token_counts)]
@@ -73,7 +112,7 @@ pub(crate) struct Options {
     pub(crate) graph: Option<u32>,
     /// Time low-latency calls instead: dispatch, combine and both, in graphs. Rows are cast on the way and travel
     /// per-expert, or once per-rank. Every token has the maximum number of experts, spread evenly
-    #[arg(long, value_name = "WAY", value_parser = way, num_args = 0..=1, default_missing_value = "per-expert", requires = "graph", conflicts_with_all = ["routing", "capacity", "combine_sms", "remote", "random", "outputs", "kill"])]
+    #[arg(long, value_name = "WAY", value_parser = way, num_args = 0..=1, default_missing_value = "per-expert", requires = "graph", conflicts_with_all = ["routing", "kernels", "capacity", "live", "combine_sms", "remote", "random", "outputs", "kill"])]
     low_latency: Option<Way>,
     /// Element type of rows
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = payload, default_values = ["bf16", "fp8"])]
@@ -111,23 +150,23 @@ pub(crate) struct Options {
     /// Check this many small random problems first
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = count)]
     pub(crate) random: usize,
-    /// Whether to test first that ranks reach each other
-    #[arg(long, value_enum, default_value_t = Probe::Yes)]
-    pub(crate) probe: Probe,
-    /// Longest wait of a kernel
-    #[arg(long, value_name = "MS", default_value_t = 5000, value_parser = millis)]
-    timeout_ms: u64,
+    /// Whether to test first that ranks reach each other; by default yes, if they are on one node
+    #[arg(long, value_enum)]
+    probe: Option<Probe>,
+    /// Longest wait of a kernel on GPUs; 5000 by default
+    #[arg(long, value_name = "MS", value_parser = millis)]
+    timeout_ms: Option<u64>,
     /// Whether launches are cooperative; by default they are unless ranks share a GPU
     #[arg(long, value_name = "BOOL")]
     cooperative: Option<bool>,
-    /// How GPUs of one process reach each other's windows
-    #[arg(long, value_enum, default_value_t = SharingName::Mapped)]
-    sharing: SharingName,
+    /// How GPUs of one process reach each other's windows; by default mapped
+    #[arg(long, value_enum)]
+    sharing: Option<SharingName>,
     #[command(flatten)]
     perturb: Perturb,
-    /// Seed for routing and values
-    #[arg(long, value_name = "S", default_value_t = 1)]
-    pub(crate) seed: u64,
+    /// Seed for routing and values, and on the host for the schedule; 1 by default
+    #[arg(long, value_name = "S")]
+    seed: Option<u64>,
     /// Print a digest of all outputs of each rank
     #[arg(long)]
     pub(crate) outputs: bool,
@@ -135,7 +174,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "SVG")]
     pub(crate) chart: Option<PathBuf>,
     /// Measure nothing; draw these results
-    #[arg(long, value_name = "JSONL", requires = "chart")]
+    #[arg(long, value_name = "JSONL", requires = "chart", conflicts_with_all = MEASURES)]
     pub(crate) draw: Option<PathBuf>,
 }
 
@@ -231,19 +270,14 @@ pub(crate) struct Sms {
 }
 
 impl Options {
-    /// Refuses what only GPUs can do.
-    fn for_host(&self) -> Result<(), Failure> {
-        let of_gpus = [
-            ("processes", self.processes),
-            ("devices", self.devices.is_some()),
-            ("cooperative", self.cooperative.is_some()),
-        ];
-        match of_gpus.iter().find(|(_, given)| *given) {
-            None => Ok(()),
-            Some((name, _)) => Err(Failure::WrongUse(format!(
-                "`--{name}` has no effect on the host, which has all ranks in one process"
-            ))),
-        }
+    /// Whether to test first that ranks reach each other.
+    pub(crate) fn probe(&self) -> Probe {
+        self.probe.unwrap_or(Probe::Yes)
+    }
+
+    /// The seed for routing and values.
+    pub(crate) fn seed(&self) -> u64 {
+        self.seed.unwrap_or(1)
     }
 
     /// How many ranks there are, if the command line says so; takes the number from `set`.
@@ -321,10 +355,7 @@ impl Options {
     /// The request on a machine with `found` GPUs.
     pub(crate) fn request(&self, found: usize) -> Result<Request, Failure> {
         let on_host = self.backend == Machine::Host;
-        self.perturb.check(self.backend)?;
-        if on_host {
-            self.for_host()?;
-        }
+        self.have_effect()?;
         let fewest = self.nodes.unwrap_or(1) as usize;
         let usual = if on_host { 2.max(fewest) } else { found.max(fewest) };
         let mut set = self.set.clone();
@@ -345,11 +376,12 @@ impl Options {
             nodes: None,
             tokens: None,
             set,
-            kernels: Kernels::Chosen,
+            kernels: self.kernels,
         };
         let mut options = crate::problem::reference_options();
         (options.one_launch, options.push_combine) = (None, None);
         options = problem.options(options)?;
+        self.numbers_have_effect(&problem.set)?;
         options.capacity = self.capacity;
         // Each call of a graph keeps an output, beside those of the calls before and after.
         options.live = self.live.max(self.graph.map_or(0, |calls| calls as usize + 2));
@@ -379,7 +411,7 @@ impl Options {
                 warmup: self.warmup.unwrap_or(warmup),
                 graph: self.graph,
             },
-            seed: self.seed,
+            seed: self.seed(),
             low_latency: self.low_latency,
             sms: self.sms.clone(),
             combine_sms: self.combine_sms,
@@ -437,12 +469,12 @@ impl Options {
             devices: self.devices.clone(),
             is_member: self.processes && processes::is_member(),
             sharing: match self.sharing {
-                SharingName::Mapped => Sharing::Mapped,
-                SharingName::Peer => Sharing::PeerAccess,
+                None | Some(SharingName::Mapped) => Sharing::Mapped,
+                Some(SharingName::Peer) => Sharing::PeerAccess,
             },
             cooperative: self.cooperative,
             kept_sms: 0,
-            timeout: Duration::from_millis(self.timeout_ms),
+            timeout: Duration::from_millis(self.timeout_ms.unwrap_or(TIMEOUT_MS)),
             leaves_out_absent: false,
             perturb: self.perturb.seed,
         }
@@ -580,6 +612,47 @@ mod tests {
         ] {
             let error = request(line).expect_err(line);
             assert!(error.contains(part), "{line}: {error}");
+        }
+    }
+
+    #[test]
+    fn options_without_effect_are_refused() {
+        let conflict = "cannot be used with";
+        let far = "between nodes, `via` has no effect";
+        for (line, part) in [
+            ("layout --net card", conflict),
+            ("--draw a.jsonl --chart a.svg --nodes 2", conflict),
+            ("--draw a.jsonl --chart a.svg --seed 1", conflict),
+            ("--nodes 2 --remote 4", conflict),
+            ("--nodes 2 --cooperative true", conflict),
+            ("--nodes 2 --probe only", "between nodes, `--probe` has no effect"),
+            ("--nodes 2 --set via=ring", far),
+            ("--nodes 2 --set nvl-dispatch.stages=4", "`nvl-dispatch.stages` has no effect"),
+            ("--set node-dispatch.stages=4", "within one node, `node-dispatch.stages` has"),
+            ("--set rdma_depth=64", "within one node, `rdma_depth` has no effect"),
+            ("--set payload=fp8", "use `--payload`"),
+            ("--processes --sharing peer", conflict),
+            ("--processes --kill 1 --graph 4", conflict),
+            ("--processes --kill 1 --op dispatch", conflict),
+            ("--processes --kill 1 --probe no", conflict),
+            ("--low-latency --graph 4 --kernels composed", conflict),
+            ("--low-latency --graph 4 --live 3", conflict),
+            ("--low-latency --graph 4 --seed 3", "`--seed` has no effect"),
+            ("--low-latency --graph 4 --set via=ring", "`via` has no effect"),
+            ("--low-latency --graph 4 --nodes 2 --set stages=4", "`stages` has no effect"),
+            ("--backend host --sharing peer", "`--sharing` has no effect on the host"),
+            ("--backend host --timeout-ms 9", "`--timeout-ms` has no effect on the host"),
+        ] {
+            let error = request(line).expect_err(line);
+            assert!(error.contains(part), "{line}: {error}");
+        }
+        for line in [
+            "--nodes 2 --set node-dispatch.stages=4 --set bias=1 --kernels composed --graph 4",
+            "--set nvl-dispatch.stages=4 --set via=direct --kernels composed --graph 4",
+            "--low-latency --graph 4 --nodes 2 --set hidden=128 --set topk=2 --set experts=4",
+            "--low-latency --graph 4 --backend host --tokens 2 --seed 3",
+        ] {
+            request(line).unwrap_or_else(|error| panic!("{line}: {error}"));
         }
     }
 

@@ -11,6 +11,7 @@ use super::micros;
 use crate::emit::kept_file;
 use crate::failure::Failure;
 use crate::json::{Object, Value};
+use crate::kernels::Kernels;
 use crate::problem::emit;
 
 /// The texts that a buffer launches: digest, and the file of `generated/` that holds the same.
@@ -27,14 +28,14 @@ pub(super) struct Text {
 }
 
 impl Texts {
-    pub(super) fn of(buffer: &Buffer, group: &Group) -> Result<Texts, Failure> {
+    pub(super) fn of(buffer: &Buffer, group: &Group, kernels: Kernels) -> Result<Texts, Failure> {
         let options = buffer.options();
         let mains = Operation::ALL.iter().map(|operation| operation.main_pipeline(buffer));
         let mut pipelines: Vec<StandardPipeline> = mains.collect();
         pipelines.retain(|it| options.cached || *it != StandardPipeline::NvlDispatchCached);
         pipelines.dedup();
         let (ranks, arch) = (group.ranks(), group.backend().arch());
-        let texts = emit(options, &pipelines, ranks, arch)?;
+        let texts = emit(kernels.source(), options, &pipelines, ranks, arch)?;
         let text = |(pipeline, emitted): (StandardPipeline, Emitted)| {
             let file = kept_file(&BuiltIn::entry(pipeline), &emitted)?;
             Ok((pipeline, Text { digest: emitted.digest(), file }))

@@ -3,7 +3,6 @@
 
 use std::time::Instant;
 
-use ep_runtime::buffer::BuiltIn;
 use ep_runtime::error::CallError;
 use ep_verify::selftest::Selftest;
 
@@ -11,6 +10,7 @@ use super::check;
 use super::request::Request;
 use super::talk::Talk;
 use crate::failure::Failure;
+use crate::kernels::Kernels;
 use crate::machine::{Ranks, gpus};
 use crate::problem::failed;
 
@@ -18,10 +18,11 @@ use crate::problem::failed;
 pub(super) fn run(
     ranks: Ranks,
     request: &Request,
+    kernels: Kernels,
     killed: usize,
     talk: &mut Talk<'_>,
 ) -> Result<(), Failure> {
-    let test = problem(&ranks, request)?;
+    let test = problem(&ranks, request, kernels)?;
     check(&test, "with all ranks", talk)?;
     let rank = ranks.local().start;
     if rank == killed {
@@ -40,10 +41,10 @@ pub(super) fn run(
     drop((test, ranks));
     let fewer = request.without(killed, gpus()?);
     let ranks = Ranks::without(&fewer.gpus, killed)?;
-    check(&problem(&ranks, &fewer)?, "in a new group", talk)
+    check(&problem(&ranks, &fewer, kernels)?, "in a new group", talk)
 }
 
-fn problem(ranks: &Ranks, request: &Request) -> Result<Selftest, Failure> {
+fn problem(ranks: &Ranks, request: &Request, kernels: Kernels) -> Result<Selftest, Failure> {
     let payload = request.payloads.first().copied();
     let Some(batch) = request.batches.first() else {
         return Err(Failure::WrongUse("a run needs tokens".to_owned()));
@@ -55,5 +56,5 @@ fn problem(ranks: &Ranks, request: &Request) -> Result<Selftest, Failure> {
         return Err(Failure::WrongUse("a run needs SMs".to_owned()));
     };
     let case = request.case(buffer, batch, *sms);
-    Selftest::new(&ranks.group, &BuiltIn, case).map_err(failed)
+    Selftest::new(&ranks.group, kernels.source(), case).map_err(failed)
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ep_runtime::backend::BackendError;
-use ep_runtime::buffer::BufferOptions;
+use ep_runtime::buffer::{BufferOptions, BuiltIn};
 use ep_runtime::error::CallError;
 use ep_runtime::group::Group;
 use ep_runtime::host::{Build, HostBackend, HostOptions, Programs};
@@ -68,7 +68,7 @@ pub(super) struct Standard {
 impl Standard {
     /// Plans its kernels, so that a value that no plan takes is told before anything runs.
     pub(super) fn plan(&self, ranks: usize) -> Result<(), Failure> {
-        emit(&self.options, self.reach.pipelines(), ranks, Arch::Sm90a)?;
+        emit(&BuiltIn, &self.options, self.reach.pipelines(), ranks, Arch::Sm90a)?;
         Ok(())
     }
 }

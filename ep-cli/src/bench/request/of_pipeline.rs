@@ -18,10 +18,7 @@ impl Options {
         found: usize,
         subject: &Subject,
     ) -> Result<(GpuRequest, Vec<Problem>), Failure> {
-        self.perturb.check(self.backend)?;
-        if self.backend == Machine::Host {
-            self.for_host()?;
-        }
+        self.have_effect()?;
         let mut set = self.set.clone();
         let asked = self.asked_ranks(&mut set)?;
         let usual = if self.backend == Machine::Host { 2 } else { found.max(1) };
