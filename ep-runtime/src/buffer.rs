@@ -127,6 +127,13 @@ impl Buffer {
         self.shared.memory
     }
 
+    /// Number of dispatches that a rank can make before a caller or a graph drops a handle or an output. After a
+    /// graph is dropped, the driver may take a while to give back what the graph held.
+    pub fn free(&self, rank: usize) -> Result<usize, CallError> {
+        let state = self.shared.rank(rank)?.state();
+        Ok(state.handles.free().min(state.outputs.free()))
+    }
+
     /// The plan of a pipeline, if the buffer has it.
     pub fn plan(&self, pipeline: StandardPipeline) -> Option<&Plan> {
         self.shared.kernels.of(pipeline).map(CallKernel::plan)

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::ops::Range;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -54,6 +54,8 @@ pub(crate) struct UnorderedBackend {
     /// Whether it looks as if kernels ran by themselves: whoever waits gives other threads the time
     /// to launch what is missing.
     pub(crate) runs_alone: AtomicBool,
+    /// Whether a dropped graph lets go of what it kept later, piece by piece, as a driver does.
+    pub(crate) lets_go_late: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -77,8 +79,12 @@ impl UnorderedBackend {
     /// None on a machine without a C++ compiler.
     pub(crate) fn new(ranks: usize) -> Option<Arc<UnorderedBackend>> {
         let host = HostBackend::new(programs()?, HostOptions::new(ranks)).unwrap();
-        let runs_alone = AtomicBool::new(false);
-        Some(Arc::new(UnorderedBackend { host, runs_alone, state: Mutex::default() }))
+        Some(Arc::new(UnorderedBackend {
+            host,
+            runs_alone: AtomicBool::new(false),
+            lets_go_late: AtomicBool::new(false),
+            state: Mutex::default(),
+        }))
     }
 
     /// How often the kernel of this name has run on all ranks.
@@ -310,6 +316,10 @@ impl Backend for UnorderedBackend {
 
     fn keep(&self, rank: usize, stream: Stream, kept: Kept) -> Result<(), BackendError> {
         let capture = self.lock().state.streams.capture(rank, stream.raw());
+        let kept = match self.lets_go_late.load(Ordering::Relaxed) {
+            true => Late::keep(kept),
+            false => kept,
+        };
         self.host.keep(rank, stand_in(capture.expect("the stream is captured")), kept)
     }
 
@@ -384,6 +394,30 @@ impl Backend for UnorderedBackend {
     ) -> Result<(), BackendError> {
         self.put(rank, stream, Work::Hold { at: block.address() + at, value });
         Ok(())
+    }
+}
+
+/// Something that a thread drops some time after this is dropped.
+struct Late {
+    kept: Option<Kept>,
+    after: Duration,
+}
+
+impl Late {
+    fn keep(kept: Kept) -> Kept {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let after = Duration::from_millis(10 * (1 + COUNT.fetch_add(1, Ordering::Relaxed) % 5));
+        Box::new(Late { kept: Some(kept), after })
+    }
+}
+
+impl Drop for Late {
+    fn drop(&mut self) {
+        let (kept, after) = (self.kept.take(), self.after);
+        std::thread::spawn(move || {
+            std::thread::sleep(after);
+            drop(kept);
+        });
     }
 }
 

@@ -37,6 +37,11 @@ impl Pool {
         Ok(index)
     }
 
+    /// Number of free places for calls that are not captured.
+    pub(super) fn free(&self) -> usize {
+        self.holders[..self.lent_to_graphs].iter().filter(|holders| **holders == 0).count()
+    }
+
     fn give_back(&mut self, index: usize) {
         self.holders[index] -= 1;
     }

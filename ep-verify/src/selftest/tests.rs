@@ -289,6 +289,23 @@ fn replayed_calls_are_made_and_compared() {
     }
 }
 
+/// Each graph needs all but one of the outputs, while the graph before it gives them back one by one.
+#[test]
+fn graphs_wait_for_the_outputs_of_dropped_graphs() {
+    let Some(backend) = UnorderedBackend::new(2) else { return };
+    backend.runs_alone.store(true, Ordering::Relaxed);
+    backend.lets_go_late.store(true, Ordering::Relaxed);
+    let group = Group::new(backend, GroupOptions::default()).unwrap();
+    let options = BufferOptions { live: 6, ..BufferOptions::new(8, 64, 2, 4) };
+    let test = Selftest::new(&group, &BuiltIn, case(options, &[8, 5])).unwrap();
+    let last = test.reseeded(2).unwrap();
+    let repeats = Repeats { warmup: 0, iterations: 1, graph: Some(4) };
+    for operation in [Operation::CachedDispatch, Operation::Both, Operation::Both] {
+        let timing = test.time(&last, operation, Mode::Loop, repeats).unwrap();
+        assert!(timing.findings.is_good(), "{operation:?}: {}", timing.findings);
+    }
+}
+
 #[test]
 fn what_no_graph_can_time_is_refused() {
     let Some(backend) = UnorderedBackend::new(1) else { return };

@@ -14,9 +14,9 @@ use super::{Left, Mode, Operation, RankCalls, Repeats};
 use crate::findings::Findings;
 use crate::selftest::{POISON, Selftest, settle};
 
-/// How long the places of a graph that was dropped may stay taken: a driver gives them back by a thread
+/// How long the handles and outputs of a dropped graph may stay taken. The driver gives them back on a thread
 /// of its own.
-const LET_GO: Duration = Duration::from_secs(1);
+const LET_GO: Duration = Duration::from_secs(10);
 
 /// The calls of one rank, in a graph.
 struct RankGraph {
@@ -52,8 +52,10 @@ impl<'a> Replays<'a> {
         if calls == 0 {
             return Err(CallError::Capture { what: "a graph holds at least 1 call".to_string() });
         }
-        let capture = |rank| when_free(&|| last.capture_calls(rank, operation, calls));
-        let ranks = last.for_each_rank(&capture)?;
+        let ranks = last.for_each_rank(&|rank| {
+            last.await_free(rank, calls)?;
+            last.capture_calls(rank, operation, calls)
+        })?;
         Ok(Replays { usual, last, operation, calls, ranks })
     }
 
@@ -112,6 +114,17 @@ impl<'a> Replays<'a> {
 }
 
 impl Selftest {
+    /// Waits until a graph that was dropped has given back what `calls` captured calls take: a handle and an output
+    /// each, and one more for tables or for the input of a combine. No capture is tried before: a capture that
+    /// fails takes what is free, and gives it back late, too.
+    fn await_free(&self, rank: usize, calls: u32) -> Result<(), CallError> {
+        let deadline = Instant::now() + LET_GO;
+        while self.buffer.free(rank)? <= calls as usize && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+
     fn capture_calls(
         &self,
         rank: usize,
@@ -193,17 +206,4 @@ fn replay(graph: &Graph, clock: &Clock<'_>) -> Result<(), CallError> {
     graph.replay(Stream::OWN)?;
     clock.in_calls.borrow_mut().push(begun.elapsed());
     Ok(())
-}
-
-/// Makes what needs places that an earlier graph may still be about to give back.
-fn when_free<T>(make: &dyn Fn() -> Result<T, CallError>) -> Result<T, CallError> {
-    let deadline = Instant::now() + LET_GO;
-    loop {
-        match make() {
-            Err(CallError::AllInUse { .. }) if Instant::now() < deadline => {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            made => return made,
-        }
-    }
 }
