@@ -425,10 +425,11 @@ fn the_floor_keeps_the_rules_of_memory() {
     }
 }
 
-/// How long a combine between nodes takes whose links are slow, by the clock of the emulator, and how long its bytes take
-/// on each link.
-fn combined_over_slow_links(
+/// How long a call between nodes takes whose links are slow, by the clock of the emulator, and how long its bytes take
+/// on each link. Each token has a row for, or from, each node.
+fn took_over_slow_links(
     programs: &Arc<Programs>,
+    operation: Operation,
     nodes: usize,
     tokens: usize,
 ) -> [Duration; 2] {
@@ -436,8 +437,7 @@ fn combined_over_slow_links(
     let backend = HostBackend::new(programs, host).unwrap();
     let net = ModelOptions { receives_per_us: 1, ..ModelOptions::default() };
     let group = Group::over_model(&backend, nodes, &net).unwrap();
-    // Each token has a row from each node, which fills its slot.
-    let mut options = BufferOptions { nodes, ..BufferOptions::new(tokens, 176, nodes, nodes) };
+    let mut options = BufferOptions { nodes, ..BufferOptions::new(tokens, 160, nodes, nodes) };
     let (dispatch, combine) = (&mut options.tunes.node_dispatch, &mut options.tunes.node_combine);
     (dispatch.stripes, dispatch.rdma_depth, dispatch.rdma_chunk) = (Some(4), Some(32), Some(4));
     (combine.rdma_depth, combine.rdma_chunk) = (Some(32), Some(4));
@@ -447,10 +447,15 @@ fn combined_over_slow_links(
     let events = [(); 2].map(|()| backend.create_event(0).unwrap());
     let mut next = events.iter();
     let mut look = || Ok(backend.record(0, Stream::OWN, next.next().unwrap())?);
-    test.once(Operation::Combine, &mut look).unwrap();
+    test.once(operation, &mut look).unwrap();
     group.sync(0).unwrap();
     let took = backend.elapsed(0, &events[0], &events[1]).unwrap();
-    let bytes = (nodes - 1) * tokens * test.row_bytes(StandardPipeline::NodeCombine) as usize;
+    let pipeline = match operation {
+        Operation::Combine => StandardPipeline::NodeCombine,
+        _ => StandardPipeline::NodeDispatch,
+    };
+    let slot_bytes = test.row_bytes(pipeline).next_multiple_of(128);
+    let bytes = (nodes - 1) * tokens * slot_bytes as usize;
     [took, Duration::from_micros(bytes as u64)]
 }
 
@@ -458,10 +463,22 @@ fn combined_over_slow_links(
 #[test]
 fn all_links_are_busy_while_nodes_combine_at_length() {
     let Some(programs) = programs() else { return };
-    let tokens = 384;
-    let [four, least] = combined_over_slow_links(programs, 4, tokens);
+    let (combine, tokens) = (Operation::Combine, 384);
+    let [four, least] = took_over_slow_links(programs, combine, 4, tokens);
     assert!(four * 2 <= least * 3, "{four:?}, of which {least:?} on each link");
-    let [two, as_many] = combined_over_slow_links(programs, 2, 3 * tokens);
+    let [two, as_many] = took_over_slow_links(programs, combine, 2, 3 * tokens);
     assert_eq!(as_many, least);
     assert!(four * 5 <= two * 6, "{four:?} between 4 nodes, and {two:?} between 2");
+}
+
+/// If a sender finished the rows for one node before those for the next, the links of the others would be idle.
+#[test]
+fn all_links_are_busy_while_nodes_dispatch_at_length() {
+    let Some(programs) = programs() else { return };
+    let (dispatch, tokens) = (Operation::Dispatch, 384);
+    let [four, least] = took_over_slow_links(programs, dispatch, 4, tokens);
+    let [two, as_many] = took_over_slow_links(programs, dispatch, 2, 3 * tokens);
+    assert_eq!(as_many, least);
+    assert!(four * 5 <= two * 6, "{four:?} between 4 nodes, and {two:?} between 2");
+    assert!(four * 2 <= least * 3, "{four:?}, of which {least:?} on each link");
 }
