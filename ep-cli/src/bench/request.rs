@@ -635,6 +635,7 @@ mod tests {
             ("--processes --kill 1 --graph 4", conflict),
             ("--processes --kill 1 --op dispatch", conflict),
             ("--processes --kill 1 --probe no", conflict),
+            ("--processes --kill 1 --sms 8,16", "take one value each"),
             ("--low-latency --graph 4 --kernels composed", conflict),
             ("--low-latency --graph 4 --live 3", conflict),
             ("--low-latency --graph 4 --seed 3", "`--seed` has no effect"),

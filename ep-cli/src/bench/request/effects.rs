@@ -37,6 +37,12 @@ impl Options {
                 "on GPUs, `--seed` has no effect on low-latency calls, whose inputs are the same in each run",
             );
         }
+        let is_list = self.tokens.len() > 1 || self.routing.len() > 1 || self.sms.len() > 1;
+        if self.kill.is_some() && is_list {
+            return wrong(
+                "with `--kill` there is one check: `--tokens`, `--routing` and `--sms` take one value each",
+            );
+        }
         match self.probe {
             Some(Probe::Yes | Probe::Only) if self.nodes.is_some() => {
                 wrong("between nodes, `--probe` has no effect: the probe is for ranks of one node")
