@@ -1,11 +1,17 @@
 // expand  payload=fp8
 // experts=256 hidden=7168 local_experts=32 move_warps=8 piece=3584 ranks=8 stages=3 stripes=1024 topk=8
-// sm_90a: 288 threads and 93184 bytes of shared memory a block, at least 1 blocks
+// sm_90a: 288 threads and 93440 bytes of shared memory a block, at least 1 blocks
 //
 // Roles:
+//   Count: 8 warps on all blocks; by the library
+//   Prefix: 8 warps on last block; by the library
 //   Move: 8 warps on all blocks; by the library: ep::Mover
 //   Pad: 1 warp on all blocks; by the library
+//
+// Window, the same on every rank:
+//   counted.sums     0x00000000        128 bytes  (32 rows_per_expert) x 4; Count writes, Count reads
 #include <ep/compute.cuh>
+#include <ep/count.cuh>
 #include <ep/mover.cuh>
 #include <ep/places.cuh>
 #include <ep/rows.cuh>
@@ -20,10 +26,29 @@ struct Cfg {
     static constexpr int kStripes = 1024;
     static constexpr int kLocalExperts = 32;
     static constexpr int kThreads = 288;
-    static constexpr int kSharedBytes = 93184;
+    static constexpr int kSharedBytes = 93440;
+
+    struct Counted {
+        static constexpr int kCount = 32;
+        static constexpr bool kInShared = true;
+        static constexpr ep::u64 kSums = 0x0;
+        static constexpr int kRowsPerExpert = 0;
+    };
+
+    struct Count {
+        static constexpr int kRole = 0;
+        static constexpr int kFirstWarp = 0;
+        static constexpr int kWarps = 8;
+    };
+
+    struct Prefix {
+        static constexpr int kRole = 1;
+        static constexpr int kFirstWarp = 0;
+        static constexpr int kWarps = 8;
+    };
 
     struct Move {
-        static constexpr int kRole = 0;
+        static constexpr int kRole = 2;
         static constexpr int kFirstWarp = 0;
         static constexpr int kWarps = 8;
         static constexpr bool kTma = true;
@@ -34,7 +59,7 @@ struct Cfg {
     };
 
     struct Pad {
-        static constexpr int kRole = 1;
+        static constexpr int kRole = 3;
         static constexpr int kFirstWarp = 8;
         static constexpr int kWarps = 1;
     };
@@ -44,12 +69,10 @@ struct Args {
     ep::Group group;
     // rows that the outputs of `expanded` hold
     int expanded_capacity;
+    // run-time args
+    ep::i32 alignment;
     // from the handle of Layout
     const ep::i32* rank_prefix;
-    // from the handle of ExpertLayout
-    const ep::i32* rows_per_expert;
-    const ep::i32* expert_first;
-    const ep::i32* stripe_first;
     // input x: payload[received, hidden]
     const ep::e4m3* x;
     ep::i64 x_stride;
@@ -64,14 +87,74 @@ struct Args {
     float* expanded_x_scale;
     ep::i64 expanded_x_scale_stride;
     ep::i64 expanded_x_scale_block_stride;
-    // table expanded_src: i32[expanded]
+    // output expanded_src: i32[expanded]
     ep::i32* expanded_src;
+    // table rows_per_expert: i32[local_experts]
+    ep::i32* rows_per_expert;
+    // table stripe_rows: i32[stripes, local_experts]
+    ep::i32* stripe_rows;
+    // table expert_first: i32[local_experts + 1]
+    ep::i32* expert_first;
+    // table stripe_first: i32[local_experts, stripes]
+    ep::i32* stripe_first;
 };
 
 struct Smem {
+    ep::CounterSmem<Cfg::Counted> counters;
     ep::MoverSmem<Cfg::Move> move[Cfg::Move::kWarps];
 };
 static_assert(sizeof(Smem) == Cfg::kSharedBytes, "the plan counts the same bytes");
+
+/// role Count on all blocks, 8 warps, warps shared by stripe
+__device__ __forceinline__ void count(const Args& args, Smem& smem, ep::Team& team) {
+    const int me = args.group.rank;
+    ep::Counters<Cfg::Counted> counters(args.group, smem.counters);
+    // +22  for row in stripe
+    ep::for_stripe_tokens(team, args.rank_prefix[Cfg::kRanks * Cfg::kRanks + me], Cfg::kStripes,
+        [&](int stripe, int row, bool present) {
+            const auto expert_idx_row =
+                ep::row_of<Cfg::kTopk>(&args.expert_idx[row * args.expert_idx_stride], present);
+            const auto expert_idx_ids = ep::ids_of(expert_idx_row);
+            // +23  for expert in local_experts where listed(expert_idx[row], expert)
+            ep::for_hits(Cfg::kLocalExperts,
+                [&](int expert) { return present && expert_idx_ids.has(expert); },
+                [&](int expert, ep::i32 hits) {
+                    // +24  count rows_per_expert[expert]
+                    counters.add(Cfg::Counted::kRowsPerExpert + expert, hits);
+                    // +25  count stripe_rows[stripe, expert]
+                    ep::add_count(&args.stripe_rows[ep::i64{stripe} * Cfg::kLocalExperts + expert],
+                        hits);
+            });
+    });
+}
+
+/// role Prefix on last block, 8 warps
+__device__ __forceinline__ void prefix(const Args& args, ep::Team& team) {
+    if (team.index() == 0) {
+        // +30  record expert_first[expert] = prefix_sum(expert in local_experts:
+        //     align(rows_per_expert[expert], alignment))
+        ep::prefix_sum_and_total(Cfg::kLocalExperts,
+            [&](int expert) {
+                return static_cast<ep::i32>(
+                    ep::align(ep::i64{args.rows_per_expert[expert]}, ep::i64{args.alignment}));
+            },
+            [&](int expert, ep::i32 sum) {
+                args.expert_first[expert] = sum;
+        });
+    }
+    // +31  for expert in local_experts
+    for (int expert = team.index(); expert < Cfg::kLocalExperts && !team.stopped;
+        expert += team.count()) {
+        // +32  record stripe_first[expert, s] = prefix_sum(s in stripes: stripe_rows[s, expert])
+        ep::prefix_sum(Cfg::kStripes,
+            [&](int s) {
+                return args.stripe_rows[ep::i64{s} * Cfg::kLocalExperts + expert];
+            },
+            [&](int s, ep::i32 sum) {
+                args.stripe_first[ep::i64{expert} * Cfg::kStripes + s] = sum;
+        });
+    }
+}
 
 /// role Move on all blocks, move_warps warps, warps shared by stripe
 __device__ __forceinline__ void move(const Args& args, Smem& smem, ep::Team& team) {
@@ -80,11 +163,11 @@ __device__ __forceinline__ void move(const Args& args, Smem& smem, ep::Team& tea
     ep::require_room(team, args.expert_first[Cfg::kLocalExperts], args.expanded_capacity);
     for (int stripe = team.index(); stripe < Cfg::kStripes && !team.stopped;
         stripe += team.count()) {
-        // +23  for row in stripe
+        // +38  for row in stripe
         const ep::Span span(
             ep::stripe_span(args.rank_prefix[Cfg::kRanks * Cfg::kRanks + me], Cfg::kStripes,
                 stripe));
-        // +24  for expert in local_experts at expert_first[expert] + stripe_first[expert, stripe]
+        // +39  for expert in local_experts at expert_first[expert] + stripe_first[expert, stripe]
         //     where listed(expert_idx[row], expert)
         for (int base = 0; base < Cfg::kLocalExperts; base += ep::kLanes) {
             const auto places =
@@ -100,7 +183,7 @@ __device__ __forceinline__ void move(const Args& args, Smem& smem, ep::Team& tea
                     return expert_idx_ids.has(expert);
                 },
                 [&](int row, int position) {
-                    // +27  store expanded_x[expert.position] = x[row]
+                    // +42  store expanded_x[expert.position] = x[row]
                     mover.row(ep::row_at(args.expanded_x, position, Cfg::kHidden),
                         &args.x[row * args.x_stride]);
                     ep::copy_beside(args.expanded_x_scale, args.expanded_x_scale_stride,
@@ -110,7 +193,7 @@ __device__ __forceinline__ void move(const Args& args, Smem& smem, ep::Team& tea
                 },
                 [&](int row, int, bool match, int position) {
                     if (match) {
-                        // +28  record expanded_src[expert.position] = row
+                        // +43  store expanded_src[expert.position] = row
                         args.expanded_src[position] = row;
                     }
             });
@@ -123,15 +206,15 @@ __device__ __forceinline__ void move(const Args& args, Smem& smem, ep::Team& tea
 /// role Pad on all blocks, 1 warps
 __device__ __forceinline__ void pad(const Args& args, ep::Team& team) {
     ep::require_room(team, args.expert_first[Cfg::kLocalExperts], args.expanded_capacity);
-    // +33  for expert in local_experts
+    // +48  for expert in local_experts
     for (int expert = team.index(); expert < Cfg::kLocalExperts && !team.stopped;
         expert += team.count()) {
-        // +34  for place in expert_first[expert] + rows_per_expert[expert]..expert_first[expert +
+        // +49  for place in expert_first[expert] + rows_per_expert[expert]..expert_first[expert +
         //     1]
         for (int place = static_cast<ep::i32>(ep::i64{args.expert_first[expert]}
             + args.rows_per_expert[expert]) + team.lane; place < args.expert_first[expert + 1];
             place += ep::kLanes) {
-            // +35  record expanded_src[place] = -1
+            // +50  store expanded_src[place] = -1
             args.expanded_src[place] = -1;
         }
         __syncwarp();
@@ -139,7 +222,44 @@ __device__ __forceinline__ void pad(const Args& args, ep::Team& team) {
 }
 
 extern "C" __global__ void __launch_bounds__(Cfg::kThreads, 1)
-expand(const __grid_constant__ Args args) {
+expand_count(const __grid_constant__ Args args) {
+    EP_SHARED(Smem, smem);
+    ep::Call call = ep::enter(args.group, [&] {
+        // What is counted starts at zero.
+        smem.counters.clear();
+        ep::clear_stripes(args.stripe_rows, Cfg::kStripes, Cfg::kLocalExperts);
+    });
+
+    // The call goes on in the next phase.
+    call.ends = false;
+
+    const int block = static_cast<int>(blockIdx.x);
+    const int blocks = static_cast<int>(gridDim.x);
+    const int warp = static_cast<int>(threadIdx.x) / ep::kLanes;
+    if (ep::is_between(warp, Cfg::Count::kFirstWarp, Cfg::Count::kWarps)) {
+        ep::Team team(args.group, call, Cfg::Count::kRole, block, blocks,
+            warp - Cfg::Count::kFirstWarp, Cfg::Count::kWarps);
+        count(args, smem, team);
+    }
+    // What all blocks have counted, stored by the last one out.
+    const auto store = [&](int i, ep::i32 sum) {
+        if (ep::is_between(i, Cfg::Counted::kRowsPerExpert, Cfg::kLocalExperts)) {
+            args.rows_per_expert[i - Cfg::Counted::kRowsPerExpert] = sum;
+        }
+    };
+    // Then the roles on the last block.
+    const auto last = [&] {
+        if (ep::is_between(warp, Cfg::Prefix::kFirstWarp, Cfg::Prefix::kWarps)) {
+            ep::Team team(args.group, call, Cfg::Prefix::kRole, 0, 1,
+                warp - Cfg::Prefix::kFirstWarp, Cfg::Prefix::kWarps);
+            prefix(args, team);
+        }
+    };
+    ep::leave_counted(args.group, call, smem.counters, store, last);
+}
+
+extern "C" __global__ void __launch_bounds__(Cfg::kThreads, 1)
+expand_copy(const __grid_constant__ Args args) {
     EP_SHARED(Smem, smem);
     const ep::Call call = ep::enter(args.group);
 

@@ -75,7 +75,6 @@ pub const CONFIGURATIONS: &[Configuration] = &[
     row("decode-dispatch", "gpt-oss-120b-bf16", Sm80, &[("ranks", "4"), ("hidden", "2880"), ("topk", "4"), ("experts", "128"), ("max_tokens", "128")]),
     row("decode-combine", "deepseek-v3", Sm90a, &[]),
     row("decode-combine", "gpt-oss-120b", Sm80, &[("ranks", "4"), ("hidden", "2880"), ("topk", "4"), ("bias", "0")]),
-    row("expert-layout", "deepseek-v3", Sm90a, &[("stripes", "1024")]),
     row("expand", "deepseek-v3-fp8", Sm90a, &[("payload", "fp8"), ("stripes", "1024")]),
     row("packed-dispatch", "deepseek-v3-fp8", Sm90a, &[("payload", "fp8"), ("max_tokens", "128")]),
     row("packed-dispatch", "deepseek-v3-2-ranks-fp8-packed", Sm100a, &[("ranks", "2"), ("payload", "fp8-packed"), ("max_tokens", "128")]),

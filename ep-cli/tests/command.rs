@@ -8,13 +8,12 @@ use std::process::{Command, Output, Stdio};
 use ep_runtime::pipelines;
 
 /// The names that scripts rely on.
-const PIPELINES: [&str; 12] = [
+const PIPELINES: [&str; 11] = [
     "layout",
     "nvl-dispatch",
     "nvl-combine",
     "decode-dispatch",
     "decode-combine",
-    "expert-layout",
     "expand",
     "low-latency-dispatch",
     "low-latency-combine",
@@ -98,8 +97,13 @@ fn explain_tells_the_bytes_on_the_wire() {
         "{}",
         done.out
     );
-    let done = run("explain expand");
-    assert!(done.out.contains("buffer: nothing in the window"), "{}", done.out);
+    let folder = Folder::new("local");
+    let file = folder.path().join("local.rs");
+    let local = "pipeline! { /// Copies.\npub pipeline Local { shape { rows: 1..=64 } input x: i32[rows]; \
+                 output y: i32[rows]; role All on all blocks { for row in rows { store y[row] = x[row]; } } } }";
+    fs::write(&file, local).expect("the file is written");
+    let done = run(&format!("explain local --set rows=8 --declarations {}", file.display()));
+    assert!(done.out.contains("buffer: nothing in the window"), "{}{}", done.out, done.err);
     let done = run("explain layout");
     assert!(done.out.contains("(256 tokens_per_expert + 8 tokens_per_rank) x 4"), "{}", done.out);
 }

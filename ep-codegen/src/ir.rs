@@ -92,6 +92,29 @@ impl Pipeline {
         phases
     }
 
+    /// The index of the phase from which on a size is known: behind the phases that write what it is read from.
+    pub fn known_from(&self, size: &Size) -> usize {
+        let mut read = Vec::new();
+        if let Some(value) = &size.value {
+            walk::expr(value, &mut |part| {
+                if let Expr::Element { tensor, .. } = part {
+                    read.push(tensor);
+                }
+            });
+        }
+        let phases = self.phases();
+        let mut from = 0;
+        for role in &self.roles {
+            let at = phases.iter().position(|phase| *phase == role.phase.as_deref());
+            walk::stmts(&role.body, &mut |stmt| {
+                if walk::target(stmt).is_some_and(|place| read.contains(&&place.tensor)) {
+                    from = from.max(at.map_or(0, |at| at + 1));
+                }
+            });
+        }
+        from
+    }
+
     /// The bytes that [`Pipeline::unpacked`] reads: the macro embeds them.
     pub fn packed(&self) -> Vec<u8> {
         let mut bytes = Vec::new();

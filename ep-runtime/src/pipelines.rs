@@ -21,7 +21,7 @@ pub mod spread_combine;
 
 pub use decode_combine::DecodeCombine;
 pub use decode_dispatch::DecodeDispatch;
-pub use expand::{Expand, ExpertLayout, expert_layout};
+pub use expand::Expand;
 pub use layout::Layout;
 pub use local_layout::LocalLayout;
 pub use low_latency_combine::LowLatencyCombine;
@@ -38,13 +38,12 @@ pub use spread_combine::SpreadCombine;
 use crate::pipeline::AnyPipeline;
 
 /// Every standard pipeline.
-pub const ALL: [AnyPipeline; 16] = [
+pub const ALL: [AnyPipeline; 15] = [
     AnyPipeline::of::<Layout>(),
     AnyPipeline::of::<NvlDispatch>(),
     AnyPipeline::of::<NvlCombine>(),
     AnyPipeline::of::<DecodeDispatch>(),
     AnyPipeline::of::<DecodeCombine>(),
-    AnyPipeline::of::<ExpertLayout>(),
     AnyPipeline::of::<Expand>(),
     AnyPipeline::of::<NodeLayout>(),
     AnyPipeline::of::<NodeDispatch>(),

@@ -333,6 +333,55 @@ ep_runtime::pipeline! {
     }
 }
 
+//- size_of_an_input
+// The caller cannot know a size that the first phase computes.
+ep_runtime::pipeline! {
+    pipeline Kept {
+        shape { rows: 1..=4096 }
+        input chosen: bool[rows], weights: f32[kept];
+        size kept = first[rows];
+        table first: i32[rows + 1];
+        output row_of: i32[kept];
+        phase count {
+            role Count on block 0 {
+                record first[row] = prefix_sum(row in rows: chosen[row] as i32);
+            }
+        }
+        phase copy {
+            role Copy on all blocks, 8 warps, warps shared by row {
+                if chosen[row] {
+                    store row_of[first[row]] = row;
+                }
+            }
+        }
+    }
+}
+
+//- size_of_its_own_phase
+// The phase that writes what a size is read from needs the size.
+ep_runtime::pipeline! {
+    pipeline Kept {
+        shape { rows: 1..=4096 }
+        input chosen: bool[rows];
+        size kept = first[rows];
+        table first: i32[rows + 1], total: i32[1];
+        output row_of: i32[kept];
+        phase count {
+            role Count on block 0 {
+                record first[row] = prefix_sum(row in rows: chosen[row] as i32);
+                record total[0] = kept;
+            }
+        }
+        phase copy {
+            role Copy on all blocks, 8 warps, warps shared by row {
+                if chosen[row] {
+                    store row_of[first[row]] = row;
+                }
+            }
+        }
+    }
+}
+
 //- size_of_own_table
 // A size is read from a table that the call itself makes.
 ep_runtime::pipeline! {
@@ -411,6 +460,30 @@ ep_runtime::pipeline! {
             for token in tokens gather part from parts[peer] at send_row[token, peer] across peer in ranks {
                 store combined[token] = sum(part.x);
                 record send_row[token, me] = 0;
+            }
+        }
+    }
+}
+
+//- table_of_a_later_phase
+// The last block of a phase reads what a later phase records.
+ep_runtime::pipeline! {
+    pipeline Kept {
+        shape { rows: 1..=4096 }
+        input chosen: bool[rows];
+        output copy: bool[rows];
+        table kept: i32[rows], total: i32[1];
+        phase count {
+            role Any on all blocks, 8 warps, warps shared by row {
+                store copy[row] = chosen[row];
+            }
+            role Count on last block, 1 warps {
+                record total[0] = sum(row in rows: kept[row]);
+            }
+        }
+        phase copy {
+            role Copy on all blocks, 8 warps, warps shared by row {
+                record kept[row] = chosen[row] as i32;
             }
         }
     }

@@ -6,11 +6,11 @@ use ep_runtime::args::{Bindings, Rows};
 use ep_runtime::backend::{Backend, Stream};
 use ep_runtime::buffer::Placement;
 use ep_runtime::error::CallError;
-use ep_runtime::group::{Group, GroupKernel, place_control};
+use ep_runtime::group::{Group, GroupKernel, control_bytes};
 use ep_runtime::host::{Build, HostBackend, HostOptions, Programs};
 use ep_runtime::jit::Arch;
 use ep_runtime::memory::{DeviceMemory, Window};
-use ep_runtime::pipelines::{Expand, ExpertLayout};
+use ep_runtime::pipelines::Expand;
 use ep_runtime::plan::Config;
 use ep_runtime::{AnyPipeline, Emitted};
 use ep_verify::oracle::{Expanded, Oracle, Random, RoutingOptions, random_bytes};
@@ -43,7 +43,8 @@ impl Shape {
         }
     }
 
-    fn emitted(&self, entry: &AnyPipeline) -> Emitted {
+    fn emitted(&self) -> Emitted {
+        let entry = AnyPipeline::of::<Expand>();
         let ir = entry.ir();
         let mut config = Config::new(&ir, self.arch);
         let numbers = [
@@ -54,13 +55,9 @@ impl Shape {
             ("stripes", self.stripes),
         ];
         for (name, value) in numbers {
-            if ir.dims.iter().any(|dim| dim.name == name) {
-                config.set(&ir, name, &value.to_string()).expect("the shape is legal");
-            }
+            config.set(&ir, name, &value.to_string()).expect("the shape is legal");
         }
-        if !ir.axes.is_empty() {
-            config.set(&ir, "payload", self.payload).expect("the arm exists");
-        }
+        config.set(&ir, "payload", self.payload).expect("the arm exists");
         entry.emit(&config).expect("the shape fits")
     }
 }
@@ -105,7 +102,7 @@ impl Case {
 /// Bytes that no kernel writes.
 const UNTOUCHED: u8 = 0xcd;
 
-/// One rank's memory for the three pipelines.
+/// One rank's memory for the pipeline.
 struct Rank {
     blocks: Vec<DeviceMemory>,
     bindings: Bindings,
@@ -283,27 +280,21 @@ fn by_columns(from: &[u8], rows: usize, columns: usize, bytes: usize) -> Vec<u8>
     order.flat_map(element).copied().collect()
 }
 
-/// Prepares and launches both pipelines on all ranks.
+/// Prepares the pipeline and launches its phases on all ranks.
 fn launch(
     group: &Group,
     shape: &Shape,
     case: &Case,
     ranks: &[Rank],
-) -> Result<Vec<GroupKernel>, CallError> {
-    let entries = [AnyPipeline::of::<ExpertLayout>(), AnyPipeline::of::<Expand>()];
-    let emitted = entries.map(|entry| shape.emitted(&entry));
-    let (starts, bytes) = place_control(emitted.iter().map(|emitted| &emitted.plan));
-    let window = Arc::new(Window::new(group.backend(), bytes)?);
-    let mut kernels = Vec::new();
-    for (emitted, start) in emitted.iter().zip(starts) {
-        let kernel = GroupKernel::prepare(group, &window, start, emitted)?;
-        for (rank, own) in ranks.iter().enumerate() {
-            let bindings = own.bindings.taken_by(kernel.plan());
-            kernel.launch(rank, Stream::OWN, case.blocks, &bindings)?;
-        }
-        kernels.push(kernel);
+) -> Result<GroupKernel, CallError> {
+    let emitted = shape.emitted();
+    let window = Arc::new(Window::new(group.backend(), control_bytes(&emitted.plan))?);
+    let kernel = GroupKernel::prepare(group, &window, 0, &emitted)?;
+    for (rank, own) in ranks.iter().enumerate() {
+        let bindings = own.bindings.taken_by(kernel.plan());
+        kernel.launch(rank, Stream::OWN, case.blocks, &bindings)?;
     }
-    Ok(kernels)
+    Ok(kernel)
 }
 
 fn backend(programs: &Arc<Programs>, shape: &Shape, build: Build, seed: u64) -> Arc<HostBackend> {
@@ -320,9 +311,9 @@ fn check(shape: &Shape, build: Build, seeds: std::ops::Range<u64>) {
         let memory = |rank| Rank::new(group.backend(), rank, shape, &mut case, 0);
         let ranks: Vec<Rank> = (0..shape.ranks).map(memory).collect();
         let run = || {
-            let kernels = launch(&group, shape, &case, &ranks)?;
+            let kernel = launch(&group, shape, &case, &ranks)?;
             (0..shape.ranks).try_for_each(|rank| group.sync(rank))?;
-            drop(kernels);
+            drop(kernel);
             Ok::<(), CallError>(())
         };
         run().unwrap_or_else(|error| panic!("seed {seed}: {error}"));
@@ -369,7 +360,7 @@ fn any_number_of_experts_is_expanded() {
     );
 }
 
-/// No two accesses of the three launches meet without an order.
+/// No two accesses of the launches meet without an order.
 #[test]
 fn the_order_of_all_accesses_is_given() {
     check(&Shape { hidden: 64, payload: "fp8", ..FEW }, Build::Checked, 0..3);
@@ -382,11 +373,11 @@ fn an_output_that_is_too_small_stays_as_it_is() {
     let group = backend(programs, &FEW, Build::Plain, 3).group().expect("there is a group");
     let memory = |rank| Rank::new(group.backend(), rank, &FEW, &mut case, 1);
     let ranks: Vec<Rank> = (0..FEW.ranks).map(memory).collect();
-    let kernels = launch(&group, &FEW, &case, &ranks).expect("it is launched");
+    let kernel = launch(&group, &FEW, &case, &ranks).expect("it is launched");
     let error = group.sync(0).expect_err("a row has no room");
     let total = ranks[0].wanted.source.len() as u64;
     assert_eq!(error, CallError::OutputTooSmall { rank: 0, need: total, have: total - 1 });
-    drop(kernels);
+    drop(kernel);
     let rows = ranks[0].read(ranks[0].expanded_x, ranks[0].wanted.source.len() * FEW.bytes().0);
     assert!(rows.iter().all(|byte| *byte == UNTOUCHED), "a row was moved");
 }

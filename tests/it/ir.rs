@@ -5,8 +5,8 @@ use ep_codegen::print;
 use ep_codegen::schedule::{self, RuleSet};
 use ep_runtime::Pipeline;
 use ep_runtime::pipelines::{
-    Expand, ExpertLayout, Layout, LowLatencyCombine, LowLatencyDispatch, NodeCombine, NodeDispatch,
-    NvlCombine, NvlDispatch,
+    Expand, Layout, LowLatencyCombine, LowLatencyDispatch, NodeCombine, NodeDispatch, NvlCombine,
+    NvlDispatch,
 };
 
 /// IR and facts of one pipeline.
@@ -19,7 +19,6 @@ fn standard_pipelines() {
     insta::assert_snapshot!("layout", shown(&Layout::ir()));
     insta::assert_snapshot!("nvl_dispatch", shown(&NvlDispatch::ir()));
     insta::assert_snapshot!("nvl_combine", shown(&NvlCombine::ir()));
-    insta::assert_snapshot!("expert_layout", shown(&ExpertLayout::ir()));
     insta::assert_snapshot!("expand", shown(&Expand::ir()));
 }
 
@@ -70,7 +69,5 @@ fn macro_and_library_agree() {
     agree::<LowLatencyDispatch>(source);
     let source = include_str!("../../ep-runtime/src/pipelines/low_latency_combine.rs");
     agree::<LowLatencyCombine>(source);
-    let expand = include_str!("../../ep-runtime/src/pipelines/expand.rs");
-    agree::<ExpertLayout>(expand);
-    agree::<Expand>(expand);
+    agree::<Expand>(include_str!("../../ep-runtime/src/pipelines/expand.rs"));
 }

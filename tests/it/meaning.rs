@@ -9,8 +9,8 @@ use ep_runtime::bf16::{bf16_from_f32, bf16_to_f32};
 use ep_runtime::buffer::Placement;
 use ep_runtime::ir;
 use ep_runtime::pipelines::{
-    Expand, ExpertLayout, Layout, LowLatencyCombine, LowLatencyDispatch, NodeCombine, NodeDispatch,
-    NodeLayout, NvlCombine, NvlDispatch,
+    Expand, Layout, LowLatencyCombine, LowLatencyDispatch, NodeCombine, NodeDispatch, NodeLayout,
+    NvlCombine, NvlDispatch,
 };
 use ep_verify::oracle::{Arrival, Oracle, Routing, compare_sums};
 
@@ -20,7 +20,7 @@ use crate::usual;
 const PROBLEMS: u64 = 1000;
 
 fn near() -> Vec<ir::Pipeline> {
-    vec![Layout::ir(), NvlDispatch::ir(), NvlCombine::ir(), ExpertLayout::ir(), Expand::ir()]
+    vec![Layout::ir(), NvlDispatch::ir(), NvlCombine::ir(), Expand::ir()]
 }
 
 /// A call, and what it leaves.
@@ -232,18 +232,18 @@ fn check_combine(made: &Made, oracle: &Oracle, rank: usize) {
     }
 }
 
-fn check_expanded(counts: &Made, expand: &Made, oracle: &Oracle, rank: usize) {
+fn check_expanded(expand: &Made, oracle: &Oracle, rank: usize) {
     let local = expand.drawn.numbers["local_experts"] as usize;
-    let Some(Scalar::Int(alignment)) = counts.drawn.args.get("alignment") else { panic!("no arg") };
+    let Some(Scalar::Int(alignment)) = expand.drawn.args.get("alignment") else { panic!("no arg") };
     let wanted = oracle.expanded(rank, local, *alignment as usize);
-    assert_eq!(counts.ints(rank, "expert_first"), wide(wanted.first.clone()));
+    assert_eq!(expand.ints(rank, "expert_first"), wide(wanted.first.clone()));
     assert_eq!(expand.ints(rank, "expanded_src"), wide(wanted.source.clone()));
     let rows = |expert: usize| {
         let own = wanted.first[expert] as usize..wanted.first[expert + 1] as usize;
         wanted.source[own].iter().filter(|source| **source >= 0).count() as i64
     };
     let per: Vec<i64> = (0..local).map(rows).collect();
-    assert_eq!(counts.ints(rank, "rows_per_expert"), per);
+    assert_eq!(expand.ints(rank, "rows_per_expert"), per);
     let left = &expand.outcome.ranks[rank]["expanded_x"];
     let width = expand.drawn.numbers["hidden"] as usize;
     for (place, source) in wanted.source.iter().enumerate() {
@@ -260,7 +260,7 @@ fn the_interpreter_agrees_with_the_references() {
     let known = near();
     let all: Vec<&ir::Pipeline> = known.iter().collect();
     let functions: BTreeMap<String, &Function> = BTreeMap::new();
-    let [layout, dispatch, combine, counts, expand] = all[..] else { panic!("five") };
+    let [layout, dispatch, combine, expand] = all[..] else { panic!("four") };
     for seed in usual::some(0..PROBLEMS, 4) {
         let what = format!("seed {seed}");
         let mut drawing =
@@ -277,14 +277,13 @@ fn the_interpreter_agrees_with_the_references() {
             let topk = layout.drawn.numbers["topk"] as usize;
             Tensor::new(&[rows.len(), topk], Data::I64(list))
         };
-        drawing.give(counts, "expert_idx", (0..oracle.ranks()).map(local).collect());
-        let counts = Made::new(&mut drawing, counts, &what);
+        drawing.give(expand, "expert_idx", (0..oracle.ranks()).map(local).collect());
         let expand = Made::new(&mut drawing, expand, &what);
         for rank in 0..oracle.ranks() {
             check_layout(&layout, &oracle, rank);
             check_dispatch(&dispatch, &oracle, rank);
             check_combine(&combine, &oracle, rank);
-            check_expanded(&counts, &expand, &oracle, rank);
+            check_expanded(&expand, &oracle, rank);
         }
     }
 }

@@ -3,8 +3,7 @@
 use ep_runtime::ir::Transport;
 use ep_runtime::jit::Arch;
 use ep_runtime::pipelines::{
-    Expand, ExpertLayout, Layout, LowLatencyCombine, LowLatencyDispatch, NodeDispatch, NvlCombine,
-    NvlDispatch,
+    Expand, Layout, LowLatencyCombine, LowLatencyDispatch, NodeDispatch, NvlCombine, NvlDispatch,
 };
 use ep_runtime::plan::{Body, Config, Plan, PlanError, plan};
 use ep_runtime::{AnyPipeline, Pipeline};
@@ -36,11 +35,7 @@ fn only_rows_need_all_blocks_at_once() {
     let waits = |entry: &AnyPipeline, set: &[(&str, &str)]| {
         planned(entry, Arch::Sm90a, set).unwrap_or_else(|error| panic!("{error}")).waits
     };
-    for entry in [
-        AnyPipeline::of::<Layout>(),
-        AnyPipeline::of::<ExpertLayout>(),
-        AnyPipeline::of::<Expand>(),
-    ] {
+    for entry in [AnyPipeline::of::<Layout>(), AnyPipeline::of::<Expand>()] {
         assert!(!waits(&entry, &[]), "{}", entry.name);
     }
     for via in ["direct", "ring"] {

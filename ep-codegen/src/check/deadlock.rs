@@ -173,7 +173,7 @@ fn waits_of(units: &[Unit<'_>], from: usize) -> Vec<(usize, Wait)> {
                 _ => {}
             }
         }
-        let is_behind = unit.is_last && !other.is_last;
+        let is_behind = other.phase == unit.phase && unit.is_last && !other.is_last;
         if other.phase < unit.phase || is_behind || (other.role == unit.role && to < from) {
             found.push((to, Wait::Order));
         }
@@ -337,6 +337,20 @@ mod tests {
             announce("two")
         ));
         assert_eq!(said, ["`B` waits forever for messages of `one`, and `A` for room in `two`"]);
+    }
+
+    #[test]
+    fn the_last_block_waits_only_for_its_own_phase() {
+        let said = with_roles(
+            "table hits: i32[ranks]; output all: i32[1];
+             phase one {
+                 role A on all blocks { for peer in ranks { count hits[peer]; } }
+                 role B on last block { store all[0] = sum(peer in ranks: hits[peer]); }
+             }
+             phase two { role C on all blocks { for peer in ranks { record to[peer] = hits[peer]; } } }
+             table to: i32[ranks];",
+        );
+        assert_eq!(said, [""; 0]);
     }
 
     #[test]

@@ -4,13 +4,13 @@
 use super::apart::apart;
 use super::coverage::lacking;
 use super::model::{Model, Tensor, View};
-use super::names::declared_tensors;
+use super::names::{declared_tensors, striped};
 use super::numbers::{mentions, visit_names};
 use super::ranges::range;
 use super::statements::reads;
 use super::text::text;
 use super::types::scalar_of;
-use super::walk::{Counted, Meaning, Site, root};
+use super::walk::{Counted, Meaning, Site, exprs, root};
 use crate::ast::{self, Elem, Expr, ExprKind, Ident, Item, Place, StmtKind, TensorKind};
 use crate::diagnostics::{Diagnostics, tables as errors};
 
@@ -91,12 +91,39 @@ pub(super) fn check_view(view: &View<'_>, out: &mut Diagnostics) {
                 if let Some(tensor) = view.tensor(name)
                     && tensor.handle.is_none()
                     && tensor.kind != TensorKind::Input
+                    && (tensor.kind != TensorKind::Table || needed_before(view, &size.name, name))
                 {
                     out.push(errors::size_of_own(name, &size.name));
                 }
             });
         }
     }
+}
+
+/// Whether the call needs a size before the phases that write `table` have ended.
+fn needed_before(view: &View<'_>, size: &Ident, table: &Ident) -> bool {
+    let named = |expr: &Expr| mentions(expr, &size.to_string());
+    let phase = |site: &Site<'_>| phase_of(view, site.role);
+    let has_size = |tensor: &Tensor<'_>| tensor.decl.dims.iter().any(named);
+    let target = |site: &Site<'_>| view.tensor(&written(site)?.1.tensor);
+    let needs = |site: &Site<'_>| {
+        let mut found = target(site).is_some_and(has_size);
+        exprs(site.stmt, &mut |expr| found |= named(expr));
+        found
+    };
+    let writes = |site: &&Site<'_>| target(site).is_some_and(|tensor| tensor.decl.name == *table);
+    let written_in = view.sites.iter().filter(writes).map(phase).max();
+    // The caller sizes what it gives, and peers size what they reach, before the call.
+    let is_sized_before = |tensor: &Tensor<'_>| {
+        let ends = tensor.decl.values.iter().flat_map(|values| [&values.low, &values.high]);
+        let of_call = matches!(tensor.kind, TensorKind::Output | TensorKind::Table);
+        ends.chain(tensor.decl.values.iter().flat_map(|values| &values.step)).any(named)
+            || (has_size(tensor) && (!of_call || tensor.decl.window.is_some()))
+    };
+    striped(view) == Some(size)
+        || view.sizes.iter().any(|other| other.value.as_ref().is_some_and(named))
+        || view.tensors.iter().any(is_sized_before)
+        || view.sites.iter().any(|site| needs(site) && Some(phase(site)) <= written_in)
 }
 
 /// Extents that are 0 or less for every legal shape, and bit sets wider than a word.
@@ -286,11 +313,13 @@ fn table_read(view: &View<'_>, index: usize, name: &Ident, out: &mut Diagnostics
         .filter_map(|(at, other)| Some((at, other, written(other)?.1)))
         .filter(|(_, _, place)| place.tensor == *name)
         .collect();
-    let phase = |role: usize| view.roles[role].phase.map(|phase| position(view, &phase.name));
+    let phase = |role: usize| phase_of(view, role);
     let before = |at: usize, other: &Site<'_>| {
         (other.role == site.role && at < index)
             || phase(other.role) < phase(site.role)
-            || (view.roles[site.role].is_last() && !view.roles[other.role].is_last())
+            || (phase(other.role) == phase(site.role)
+                && view.roles[site.role].is_last()
+                && !view.roles[other.role].is_last())
     };
     // A table that nobody records is reported where it is declared.
     let Some((_, writer, place)) = writers.first() else { return };
@@ -300,12 +329,10 @@ fn table_read(view: &View<'_>, index: usize, name: &Ident, out: &mut Diagnostics
     }
 }
 
-/// Where a phase stands among the phases.
-fn position(view: &View<'_>, phase: &Ident) -> usize {
-    view.roles
-        .iter()
-        .position(|role| role.phase.is_some_and(|other| other.name == *phase))
-        .unwrap_or(usize::MAX)
+/// Where the phase of a role stands among the phases.
+fn phase_of(view: &View<'_>, role: usize) -> Option<usize> {
+    let phase = view.roles[role].phase?;
+    view.roles.iter().position(|other| other.phase.is_some_and(|it| it.name == phase.name))
 }
 
 /// Where tensors live: a direct channel stores in place, a pull channel reads in place, and both

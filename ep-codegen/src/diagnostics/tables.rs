@@ -142,13 +142,15 @@ pub(crate) fn read_before_written(name: &Ident, written: &Ident, by: Option<&Ide
     Diagnostic::new(name, when).help(help).also(written, format!("`{written}` is written here"))
 }
 
-/// A size that would be read from what the call itself makes.
+/// A size that the call needs before it has written what the size is read from.
 pub(crate) fn size_of_own(name: &Ident, size: &Ident) -> Diagnostic {
     Diagnostic::new(
         name,
-        format!("the size `{size}` is read before the call, and the call itself writes `{name}`"),
+        format!("the call needs the size `{size}` before the phase that writes `{name}` has ended"),
     )
-    .help(format!("size {size};"))
+    .help(format!(
+        "record `{name}` in an earlier phase, or let the caller give the size: size {size};"
+    ))
 }
 
 /// A tensor outside the window that a peer has to reach.

@@ -5,29 +5,43 @@ use std::collections::BTreeSet;
 use super::Problem;
 use super::data::Tensor;
 use super::eval::{Actor, Eval};
-use super::memory::{Hand, Memory};
+use super::memory::Memory;
 use super::open::{OpenElement, Touched};
 use super::value::Parts;
 use super::world::World;
 use super::wrong::{Fault, Found, Stop};
-use crate::ir::{Action, Expr, Number, Tensor as Declared, TensorKind, Values, text, walk};
+use crate::ir::{
+    Action, Expr, NameKind, Number, Tensor as Declared, TensorKind, Values, text, walk,
+};
 
 impl<'p> World<'p> {
     /// Lays out the tensors of every rank.
     pub(super) fn begin(&mut self) -> Found<()> {
         self.args()?;
-        let zeroed = self.zeroed();
         for rank in 0..self.problem.ranks.len() {
             self.ranks.push(Default::default());
             self.sizes.push(Default::default());
             if self.alive(rank) {
                 self.take(rank)?;
-                self.count_rows(rank)?;
+                self.given_rows(rank)?;
+                self.begin_phase(&Actor::of_begin(rank))?;
                 self.check(rank)?;
-                self.make(rank, &zeroed)?;
             }
         }
         self.check_ranges()
+    }
+
+    /// Computes the sizes that are known from the actor's phase on, and makes room for what has these sizes.
+    pub(super) fn begin_phase(&mut self, actor: &Actor) -> Found<()> {
+        for size in &self.ir.sizes {
+            let is_known = self.sizes[actor.rank].contains_key(size.name.as_str());
+            let waits = self.ir.known_from(size) > actor.hand.phase();
+            if let Some(value) = size.value.as_ref().filter(|_| !is_known && !waits) {
+                let rows = self.whole(actor, value)?;
+                self.sizes[actor.rank].insert(&size.name, rows);
+            }
+        }
+        self.make(actor.rank)
     }
 
     /// What is known of a call that is still being made: the tensors and sizes that are there.
@@ -104,8 +118,8 @@ impl<'p> World<'p> {
         Ok(())
     }
 
-    /// The sizes of a rank: those that the caller gives, then those that the device reads.
-    fn count_rows(&mut self, rank: usize) -> Found<()> {
+    /// The sizes that the caller of a rank gives.
+    fn given_rows(&mut self, rank: usize) -> Found<()> {
         for size in self.ir.sizes.iter().filter(|size| size.value.is_none()) {
             let missing = || Fault::Missing { what: "size", name: size.name.clone() };
             let given = self.problem.ranks[rank].sizes.get(&size.name).copied();
@@ -116,21 +130,17 @@ impl<'p> World<'p> {
                 return Err(Fault::Arg { name, value: rows.to_string(), wanted }.into());
             }
         }
-        for size in &self.ir.sizes {
-            if let Some(value) = &size.value {
-                let rows = self.at_rank(rank, value)?;
-                self.sizes[rank].insert(&size.name, rows);
-            }
-        }
         Ok(())
     }
 
     /// A whole number over the shape, sizes and given tensors of a rank.
     pub(super) fn at_rank(&self, rank: usize, expr: &'p Expr) -> Found<i64> {
-        let hand = Hand { id: 0, wave: 0 };
-        let actor = Actor { rank, role: 0, stripe: None, hand, sent: Default::default() };
-        Eval { world: self, actor: &actor, binds: &mut Vec::new(), touched: Default::default() }
-            .whole(expr)
+        self.whole(&Actor::of_begin(rank), expr)
+    }
+
+    fn whole(&self, actor: &Actor, expr: &'p Expr) -> Found<i64> {
+        let touched = Default::default();
+        Eval { world: self, actor, binds: &mut Vec::new(), touched }.whole(expr)
     }
 
     /// The extents of a tensor on a rank.
@@ -216,10 +226,19 @@ impl<'p> World<'p> {
         Ok(())
     }
 
-    /// Makes room for what the call writes.
-    fn make(&mut self, rank: usize, zeroed: &[&str]) -> Found<()> {
+    /// Makes room for what the call writes, where all sizes are known and there is none yet.
+    fn make(&mut self, rank: usize) -> Found<()> {
+        let zeroed = self.zeroed();
         for tensor in self.ir.tensors.iter().filter(|tensor| !is_given(tensor)) {
-            if tensor.optional && self.problem.ranks[rank].without.contains(&tensor.name) {
+            let mut is_left_out = self.ranks[rank].contains_key(tensor.name.as_str())
+                || (tensor.optional && self.problem.ranks[rank].without.contains(&tensor.name));
+            tensor.dims.iter().for_each(|dim| {
+                walk::expr(dim, &mut |part| {
+                    is_left_out |= matches!(part, Expr::Name { name, kind: NameKind::Size }
+                        if !self.sizes[rank].contains_key(name.as_str()));
+                });
+            });
+            if is_left_out {
                 continue;
             }
             let extents = self.extents(rank, tensor)?;

@@ -26,6 +26,14 @@ pub(super) struct Actor {
     pub(super) sent: BTreeMap<(usize, Vec<i64>), Sent>,
 }
 
+impl Actor {
+    /// What a rank computes before its roles begin.
+    pub(super) fn of_begin(rank: usize) -> Actor {
+        let hand = Hand { id: 0, wave: 0 };
+        Actor { rank, role: 0, stripe: None, hand, sent: BTreeMap::new() }
+    }
+}
+
 /// What an instance has pushed to one index of a channel.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Sent {

@@ -191,6 +191,10 @@ impl<'p> Machine<'p> {
     fn advance(&mut self, at: usize) -> Found<bool> {
         let mut moved = false;
         let instance = &mut self.instances[at];
+        let known = self.world.sizes[instance.actor.rank].len();
+        if instance.at.is_none() && known < self.world.ir.sizes.len() {
+            self.world.begin_phase(&instance.actor)?;
+        }
         instance.waits = None;
         loop {
             match instance.step(&mut self.world) {

@@ -17,6 +17,13 @@ pub(super) struct Hand {
     pub(super) wave: u32,
 }
 
+impl Hand {
+    /// Index of the phase.
+    pub(super) fn phase(self) -> usize {
+        self.wave as usize / 2
+    }
+}
+
 /// Who has written an element.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mark {

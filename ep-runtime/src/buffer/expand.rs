@@ -1,5 +1,5 @@
 //! The rows that a rank has received, sorted by expert, as a grouped GEMM reads them: the typed call of the
-//! pipelines `ExpertLayout` and `Expand`.
+//! pipeline `Expand`.
 
 use std::sync::Arc;
 
@@ -7,10 +7,10 @@ use super::handles::{Handle, Received};
 use super::payload::PayloadRows;
 use super::{Buffer, CallOptions, Shared};
 use crate::args::Rows;
-use crate::calls::{CallProgram, Loader, PrepareOptions, Room};
+use crate::calls::{CallProgram, Loader, Room};
 use crate::error::CallError;
 use crate::pipeline::AnyPipeline;
-use crate::pipelines::{Expand, ExpertLayout, expand, expert_layout};
+use crate::pipelines::{Expand, expand};
 use crate::tensor::DeviceTensor;
 
 /// Options of an [`Expander`].
@@ -49,10 +49,9 @@ pub struct Expander {
 }
 
 struct Inner {
-    layout: expert_layout::Kernel,
-    expand: expand::Kernel,
-    /// For each local rank, the tables that `layout` writes and `expand` reads.
-    tables: Vec<expert_layout::Handle>,
+    kernel: expand::Kernel,
+    /// For each local rank, where the rows of each expert go.
+    tables: Vec<expand::Handle>,
     options: ExpandOptions,
     shared: Arc<Shared>,
 }
@@ -67,16 +66,15 @@ impl Expander {
         }
         let group = &shared.group;
         group.check_local()?;
-        let [layout, expand] = programs(shared, &options)?;
+        let program = program(shared, &options)?;
         let usual_sms = shared.kernels.dispatch().usual_sms();
-        let mut loader = Loader::new(group, &[&layout, &expand])?;
-        let layout = expert_layout::Kernel { core: loader.load(layout, usual_sms)? };
-        let expand = expand::Kernel { core: loader.load(expand, usual_sms)? };
-        let tables = group.local().map(|rank| layout.tables(rank));
+        let mut loader = Loader::new(group, &[&program])?;
+        let kernel = expand::Kernel { core: loader.load(program, usual_sms)? };
+        let tables = group.local().map(|rank| kernel.tables(rank));
         let tables = tables.collect::<Result<Vec<_>, CallError>>()?;
         group.gather("make the first expansion", 0)?;
         let shared = Arc::clone(shared);
-        let inner = Inner { layout, expand, tables, options, shared };
+        let inner = Inner { kernel, tables, options, shared };
         Ok(Expander { inner: Arc::new(inner) })
     }
 
@@ -98,22 +96,15 @@ impl Expander {
             return Err(CallError::Mismatch { what: what.to_string() });
         }
         shared.group.check(rank)?;
-        let (layout, of) = (self.tables(rank)?, &shared.options);
+        let of = &shared.options;
         let rows = of.capacity(shared.group.ranks()) as u64;
         let routes = &handle.memory()?.tables.layout;
         let expert_idx = DeviceTensor::borrowed(received.topk_idx()?, [rows, of.topk as u64]);
         let came = PayloadRows::of(of, rows, received.x()?, received.scale()?);
-        let (x, to) = (came.into(), inner.output(output));
-        let listed = expert_layout::Inputs { expert_idx: expert_idx.clone() };
-        let sent = expand::Inputs { x, expert_idx };
-        let args = expert_layout::Args { alignment: inner.options.alignment };
-        let expanded_src = DeviceTensor::borrowed(output.source, [inner.options.rows as u64]);
-        let source = expand::Handle { expanded_src };
-        // All that may be refused is refused before the first launch.
-        let bound = [
-            inner.layout.bind_into(rank, call, &listed, routes, &args, layout)?,
-            inner.expand.bind_into(rank, call, &sent, &to, routes, layout, &source)?,
-        ];
+        let (inputs, to) = (expand::Inputs { x: came.into(), expert_idx }, inner.output(output));
+        let args = expand::Args { alignment: inner.options.alignment };
+        let tables = self.tables(rank)?;
+        let bound = [inner.kernel.bind_into(rank, call, &inputs, &to, routes, &args, tables)?];
         let kept = || (handle.lease().kept(), received.lease().kept(), Arc::clone(inner));
         shared.group.launch(rank, call, &bound, || Box::new(kept()))
     }
@@ -130,7 +121,7 @@ impl Expander {
         Ok(self.tables(rank)?.rows_per_expert.address())
     }
 
-    fn tables(&self, rank: usize) -> Result<&expert_layout::Handle, CallError> {
+    fn tables(&self, rank: usize) -> Result<&expand::Handle, CallError> {
         Ok(&self.inner.tables[self.inner.shared.group.local_index(rank)?])
     }
 }
@@ -139,28 +130,22 @@ impl Inner {
     fn output(&self, output: &ExpandedOutput) -> expand::Outputs {
         let (rows, of) = (self.options.rows as u64, &self.shared.options);
         let x = Rows::new(output.x, of.hidden as i64);
-        expand::Outputs { expanded_x: PayloadRows::of(of, rows, x, output.scale).into() }
+        expand::Outputs {
+            expanded_x: PayloadRows::of(of, rows, x, output.scale).into(),
+            expanded_src: DeviceTensor::borrowed(output.source, [rows]),
+        }
     }
 }
 
-/// The kernels in the order of their launches.
-fn programs(shared: &Shared, options: &ExpandOptions) -> Result<[CallProgram; 2], CallError> {
+fn program(shared: &Shared, options: &ExpandOptions) -> Result<CallProgram, CallError> {
     let of = &shared.options;
     let (hidden, topk, experts, stripes) = (of.hidden, of.topk, of.experts, options.stripes);
     let received = of.capacity(shared.group.ranks());
-    let emit = |entry: AnyPipeline, tables: usize, chosen: &PrepareOptions<'_>| {
-        CallProgram::emit(&shared.group, &entry, chosen, Room { tables, window: 0 })
-    };
-    let layout = expert_layout::Shape { topk, experts, stripes, received };
     let expanded = options.rows;
-    let expand = expand::Shape { hidden, topk, experts, stripes, received, expanded };
+    let shape = expand::Shape { hidden, topk, experts, stripes, received, expanded };
     let arms = expand::Options { payload: of.payload.into(), ..expand::Options::default() };
-    Ok([
-        expert_layout::Kernel::chosen(&layout, &Default::default(), |chosen| {
-            emit(AnyPipeline::of::<ExpertLayout>(), 1, chosen)
-        })?,
-        expand::Kernel::chosen(&expand, &arms, |chosen| {
-            emit(AnyPipeline::of::<Expand>(), 0, chosen)
-        })?,
-    ])
+    expand::Kernel::chosen(&shape, &arms, |chosen| {
+        let room = Room { tables: 1, window: 0 };
+        CallProgram::emit(&shared.group, &AnyPipeline::of::<Expand>(), chosen, room)
+    })
 }
