@@ -103,16 +103,11 @@ impl Pipeline {
             });
         }
         let phases = self.phases();
-        let mut from = 0;
-        for role in &self.roles {
-            let at = phases.iter().position(|phase| *phase == role.phase.as_deref());
-            walk::stmts(&role.body, &mut |stmt| {
-                if walk::target(stmt).is_some_and(|place| read.contains(&&place.tensor)) {
-                    from = from.max(at.map_or(0, |at| at + 1));
-                }
-            });
-        }
-        from
+        let wrote = |phase: &&Option<&str>| {
+            let mut roles = self.roles.iter().filter(|role| role.phase.as_deref() == **phase);
+            roles.any(|role| read.iter().any(|tensor| walk::writes(&role.body, tensor)))
+        };
+        phases.len() - phases.iter().rev().take_while(|phase| !wrote(phase)).count()
     }
 
     /// The bytes that [`Pipeline::unpacked`] reads: the macro embeds them.

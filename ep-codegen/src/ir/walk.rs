@@ -174,6 +174,13 @@ pub fn mentioned_in(body: &[Stmt], tensor: &str) -> bool {
     found
 }
 
+/// Whether a statement of `body` writes `tensor`.
+pub fn writes(body: &[Stmt], tensor: &str) -> bool {
+    let mut found = false;
+    stmts(body, &mut |stmt| found |= target(stmt).is_some_and(|place| place.tensor == tensor));
+    found
+}
+
 /// What a statement writes in a tensor.
 pub fn target(stmt: &Stmt) -> Option<&Place> {
     match &stmt.action {

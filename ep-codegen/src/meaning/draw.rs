@@ -475,13 +475,8 @@ fn leaves(maker: &Pipeline, choice: &Choice, tables: &[&str]) -> bool {
     let is_from = |it: &Declared| it.from_handle.as_deref() == Some(&maker.name);
     !ir.tensors.iter().any(is_from)
         && tables.iter().all(|table| {
-            let mut records = false;
-            for role in &ir.roles {
-                walk::stmts(&role.body, &mut |stmt| {
-                    records |= walk::target(stmt).is_some_and(|place| place.tensor == *table);
-                });
-            }
-            records && ir.tensors.iter().any(|it| it.name == *table && it.from_handle.is_none())
+            ir.roles.iter().any(|role| walk::writes(&role.body, table))
+                && ir.tensors.iter().any(|it| it.name == *table && it.from_handle.is_none())
         })
 }
 

@@ -118,14 +118,9 @@ impl<'p> Machine<'p> {
 
     fn add(&mut self, rank: usize, at: usize, stripe: Option<i64>, binds: Vec<Bind<'p>>) {
         let role = &self.world.ir.roles[at];
-        let phases = self.world.ir.roles.iter().map(|role| &role.phase);
-        let mut before: Vec<&Option<String>> = Vec::new();
-        for phase in phases.take_while(|phase| **phase != role.phase) {
-            if !before.contains(&phase) {
-                before.push(phase);
-            }
-        }
-        let wave = 2 * before.len() as u32 + u32::from(role.blocks == Blocks::Last);
+        let phases = self.world.ir.phases();
+        let before = phases.iter().take_while(|phase| **phase != role.phase.as_deref()).count();
+        let wave = 2 * before as u32 + u32::from(role.blocks == Blocks::Last);
         let hand = Hand { id: self.instances.len() as u32, wave };
         let mut fills = Vec::new();
         for (channel, declared) in self.world.ir.channels.iter().enumerate() {

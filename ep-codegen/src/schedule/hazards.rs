@@ -75,7 +75,7 @@ impl RoleLowering<'_> {
                 continue;
             }
             let ordered = self.role.blocks == Blocks::Last && other.blocks != Blocks::Last;
-            if !ordered && other.phase == self.role.phase && writes(other, tensor) {
+            if !ordered && other.phase == self.role.phase && walk::writes(&other.body, tensor) {
                 return Err(Limit::WrittenByRole.of(&[&other.name, tensor]));
             }
         }
@@ -143,13 +143,4 @@ impl RoleLowering<'_> {
 /// Whether two places that each belong to a unit belong to one: they are told apart by the same names.
 fn same_owner(a: &[Expr], b: &[Expr]) -> bool {
     a.iter().zip(b).any(|(a, b)| a == b && matches!(a, Expr::Name { .. }))
-}
-
-/// Whether a role writes a tensor.
-pub(super) fn writes(role: &Role, tensor: &str) -> bool {
-    let mut found = false;
-    walk::stmts(&role.body, &mut |stmt| {
-        found |= walk::target(stmt).is_some_and(|place| place.tensor == tensor);
-    });
-    found
 }

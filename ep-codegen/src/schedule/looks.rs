@@ -58,10 +58,7 @@ impl RoleLowering<'_> {
     /// Whether a row is the same in every turn.
     fn is_fixed(&self, row: &Expr, binder: &str, body: &[Stmt]) -> bool {
         let Expr::Element { tensor, indices } = row else { return false };
-        let mut written = self.reread.contains(tensor);
-        walk::stmts(body, &mut |stmt| {
-            written |= walk::target(stmt).is_some_and(|place| place.tensor == *tensor);
-        });
+        let written = self.reread.contains(tensor) || walk::writes(body, tensor);
         let is_simple = |index: &Expr| match index {
             Expr::Name { name, kind } => name != binder && *kind != NameKind::Size,
             Expr::Int { .. } => true,

@@ -262,7 +262,7 @@ impl RoleLowering<'_> {
             walk::exprs(stmt, &mut |part| {
                 if let Expr::Element { tensor, indices } = part
                     && reread(tensor)
-                    && writes(body, tensor)
+                    && walk::writes(body, tensor)
                 {
                     apart &= is_indexed_by(indices, binder);
                 }
@@ -272,7 +272,7 @@ impl RoleLowering<'_> {
     }
 
     fn writes_reread(&self, body: &[Stmt]) -> bool {
-        self.reread.iter().any(|name| writes(body, name))
+        self.reread.iter().any(|name| walk::writes(body, name))
     }
 
     /// The loops right inside of one over rows that deal out places: each of their numbers counts its
@@ -345,12 +345,4 @@ impl RoleLowering<'_> {
 /// Whether one of the indices is `binder` itself.
 pub(super) fn is_indexed_by(indices: &[Expr], binder: &str) -> bool {
     indices.iter().any(|index| matches!(index, Expr::Name { name, .. } if name == binder))
-}
-
-fn writes(body: &[Stmt], tensor: &str) -> bool {
-    let mut found = false;
-    walk::stmts(body, &mut |stmt| {
-        found |= walk::target(stmt).is_some_and(|place| place.tensor == tensor);
-    });
-    found
 }

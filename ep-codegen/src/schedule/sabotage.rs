@@ -153,7 +153,7 @@ fn one(bug: Bug, mut step: Step) -> Vec<Step> {
         (Bug::TurnsOfAll, Step::Loop(repeat)) if repeat.turns == Takers::Lanes => {
             repeat.turns = Takers::Serial;
         }
-        (Bug::ReadAhead, Step::If { condition, body }) if is_method(condition, "arrived") => {
+        (Bug::ReadAhead, Step::If { condition, body }) if condition.is_method("arrived") => {
             let last = body.len().saturating_sub(1);
             let gives_back = |step: &Step| calls(step, "release") || calls(step, "release_after");
             if body.last().is_some_and(gives_back) {
@@ -161,7 +161,7 @@ fn one(bug: Bug, mut step: Step) -> Vec<Step> {
                 return vec![Step::Scope([ahead, vec![step]].concat())];
             }
         }
-        (Bug::RoomNotAwaited, Step::If { condition, body }) if is_method(condition, "reserve") => {
+        (Bug::RoomNotAwaited, Step::If { condition, body }) if condition.is_method("reserve") => {
             return vec![Step::Scope(std::mem::take(body))];
         }
         (Bug::ClaimsShared, Step::Object { class, .. }) if class.is(ep::Units) => {
@@ -259,14 +259,10 @@ fn units_of_all(step: Step, all: &[Step]) -> Step {
 
 /// Whether a step does nothing but call this method,
 fn calls(step: &Step, method: &str) -> bool {
-    matches!(step, Step::Do(term) if is_method(term, method))
+    matches!(step, Step::Do(term) if term.is_method(method))
 }
 
 /// or this function of the library.
 fn is_call(step: &Step, item: Entity) -> bool {
     matches!(step, Step::Do(Term { node: Node::Call(function, _), .. }) if function.is(item))
-}
-
-pub(super) fn is_method(term: &Term, name: &str) -> bool {
-    matches!(&term.node, Node::Call(function, _) if function.is_method(name))
 }

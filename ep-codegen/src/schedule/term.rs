@@ -269,6 +269,11 @@ impl Term {
         found
     }
 
+    /// Whether this calls a method of this name.
+    pub(super) fn is_method(&self, name: &str) -> bool {
+        matches!(&self.node, Node::Call(function, _) if function.is_method(name))
+    }
+
     /// The name that an address or a place begins with.
     pub(super) fn root(&self) -> Option<&str> {
         match &self.node {

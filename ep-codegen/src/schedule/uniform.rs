@@ -372,7 +372,7 @@ mod tests {
     #[test]
     fn a_lie_about_a_value_is_refused() {
         let lane = || Term::name("team.lane", Elem::I32);
-        let is_push = |step: &Step| matches!(step, Step::If { condition, .. } if sabotage::is_method(condition, "reserve"));
+        let is_push = |step: &Step| matches!(step, Step::If { condition, .. } if condition.is_method("reserve"));
         let steps = drafts(12);
         // A message whose peer each lane has of its own.
         let peers = said(&steps, &|mut step| {

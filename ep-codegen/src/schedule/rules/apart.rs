@@ -79,9 +79,8 @@ pub(super) fn taken_apart(unit: &Term, parts: &Term, names: [&str; 2], elem: &El
 fn sliced(role: &mut RoleLowering<'_>, tokens: &Loop) -> Option<Vec<Step>> {
     let (Step::If { condition, body }, before) = tokens.body.split_last()? else { return None };
     let (Step::Do(close), rows) = body.split_last()? else { return None };
-    let is_method = |term: &Term, name: &str| matches!(&term.node, Node::Call(function, _) if function.is_method(name));
     let is_row = |step: &Step| matches!(step, Step::Loop(row) if row.turns == Takers::WideChunks && row.from.is(0));
-    if !is_method(condition, "open") || !is_method(close, "close") || !rows.iter().any(is_row) {
+    if !condition.is_method("open") || !close.is_method("close") || !rows.iter().any(is_row) {
         return None;
     }
     let (slices, found) = slices_of(role, &tokens.to);

@@ -59,14 +59,9 @@ fn counts_by_stripe(role: &RoleLowering<'_>) -> bool {
     if sabotage::is(Bug::CountersClaimed) {
         return false;
     }
-    let mut found = false;
-    for (tensor, kind) in counted(role.ir) {
-        walk::stmts(&role.role.body, &mut |stmt| {
-            found |= kind == Counting::ByStripe
-                && walk::target(stmt).is_some_and(|place| place.tensor == tensor.name);
-        });
-    }
-    found
+    counted(role.ir).into_iter().any(|(tensor, kind)| {
+        kind == Counting::ByStripe && walk::writes(&role.role.body, &tensor.name)
+    })
 }
 
 /// Whether the warps of the role take turns of a loop that begins at 0.

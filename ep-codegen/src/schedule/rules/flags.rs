@@ -4,9 +4,8 @@
 //! token.
 
 use super::declares;
-use crate::ir::{BinaryOp, Elem, TensorKind};
+use crate::ir::{BinaryOp, Elem, TensorKind, walk};
 use crate::schedule::RoleLowering;
-use crate::schedule::hazards::writes;
 use crate::schedule::library::ep;
 use crate::schedule::step::{Lambda, Loop, Param, ParamType, Step, Takers};
 use crate::schedule::term::{Node, Term};
@@ -125,7 +124,7 @@ fn is_input(role: &RoleLowering<'_>, base: &Term) -> bool {
     let own = role.ir.tensors.iter().find(|it| name.strip_prefix("args.") == Some(&it.name));
     own.is_some_and(|it| {
         let is_given = it.kind == TensorKind::Input || it.from_handle.is_some();
-        is_given && !role.ir.roles.iter().any(|other| writes(other, &it.name))
+        is_given && !role.ir.roles.iter().any(|other| walk::writes(&other.body, &it.name))
     })
 }
 

@@ -99,7 +99,7 @@ fn unit_of(body: &[Step], stages: &str) -> Option<Unit> {
     let first = body.iter().position(|step| matches!(step, Step::If { .. }))?;
     let (before, reads) = body.split_at(first);
     let [Step::If { condition, body: taken }] = reads else { return None };
-    let parts = object_of(condition).filter(|_| is_call(condition, "open"))?;
+    let parts = object_of(condition).filter(|_| condition.is_method("open"))?;
     let says_where = |step: &Step| match step {
         Step::Let { .. } | Step::Pointer { .. } | Step::Loop(_) => true,
         Step::Do(call) => object_of(call) == Some(parts),
@@ -171,8 +171,4 @@ fn object_of(term: &Term) -> Option<&str> {
         Node::Call(Symbol { root: Root::Method(object, _), .. }, _) => Some(object),
         _ => None,
     }
-}
-
-fn is_call(term: &Term, method: &str) -> bool {
-    matches!(&term.node, Node::Call(function, _) if function.is_method(method))
 }
