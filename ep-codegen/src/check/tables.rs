@@ -4,7 +4,7 @@
 use super::apart::apart;
 use super::coverage::lacking;
 use super::model::{Model, Tensor, View};
-use super::names::{declared_tensors, striped};
+use super::names::{declared_tensors, is_number, striped};
 use super::numbers::{mentions, visit_names};
 use super::ranges::range;
 use super::statements::reads;
@@ -120,7 +120,7 @@ fn needed_before(view: &View<'_>, size: &Ident, table: &Ident) -> bool {
         ends.chain(tensor.decl.values.iter().flat_map(|values| &values.step)).any(named)
             || (has_size(tensor) && (!of_call || tensor.decl.window.is_some()))
     };
-    striped(view) == Some(size)
+    (striped(view) == Some(size) && is_number(view, "stripes"))
         || view.sizes.iter().any(|other| other.value.as_ref().is_some_and(named))
         || view.tensors.iter().any(is_sized_before)
         || view.sites.iter().any(|site| needs(site) && Some(phase(site)) <= written_in)
