@@ -1,10 +1,10 @@
 // packed-dispatch  payload=fp8  via=slots
 // choices=8 experts=256 hidden=7168 local_experts=16 local_ranks=8 max_rows=2048 max_tokens=128 nodes=2 peers=16 ranks=16 sends=128 shares=64 topk=8
-// sm_90a: 768 threads and 0 bytes of shared memory a block, at least 1 blocks
+// sm_90a: 640 threads and 0 bytes of shared memory a block, at least 1 blocks
 //
 // Roles:
-//   Count: 4 warps on all blocks; composed: ep::NetSlotsOut
-//   Cast: a warp for each of peers x sends = 2048 (10 warps on all blocks); composed: ep::SlotRowsOut
+//   Count: 2 warps on all blocks; composed: ep::NetSlotsOut
+//   Cast: a warp for each of peers x sends = 2048 (8 warps on all blocks); composed: ep::SlotRowsOut
 //   Pack: a warp for each of choices x shares x ranks = 8192 (10 warps on all blocks); composed: ep::NetSlotsIn, ep::SlotRowsIn
 //
 // Window, the same on every rank:
@@ -54,7 +54,7 @@ struct Cfg {
     static constexpr int kPeers = 16;
     static constexpr int kChoices = 8;
     static constexpr int kShares = 64;
-    static constexpr int kThreads = 768;
+    static constexpr int kThreads = 640;
 
     struct Totals {
         static constexpr int kMetaBytes = 80;
@@ -138,20 +138,20 @@ struct Cfg {
     struct Count {
         static constexpr int kRole = 0;
         static constexpr int kFirstWarp = 0;
-        static constexpr int kWarps = 4;
+        static constexpr int kWarps = 2;
         static constexpr int kLoops = 2;
         static constexpr ep::u64 kClaims = 0xec0f00;
     };
 
     struct Cast {
         static constexpr int kRole = 1;
-        static constexpr int kFirstWarp = 4;
-        static constexpr int kWarps = 10;
+        static constexpr int kFirstWarp = 2;
+        static constexpr int kWarps = 8;
     };
 
     struct Pack {
         static constexpr int kRole = 2;
-        static constexpr int kFirstWarp = 14;
+        static constexpr int kFirstWarp = 10;
         static constexpr int kWarps = 10;
     };
 };
@@ -206,7 +206,7 @@ struct Args {
     const ep::Net* net;
 };
 
-/// role Count on all blocks, 4 warps
+/// role Count on all blocks, 2 warps
 __device__ __forceinline__ void count(const Args& args, ep::Team& team) {
     const int me = args.group.rank;
     ep::NetSlotsOut<Cfg::Counts> counts(team, args.net);
@@ -270,7 +270,7 @@ __device__ __forceinline__ void count(const Args& args, ep::Team& team) {
     }
 }
 
-/// role Cast on all blocks, 10 warps, warps shared by (peer, send)
+/// role Cast on all blocks, 8 warps, warps shared by (peer, send)
 __device__ __forceinline__ void cast(const Args& args, ep::Team& team) {
     const int me = args.group.rank;
     ep::SlotRowsOut<Cfg::Rows, ep::NetSlotRows<Cfg::Rows>> rows(team, args.net);

@@ -439,8 +439,8 @@ fn kernels_that_go_on_without_a_rank_compile() {
     let able = Vec::from_iter(able);
     assert_eq!(
         able.len(),
-        6,
-        "each choice of arms of the low-latency pair, and one of `merge-combine`"
+        7,
+        "each choice of arms of the low-latency pair, and two of `merge-combine`"
     );
     compile(jit, &able);
 }

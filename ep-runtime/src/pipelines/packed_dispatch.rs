@@ -143,7 +143,7 @@ pipeline! {
                 slot: [source, arrival: max_tokens], epochs: 2,
             };
 
-            role Count on all blocks, 4 warps {
+            role Count on all blocks, 2 warps {
                 for peer in ranks {
                     record tokens_per_rank[peer] = sum(token in tokens: routed(topk_idx[token], peer) as i32);
                 }
@@ -155,7 +155,7 @@ pipeline! {
                 }
             }
             // Token by token, so that not all ranks send to one peer first.
-            role Cast on all blocks, 10 warps, warps shared by (peer, send) {
+            role Cast on all blocks, 8 warps, warps shared by (peer, send) {
                 for token in send..min(send + 1, tokens) {
                     let place = sum(earlier in 0..send: routed(topk_idx[earlier], peer) as i32);
                     record send_place[send, peer] = if routed(topk_idx[send], peer) { place } else { -1 };
