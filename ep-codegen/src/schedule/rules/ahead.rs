@@ -104,6 +104,8 @@ fn row_sums(repeat: &Loop) -> Option<Term> {
         || !function.is(ep::for_some_rows)
         || !begins_at_zero
         || each.mentions(&repeat.binder)
+        // The lanes look together at which rows there are.
+        || [repeat.binder.as_str(), "team.lane"].iter().any(|own| row.mentions(own))
         || !rest.iter().all(uses)
     {
         return None;
