@@ -6,7 +6,7 @@ use ep_codegen::schedule::{RoleRule, RuleSet};
 use super::apart::agrees;
 use super::run::Form;
 
-/// Rows are copied to places that earlier rows decide, added up by lists with gaps, and cast.
+/// Rows are copied to places that earlier rows decide, added up by lists with gaps and by conditions, and cast.
 const LOCAL: &str = "
     shape { ranks: 1..=64, hidden: 8..=4096 step 8, topk: 1..=32, experts: 1..=32, most: 0..=64 }
     variant payload { Cast { x: e4m3, scale: f32 block 128 } }
@@ -16,7 +16,7 @@ const LOCAL: &str = "
         ids: i64[tokens, topk] in -1..experts distinct;
     output
         copied: bf16[experts, most, hidden], places: i64[tokens, topk], sums: bf16[tokens, hidden],
-        plain: f32[tokens, hidden], made: payload[tokens, hidden];
+        plain: f32[tokens, hidden], some: f32[tokens, hidden], made: payload[tokens, hidden];
     role Move on all blocks, 3 warps, one block a token {
         for t in tokens {
             for c in topk {
@@ -31,6 +31,7 @@ const LOCAL: &str = "
         for t in tokens {
             store sums[t] = sum(e in ids[t]: w[e] * y[e]) as bf16;
             store plain[t] = sum(e in experts: y[e]);
+            store some[t] = sum(c in topk: if ids[t, c] > 1 { w[ids[t, c]] * y[ids[t, c]] } else { 0.0 });
         }
     }
     role Scale on all blocks, 2 warps, one block a token {
@@ -53,6 +54,7 @@ fn work_on_a_row_is_shared() {
         "ep::slices_of<Cfg::Scale::kSlices>",
         "ep::sum_some_rows<float, Cfg::kTopk,",
         "ep::sum_some_rows<float, Cfg::kExperts,",
+        "ep::row_if(args.ids[t * args.ids_stride + c] > 1,",
         "ep::cast_slice<float>",
     ];
     agrees(LOCAL, &shapes, &holds);
