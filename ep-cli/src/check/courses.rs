@@ -238,7 +238,7 @@ mod tests {
             "low-latency-dispatch, tiles",
             "== one lane tells of a row that others may still store\nin low_latency_dispatch.cu\n\
              - ep::raise_word(team,\n\
-             -                         &args.arrived_rows[ep::i64{expert} * Cfg::kTiles + ep::i64{row} / 64]);\n\
+             -                     &args.arrived_rows[ep::i64{expert} * Cfg::kTiles + ep::i64{row} / 64]);\n\
              + if (team.leader() && !team.stopped) ep::add_release_gpu(reinterpret_cast<ep::u32*>(\n\
              +     &args.arrived_rows[ep::i64{expert} * Cfg::kTiles + ep::i64{row} / 64]), 1u);\n",
         ),
