@@ -98,7 +98,7 @@ extern "C" __global__ void __launch_bounds__(Cfg::kThreads, 1)
 local_layout(const __grid_constant__ Args args) {
     EP_SHARED(Smem, smem);
     const ep::Call call = ep::enter(args.group, [&] {
-        // What is counted starts at zero.
+        // Counters start at zero.
         smem.counters.clear();
     });
 
@@ -110,7 +110,7 @@ local_layout(const __grid_constant__ Args args) {
             warp - Cfg::Count::kFirstWarp, Cfg::Count::kWarps);
         count(args, smem, team);
     }
-    // What all blocks have counted, stored by the last one out.
+    // The last block to leave stores what all blocks have counted.
     ep::leave_counted(args.group, call, smem.counters, [&](int i, ep::i32 sum) {
         if (ep::is_between(i, Cfg::Counted::kPerExpert, Cfg::kExperts)) {
             args.per_expert[i - Cfg::Counted::kPerExpert] = sum;

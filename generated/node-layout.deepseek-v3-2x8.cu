@@ -429,7 +429,7 @@ extern "C" __global__ void __launch_bounds__(Cfg::kThreads, 1)
 node_layout(const __grid_constant__ Args args) {
     EP_SHARED(Smem, smem);
     const ep::Call call = ep::enter(args.group, [&] {
-        // What is counted starts at zero.
+        // Counters start at zero.
         smem.counters.clear();
         ep::clear_stripes(args.node_tokens, Cfg::kStripes, Cfg::kNodes);
     });
@@ -442,7 +442,7 @@ node_layout(const __grid_constant__ Args args) {
             warp - Cfg::Count::kFirstWarp, Cfg::Count::kWarps);
         count(args, smem, team);
     }
-    // What all blocks have counted, stored by the last one out.
+    // The last block to leave stores what all blocks have counted.
     const auto store = [&](int i, ep::i32 sum) {
         if (ep::is_between(i, Cfg::Counted::kTokensPerExpert, Cfg::kExperts)) {
             args.tokens_per_expert[i - Cfg::Counted::kTokensPerExpert] = sum;

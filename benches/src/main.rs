@@ -106,11 +106,11 @@ fn compiles(nvrtc: &'static Nvrtc, rows: &mut Vec<Row>) -> Result<(), Box<dyn Er
     Ok(())
 }
 
-/// Every choice of arms of every pipeline, at the low end of its optional numbers and the
-/// shape that published figures use.
+/// Every choice of arms of every pipeline, at the low end of its optional numbers and the shape that published
+/// figures use.
 fn emitted() -> Result<Vec<(String, String)>, Box<dyn Error>> {
     let mut texts = Vec::new();
-    for entry in pipelines::ALL.iter() {
+    for entry in &pipelines::ALL {
         let ir = entry.ir();
         for choice in ir.choices() {
             let config = Config { choice, ..reference(entry) };

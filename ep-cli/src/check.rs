@@ -132,7 +132,7 @@ impl Options {
     }
 
     /// What the name asks for: `all` are the standard pipelines of `entries`, as far as they go, and every
-    /// other one that is emitted.
+    /// other one.
     fn asked(&self, entries: &[AnyPipeline]) -> Result<Vec<Asked>, Failure> {
         if self.name() != "all" {
             return Ok(vec![Asked::of(entries, self.name())?]);

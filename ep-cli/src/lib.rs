@@ -86,7 +86,7 @@ Exit codes:
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// List the pipelines and mark those that are emitted
+    /// List the pipelines and how their roles are carried out
     List,
     /// Print the CUDA of a pipeline for one shape
     Emit(emit::Options),

@@ -27,7 +27,7 @@ pub(super) struct Actor {
 }
 
 impl Actor {
-    /// What a rank computes before its roles begin.
+    /// The actor that evaluates the sizes and extents of a rank before its roles begin.
     pub(super) fn of_begin(rank: usize) -> Actor {
         let hand = Hand { id: 0, wave: 0 };
         Actor { rank, role: 0, stripe: None, hand, sent: BTreeMap::new() }

@@ -31,7 +31,7 @@ impl Renderer<'_> {
         }
         let zeroed = |kind: &Counting| matches!(kind, Counting::Summed | Counting::ByStripe);
         if counted.iter().any(|(tensor, kind)| zeroed(kind) && !is_given(tensor)) {
-            own.push("// What is counted starts at zero.".to_string());
+            own.push("// Counters start at zero.".to_string());
         }
         if self.adds_up(phase, has_last) {
             own.push("smem.counters.clear();".to_string());
@@ -78,15 +78,16 @@ impl Renderer<'_> {
             counted_in(self.ir, phase).into_iter().filter(|(_, kind)| *kind == Counting::Summed);
         let stores = summed.map(|(tensor, _)| self.sum_store(tensor)).collect::<Vec<_>>();
         let stores = stores.join("\n");
+        let remark = "// The last block to leave stores what all blocks have counted.";
         if last.is_empty() {
             return Ok(format!(
-                "// What all blocks have counted, stored by the last one out.\n\
+                "{remark}\n\
                  {leave}(args.group, call, smem.counters, [&](int i, ep::i32 sum) {{\n\
                  {stores}\n}});"
             ));
         }
         Ok(format!(
-            "// What all blocks have counted, stored by the last one out.\n\
+            "{remark}\n\
              const auto store = [&](int i, ep::i32 sum) {{\n{stores}\n}};\n\
              // Then the roles on the last block.\n\
              const auto last = [&] {{\n{}\n}};\n\

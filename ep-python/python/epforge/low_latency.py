@@ -25,8 +25,8 @@ MOST_TOKENS = 8192
 #: How rows may travel: once for each of their experts, or once for each rank.
 WAYS = ("per-expert", "per-rank")
 
-#: The most ranks between which rows may travel once for each rank.
-MOST_RANKS = 64
+#: The most ranks of a group whose rows travel once for each rank.
+MOST_PER_RANK = 64
 
 #: Arrays that a call adds to: statistics, waits, and words of what has arrived for each tile and each expert.
 Adding = tuple[Any, Any, Any, Any]
@@ -55,8 +55,7 @@ class LowLatency(Caller):
     With ``way="per-rank"`` a row travels once for each rank that has any of its experts, and one sum comes back from
     each: fewer bytes, and the same rows by expert. Such calls run in one go and need every rank. A combine that asks
     for more sends its rows per expert. With ``weights_ahead`` their weights come with the dispatch, which spares the
-    combine a way between ranks. ``tiles`` is how many words an
-    expert has for each 64 of its rows.
+    combine a way between ranks. ``tiles`` is how many words an expert has for each 64 of its rows.
     """
 
     def __init__(

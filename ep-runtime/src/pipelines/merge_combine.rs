@@ -19,7 +19,7 @@ pipeline! {
             let local_ranks = ceil(ranks, nodes),
             let local_experts = ceil(experts, ranks),
             let max_rows = ranks * max_tokens,
-            // What warps share: the tokens of a rank, and its peers.
+            // Extents of the indices that warps share: tokens of this rank and peers.
             let sends = max_tokens, let peers = ranks,
             require nodes * local_ranks == ranks,
         }

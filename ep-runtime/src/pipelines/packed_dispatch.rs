@@ -17,7 +17,7 @@ pipeline! {
             let local_ranks = ceil(ranks, nodes),
             let local_experts = ceil(experts, ranks),
             let max_rows = ranks * max_tokens,
-            // What warps share: the tokens of a rank, its peers, and the choices of a token.
+            // Extents of the indices that warps share: tokens of this rank, peers and choices of a token.
             let sends = max_tokens, let peers = ranks, let choices = topk,
             require nodes * local_ranks == ranks,
         }

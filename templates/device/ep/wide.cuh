@@ -204,9 +204,10 @@ __device__ __forceinline__ void for_some_rows(Row row, int i, int count, Each ea
     }
 }
 
-/// Calls `set(i, sum)` for the sum of eight neighbours each of those of `kRows` rows that there are, from `begin` to
-/// `end`: `add(sum, k, values)` adds those of row k, in order; warp. The loads of several stretches are under way at once:
-/// with as many threads in a block a thread has registers for so many.
+/// Adds up the elements from `begin` to `end` of up to `kRows` rows, eight neighbors a lane; warp. `row(k)` is null if
+/// there is no row k. `add(sum, k, values)` adds row k to a sum, in order of k, and `set(i, sum)` takes the sum of the
+/// neighbors from `i` on. A lane loads several stretches of a row at once, fewer in a block of many threads, which have
+/// fewer registers each.
 template <class T, int kRows, int kThreads, class Row, class Add, class Set>
 __device__ __forceinline__ void sum_some_rows(int begin, int end, int count, Row row, Add add,
                                               Set set) {
@@ -231,7 +232,7 @@ __device__ __forceinline__ void sum_some_rows(int begin, int end, int count, Row
                 const int k = g * kLanes + __ffs(static_cast<int>(left)) - 1;
                 const T* own = row(k);
                 Wide<T> values[kStretches];
-                // One branch for whole units: where the ways of a single load meet, it would have to be there.
+                // One branch around all loads: with one around each, the next load would wait for it.
                 if (is_whole(own + first) && end % kWide == 0 && end <= count) {
 #pragma unroll
                     for (int s = 0; s < kStretches; ++s) {

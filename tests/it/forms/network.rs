@@ -157,7 +157,7 @@ fn every_pipeline_names_a_dead_link() {
     }
 }
 
-/// What has no text is refused at the statement that prevents it.
+/// A pipeline over a network that cannot be emitted is refused at the statement that prevents it.
 #[test]
 fn what_a_network_does_not_carry_is_said() {
     let said = |source: &str| accepted(source).err().unwrap_or_default();

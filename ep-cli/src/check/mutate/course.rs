@@ -100,7 +100,7 @@ pub(in crate::check) fn courses(programs: &Programs) -> Result<Vec<Course>, Fail
     }));
     let standard = standard::all().into_iter();
     all.extend(standard.map(|(name, it)| plain(name.to_owned(), What::Standard(Box::new(it)))));
-    for entry in ALL.iter() {
+    for entry in &ALL {
         let axes = entry.ir().axes;
         let most_arms = axes.iter().map(|axis| axis.arms.len()).max().unwrap_or_default();
         for turn in 0..most_arms.max(KINDS.len()) {
@@ -397,7 +397,7 @@ mod tests {
         let without: Vec<&Course> = courses.iter().filter(|course| leaves_out(course)).collect();
         assert!(without.iter().any(|it| it.name == "low-latency-combine without a rank"));
         assert!(without.iter().all(|it| it.name.ends_with(" without a rank")));
-        for entry in ALL.iter() {
+        for entry in &ALL {
             let ir = entry.ir();
             let arms = |axis: &Axis| {
                 let arm = |arm: &Arm| (axis.name.clone(), arm.name.clone());

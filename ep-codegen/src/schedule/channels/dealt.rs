@@ -71,7 +71,7 @@ pub(super) struct Strides {
     pub(super) first: Term,
     /// How far the next one is.
     pub(super) apart: Term,
-    /// Whether `first` is surely below `apart`. The condition is false for all messages otherwise.
+    /// Whether `first` is surely below `apart`. If it is not below, the condition is false for all messages.
     is_below: bool,
 }
 

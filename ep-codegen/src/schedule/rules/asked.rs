@@ -1,8 +1,7 @@
 //! A part of the rule `staged`: a sender loads the fields of a message before it moves the row, and writes them to the
 //! record afterwards.
 //!
-//! What it gains: the loads of all fields are in flight together. Otherwise a message waits for one load per field, one
-//! after another.
+//! The gain: a message waits once for the loads of all its fields, not once per field.
 
 use super::copies::copy_of;
 use crate::ir::Elem;

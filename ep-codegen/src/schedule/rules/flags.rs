@@ -1,7 +1,6 @@
 //! A part of the rule `staged`: the lanes of a warp look up a loop's condition for 32 turns at once.
 //!
-//! What it gains: a dispatch that reads a flag for each token waits for memory once per 32 tokens instead of once per
-//! token.
+//! The gain: a dispatch that reads a flag for each token waits for memory once per 32 tokens, not once per token.
 
 use super::declares;
 use crate::ir::{BinaryOp, Elem, TensorKind, walk};

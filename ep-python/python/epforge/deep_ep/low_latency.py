@@ -8,7 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from .._core import Mismatch
-from ..low_latency import MOST_RANKS, MOST_TOKENS, TILE, WAYS, LowLatency, Packed, Sums
+from ..low_latency import MOST_PER_RANK, MOST_TOKENS, TILE, WAYS, LowLatency, Packed, Sums
 from ._torch import require, whole_words
 from .absent import absent
 from .engines import BETWEEN, Engines, nodes_of, payload_of, require_handle
@@ -79,7 +79,7 @@ class LowLatencyCalls:
         if way != "auto":
             return way
         leaves_out = engines.shrinks or bool(engines.group.left_out)
-        is_large = engines.ranks > MOST_RANKS
+        is_large = engines.ranks > MOST_PER_RANK
         return "per-expert" if is_large or leaves_out or tells_waits else "per-rank"
 
     @staticmethod
@@ -98,7 +98,7 @@ class LowLatencyCalls:
             "experts": num_experts,
             "between": BETWEEN,
         }
-        shape["way"] = "per-rank" if num_ranks <= MOST_RANKS else "per-expert"
+        shape["way"] = "per-rank" if num_ranks <= MOST_PER_RANK else "per-expert"
         own = LowLatency.bytes(num_ranks, nodes=nodes, **shape)
         return own if nodes == 1 else own + LowLatency.network_bytes(num_ranks, nodes=nodes, **shape)
 
