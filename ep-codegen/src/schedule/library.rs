@@ -45,10 +45,10 @@ pub mod ep {
         direct {
             direct_ready, DirectProducer, DirectUnits, for_direct_messages as "ep::for_messages",
         }
-        directs { DirectIn, DirectOut }
+        directs { DirectIn, DirectOut, StripePart, StripeParts }
         messages { DirectMessages, fill }
         made { cast_from, PieceMover }
-        mover { at_lane_of, at_leader, Mover, MoverSmem, settle, tell }
+        mover { at_each, at_lane_of, at_leader, Mover, MoverSmem, settle, tell }
         net_rings { NetRings }
         net_slot_rows { NetSlotRows }
         net_slots { NetSlotsIn, NetSlotsOut }
@@ -68,20 +68,20 @@ pub mod ep {
             RingsIn, RingsOut, WindowRings,
         }
         rows {
-            all_peers, copy_row, Flags, for_stripe_tokens, one_peer, other_peers, Peers, recorded, rows_of, Span, span_of, span_part, stripe_span,
+            all_peers, copy_row, Flags, for_stripe_tokens, one_peer, other_peers, Peers, recorded, rows_ahead, rows_of, Span, span_of, span_part, stripe_span,
         }
         slot_rows { SlotParts, SlotRowsIn, SlotRowsOut, WindowSlots }
         slot_times { SlotTimes }
         slots { put, SlotChannel, SlotWords, word_of }
         sync {
-            all_blocks, Call, clear, enter, Group, is_alive, is_between, kLanes, leave, meet, Net, parts_of, product,
+            all_blocks, Call, clear, enter, Group, is_alive, is_between, kLanes, leave, meet, Net, product,
             Shares, shares_of, Sequence, Team, Units,
         }
         spread_back { SpreadIn, SpreadOut }
         way_back { back_begin, BackIn, BackOut }
         words { await_word, has_come, raise_word }
         wide {
-            cast_row, cast_slice, for_elements, for_parts, for_some_rows, for_wide_parts, get_wide, kWide, row_if, row_of_slice, set_wide,
+            cast_row, cast_slice, for_elements, for_parts, for_row_elements, for_some_rows, for_wide_parts, get_wide, kWide, row_if, row_of_slice, set_wide,
             slice_begin, slice_of_row, slices_of, sum_some_rows, Wide, WideParts,
         }
     }

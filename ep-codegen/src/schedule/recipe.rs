@@ -9,8 +9,16 @@ use super::{RoleRule, RuleSet, one_warp};
 use crate::ir::{Blocks, Expr, Pipeline, Role, Source, Stmt, text, walk};
 
 /// Classes that stand for numbers and warps, and carry nothing.
-const NO_CARRIERS: [Entity; 6] =
-    [ep::Shares, ep::SlotWords, ep::Span, ep::Team, ep::Units, ep::Wide];
+const NO_CARRIERS: [Entity; 8] = [
+    ep::Shares,
+    ep::SlotWords,
+    ep::Span,
+    ep::StripePart,
+    ep::StripeParts,
+    ep::Team,
+    ep::Units,
+    ep::Wide,
+];
 
 /// How the roles of a selected pipeline are carried out, in order of declaration.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

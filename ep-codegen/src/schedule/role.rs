@@ -351,9 +351,9 @@ impl RoleLowering<'_> {
         let shares = Term::call(ep::shares_of, args, Elem::I32);
         let shares = Term { range: Some((1, MOST_SHARES)), ..shares };
         let shares = self.named("shares", shares, out);
-        let of = |op| arithmetic(op, turn.clone(), units.clone());
-        let own = self.named("share", of(BinaryOp::Div).converted(&Elem::I32), body);
-        let unit = self.named("own_unit", of(BinaryOp::Rem).converted(&units.elem), body);
+        let of = |op| arithmetic(op, turn.clone(), shares.clone());
+        let own = self.named("share", of(BinaryOp::Rem).converted(&Elem::I32), body);
+        let unit = self.named("own_unit", of(BinaryOp::Div).converted(&units.elem), body);
         ((own, shares), unit)
     }
 

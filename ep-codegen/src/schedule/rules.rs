@@ -10,6 +10,8 @@ mod asked;
 mod casts;
 mod claims;
 mod copies;
+pub(super) mod elements;
+mod fanned;
 mod fanout;
 mod flags;
 mod forms;
@@ -85,7 +87,8 @@ pub(super) fn rewrite(
         && let Some((rewritten, staged, records)) = staged::rewrite(role, &steps)
     {
         let asked = asked::rewrite(role, rewritten, &records);
-        steps = flags::rewrite(role, asked);
+        let looked_up = flags::rewrite(role, asked);
+        steps = fanned::rewrite(role, looked_up);
         apart = records;
         uses.staged = Some(staged);
     }

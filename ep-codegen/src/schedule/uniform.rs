@@ -287,6 +287,7 @@ fn of_library(function: Entity) -> By {
         ep::pull_wait_released,
         ep::put,
         ep::require_room,
+        ep::rows_ahead,
         ep::rows_with,
         ep::settle,
         ep::tell,
@@ -314,7 +315,9 @@ fn of_object(class: Option<&Entity>, object: &str, method: &str) -> By {
         (Some(ep::SlotChannel), "to" | "from") => By::Any,
         (Some(ep::SlotRowsIn | ep::NetSlotsIn), "slot") => By::Any,
         (Some(ep::DirectIn), "meta" | "first" | "rows") => By::Any,
-        (Some(ep::DirectOut), "behind") | (Some(ep::RingsOut), "expect") => By::Any,
+        (Some(ep::DirectOut), "behind" | "and_behind" | "next" | "row" | "meta") => By::Any,
+        (Some(ep::DirectOut), "reserve_each" | "stored_each") => By::WarpOfLanes,
+        (Some(ep::Flags), "at") | (Some(ep::RingsOut), "expect") => By::Any,
         (Some(ep::Mover), "row" | "send_meta") => By::WarpForLane,
         (Some(_), _) => By::Warp,
     }

@@ -4,7 +4,7 @@
 //   DirectOut  open -> next, reserve -> row, meta -> stored -> .. -> close
 //              open -> begin -> next, ..            where the first positions are known at once
 //              count .. meet -> open -> begin_run -> ..   of a run of pushes, which is a stripe
-//              open_part -> begin -> behind -> next, .. -> close_part .. -> finish   of parts of stripes
+//              open_part -> begin -> behind -> next, .. -> close_part .. -> finish   of parts of stripes (StripeParts)
 //   DirectIn   arrived -> first, rows, meta
 //
 // Several warps send a stripe in parts: each counts its part in kStored, and the lane that counts the last part tells
@@ -18,6 +18,52 @@
 #include <ep/sync.cuh>
 
 namespace ep {
+
+/// A part of a stripe, one of `parts`.
+struct StripePart {
+    int stripe, part, parts;
+};
+
+/// How the warps of a role cut stripes of up to `longest` tokens: into parts with rows of `kUnitBytes` together for
+/// `peers`, which they take in turn, but into no fewer than there are warps. A part costs some time of its own, and what
+/// a warp has left when the others are done is time lost: the last stripes have parts a quarter as large. `sets`: so many
+/// times are all stripes sent, each time to other peers.
+template <class Rows>
+class StripeParts {
+    static constexpr int kFirst = LastStripes<Rows>::kFirst, kLast = LastStripes<Rows>::kCount;
+    // With many peers a token still goes to few of them.
+    static constexpr int kMostTargets = 4;
+    static constexpr int kMostTokens = 16;
+
+public:
+    __device__ __forceinline__ StripeParts(const Team& team, int sets, int longest, const Peers& peers) {
+        const int targets = peers.size() < kMostTargets ? peers.size() : kMostTargets;
+        const int row = Rows::kRowStride * (targets == 0 ? 1 : targets);
+        const int units = sets * Rows::kStripes;
+        const int least = (team.count() + units - 1) / units;
+        first_ = cut(longest, least, Rows::kUnitBytes / row);
+        last_ = cut(longest, least, Rows::kUnitBytes / 4 / row);
+    }
+
+    /// Parts of all stripes.
+    __device__ __forceinline__ int count() const { return kFirst * first_ + kLast * last_; }
+
+    __device__ __forceinline__ StripePart at(int index) const {
+        const int large = kFirst * first_;
+        if (index < large) return StripePart{index / first_, index % first_, first_};
+        return StripePart{kFirst + (index - large) / last_, (index - large) % last_, last_};
+    }
+
+private:
+    static __device__ __forceinline__ int cut(int longest, int least, int tokens) {
+        const int most = tokens < 1 ? 1 : tokens < kMostTokens ? tokens : kMostTokens;
+        const int wanted = (longest + most - 1) / most;
+        const int parts = wanted < least ? least : wanted;
+        return parts < longest ? parts : longest < 1 ? 1 : longest;
+    }
+
+    int first_, last_;  // parts of a stripe
+};
 
 /// The sending ends of one stripe, a lane for each peer in groups of 32.
 template <class Rows>
@@ -41,10 +87,10 @@ public:
         }
     }
 
-    /// Begins one of `parts` parts of a stripe, each of which a warp sends.
-    __device__ __forceinline__ void open_part(int stripe, int parts, const Peers& peers) {
-        open(stripe, peers);
-        parts_ = parts;
+    /// Begins a part of a stripe.
+    __device__ __forceinline__ void open_part(const StripePart& part, const Peers& peers) {
+        open(part.stripe, peers);
+        parts_ = part.parts;
     }
 
     /// The position of the stripe's first row for `peer`, in the lane that keeps the peer.
@@ -55,12 +101,24 @@ public:
         }
     }
 
-    /// The next rows for `peer` lie behind `ahead` rows of the stripe; takes effect in the lane that keeps the peer.
-    __device__ __forceinline__ void behind(int peer, int ahead) {
+    /// The next rows lie behind so many rows of the stripe.
+    __device__ __forceinline__ void behind(const RowsAhead<kPeers>& ahead) {
 #pragma unroll
-        for (int g = 0; g < kGroups; ++g) {
-            if (g == peer / kLanes && team_.lane == peer % kLanes) ahead_[g] = ahead - rows_[g];
-        }
+        for (int g = 0; g < kGroups; ++g) ahead_[g] = ahead.rows[g] - rows_[g];
+    }
+
+    /// The next rows lie behind so many more.
+    __device__ __forceinline__ void and_behind(const RowsAhead<kPeers>& ahead) {
+#pragma unroll
+        for (int g = 0; g < kGroups; ++g) ahead_[g] += ahead.rows[g];
+    }
+
+    /// As above, if all rows are for `peer`.
+    __device__ __forceinline__ void behind(int peer, const RowsAhead<1>& ahead) {
+        behind(spread(peer, ahead));
+    }
+    __device__ __forceinline__ void and_behind(int peer, const RowsAhead<1>& ahead) {
+        and_behind(spread(peer, ahead));
     }
 
     /// The position of the first row for `peer` of a run of pushes: behind those of the runs before, the first of which
@@ -81,7 +139,7 @@ public:
         __syncwarp();  // converges; orders nothing
     }
 
-    /// The position of the next row for `peer`.
+    /// The position of the next row for `peer`, which may be another one in each lane of a group.
     __device__ __forceinline__ int next(int peer) {
         u32 rows = 0;
 #pragma unroll
@@ -106,19 +164,23 @@ public:
     /// Whether there is room for a row at `position`. False: the team is stopped, by this warp if
     /// there is none.
     __device__ __forceinline__ bool reserve(int peer, int position) {
-        if (team_.stopped) return false;
-        u32 capacity = 0;
-#pragma unroll
-        for (int g = 0; g < kGroups; ++g) {
-            if (g == peer / kLanes) capacity = capacity_[g];
+        const u32 capacity = capacity_of(peer);
+        const bool fits = position >= 0 && static_cast<u32>(position) < capacity;
+        if (!fits && !team_.stopped) refuse(peer, position, capacity, team_.leader());
+        return !team_.stopped;
+    }
+
+    /// Whether there is room for the rows of all lanes that send one to a peer of their own. False: the team is stopped, or
+    /// no lane sends one.
+    __device__ __forceinline__ bool reserve_each(bool sends, int peer, int position) {
+        const u32 capacity = capacity_of(peer);
+        const bool fits = position >= 0 && static_cast<u32>(position) < capacity;
+        const u32 lanes = __ballot_sync(kAllLanes, sends && !fits);
+        const bool any = __ballot_sync(kAllLanes, sends) != 0;
+        if (lanes != 0 && !team_.stopped) {
+            refuse(peer, position, capacity, team_.lane == __ffs(static_cast<int>(lanes)) - 1);
         }
-        capacity = __shfl_sync(kAllLanes, capacity, peer % kLanes);
-        if (position >= 0 && static_cast<u32>(position) < capacity) return true;
-        const Site site{Rows::kChannel, Waiting::kCapacity, stripe_, peer,
-                        static_cast<u32>(position) + 1};
-        give_up(team_.group, team_.epoch, team_.role, site, capacity, team_.leader(), true);
-        team_.stopped = true;
-        return false;
+        return any && !team_.stopped;
     }
 
     /// Where the row at `position` goes.
@@ -136,6 +198,14 @@ public:
 #pragma unroll
         for (int g = 0; g < kGroups; ++g) {
             if (g == peer / kLanes && team_.lane == peer % kLanes) ++rows_[g];
+        }
+    }
+
+    /// Counts the row of each lane that sends one to a peer of its own.
+    __device__ __forceinline__ void stored_each(bool sends, int peer) {
+#pragma unroll
+        for (int g = 0; g < kGroups; ++g) {
+            if (g == peer / kLanes && sends) ++rows_[g];
         }
     }
 
@@ -188,6 +258,7 @@ private:
     /// A part of a stripe, from the lane's side.
     struct Part {
         int stripe;
+        int parts;               // of the stripe
         bool used[kGroups];  // whether it goes to the lane's peer
         int first[kGroups];  // position of the stripe's first row
         u64 rows[kGroups];   // a part and its rows, or all that have been counted
@@ -195,7 +266,7 @@ private:
 
     /// The part that has just been sent.
     __device__ __forceinline__ Part part() const {
-        Part own{stripe_, {}, {}, {}};
+        Part own{stripe_, parts_, {}, {}, {}};
 #pragma unroll
         for (int g = 0; g < kGroups; ++g) {
             own.used[g] = used(g);
@@ -213,12 +284,12 @@ private:
         __syncwarp();
 #pragma unroll
         for (int g = 0; g < kGroups; ++g) {
-            if (!counting_ || !part.used[g] || parts_ == 1) continue;
+            if (!counting_ || !part.used[g] || part.parts == 1) continue;
             // M1: comes after the stores of all lanes, by the barrier, and after this lane's bulk stores, which have
             // been waited for; released to the lane that tells.
             counted_.rows[g] += fetch_add_release_gpu(sum_of(g), part.rows[g]);
         }
-        if (parts_ == 1) look();
+        if (part.parts == 1) look();
         __syncwarp();
     }
 
@@ -227,9 +298,9 @@ private:
         __syncwarp();
 #pragma unroll
         for (int g = 0; g < kGroups; ++g) {
-            const bool is_last = counted_.rows[g] >> 32 == static_cast<u64>(parts_);
+            const bool is_last = counted_.rows[g] >> 32 == static_cast<u64>(counted_.parts);
             if (!counting_ || !counted_.used[g] || !is_last) continue;
-            if (parts_ > 1) {
+            if (counted_.parts > 1) {
                 // M1: acquires the rows of the other lanes that counted, to release them all.
                 load_acquire_gpu(sum_of(g));
                 // No lane is left that counts; those of the next launch on this stream do.
@@ -262,6 +333,13 @@ private:
         return reinterpret_cast<u32*>(team_.group.window + Rows::kStored) + peer * Rows::kStripes;
     }
 
+    /// The rows of all lanes, if all are for `peer`.
+    __device__ __forceinline__ RowsAhead<kPeers> spread(int peer, const RowsAhead<1>& ahead) const {
+        RowsAhead<kPeers> all{};
+        all.add(peer, team_.leader() ? ahead.rows[0] : 0);
+        return all;
+    }
+
     __device__ __forceinline__ int peer(int g) const { return g * kLanes + team_.lane; }
 
     __device__ __forceinline__ char* window_of(int peer) const {
@@ -271,6 +349,23 @@ private:
     __device__ __forceinline__ bool used(int g) const {
         const int own = peer(g);
         return own >= peers_.begin && own < peers_.end && own != peers_.skip;
+    }
+
+    __device__ __forceinline__ u32 capacity_of(int peer) const {
+        u32 capacity = 0;
+#pragma unroll
+        for (int g = 0; g < kGroups; ++g) {
+            if (g == peer / kLanes) capacity = capacity_[g];
+        }
+        return __shfl_sync(kAllLanes, capacity, peer % kLanes);
+    }
+
+    /// Stops the team: there is no room for a row.
+    __device__ __forceinline__ void refuse(int peer, int position, u32 capacity, bool blames) {
+        const Site site{Rows::kChannel, Waiting::kCapacity, stripe_, peer,
+                        static_cast<u32>(position) + 1};
+        give_up(team_.group, team_.epoch, team_.role, site, capacity, blames, true);
+        team_.stopped = true;
     }
 
     /// Waits until the peers of a group take rows: what they did with the memory is over.

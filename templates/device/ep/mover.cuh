@@ -331,6 +331,11 @@ __device__ __forceinline__ char* at_lane_of(int peer, char* to) {
     return lane_index() == peer % kLanes ? to : nullptr;
 }
 
+/// A destination of each lane that `sends`.
+__device__ __forceinline__ char* at_each(bool sends, char* to) {
+    return sends ? to : nullptr;
+}
+
 /// Whether there are any classes.
 template <class... All>
 constexpr bool kAny = false;

@@ -80,6 +80,57 @@ __device__ __forceinline__ void copy_row(const Team& team, void* to, const void*
     }
 }
 
+/// How many rows some turns of a loop send to each of `kPeers` peers: each lane has those of every 32nd peer.
+template <int kPeers>
+struct RowsAhead {
+    static constexpr int kGroups = (kPeers + kLanes - 1) / kLanes;
+
+    int rows[kGroups];
+
+    /// Adds what each lane has found for a turn of its own: a row or none, or how many.
+    __device__ __forceinline__ void add(int peer, bool sends) {
+        add_all(peer, __popc(__ballot_sync(kAllLanes, sends)));
+    }
+    __device__ __forceinline__ void add(int peer, i32 count) {
+        add_all(peer, __reduce_add_sync(kAllLanes, count));
+    }
+
+private:
+    __device__ __forceinline__ void add_all(int peer, int count) {
+#pragma unroll
+        for (int g = 0; g < kGroups; ++g) {
+            if (g == peer / kLanes && lane_index() == peer % kLanes) rows[g] += count;
+        }
+    }
+};
+
+/// How many rows the turns from `begin` to `end` send: `count(turn, peer)` is a row or none, or how many. A lane for
+/// each turn.
+template <int kPeers, class Count>
+__device__ __forceinline__ RowsAhead<kPeers> rows_ahead(int begin, int end, Count count) {
+    using Rows = decltype(count(0, 0));
+    constexpr int kBatch = 8;
+    RowsAhead<kPeers> all{};
+#pragma unroll 1
+    for (int first = begin; first < end; first += kLanes) {
+        const int turn = first + lane_index();
+#pragma unroll 1
+        for (int base = 0; base < kPeers; base += kBatch) {
+            Rows own[kBatch];
+#pragma unroll
+            for (int i = 0; i < kBatch; ++i) {
+                const bool asks = turn < end && base + i < kPeers;
+                own[i] = asks ? count(turn, base + i) : Rows{};
+            }
+#pragma unroll
+            for (int i = 0; i < kBatch; ++i) {
+                if (base + i < kPeers) all.add(base + i, own[i]);
+            }
+        }
+    }
+    return all;
+}
+
 /// The answers to a yes-or-no question about each turn of a loop and each of `kPeers` peers. The lanes of a warp look
 /// up the answers of 32 turns at once.
 template <int kPeers>
@@ -95,7 +146,7 @@ public:
         if constexpr (!kAhead) {
             return where(turn, peer);
         } else {
-            if (turn - first_ >= kLanes) look(turn, end, where);
+            if (turn - first_ >= kLanes) look<false>(turn, turn, end, where);
             u32 flags = words_[0];
 #pragma unroll
             for (int word = 1; word < kWords; ++word) {
@@ -105,31 +156,55 @@ public:
         }
     }
 
-private:
-    /// Looks up the turns from `turn` on, a lane each.
+    /// Counts the turns from `begin` to `turn`, from which on turns are asked for, where the answer is yes. Their answers
+    /// are looked up together with those of the next turns.
     template <class Where>
-    __device__ __forceinline__ void look(int turn, int end, Where where) {
-        first_ = turn;
-        const int own = turn + lane_index();
+    __device__ __forceinline__ RowsAhead<kPeers> ahead(int begin, int turn, int end, Where where) {
+        if constexpr (!kAhead) {
+            return rows_ahead<kPeers>(begin, turn, where);
+        } else {
+            return look<true>(begin, turn, end, where);
+        }
+    }
+
+private:
+    /// Looks up the turns from `turn` on, a lane each, and counts those from `begin` to `turn` if it `kCounts`.
+    template <bool kCounts, class Where>
+    __device__ __forceinline__ RowsAhead<kPeers> look(int begin, int turn, int end, Where where) {
+        constexpr int kBatch = 4;
+        const int last = end - turn < kLanes ? end : turn + kLanes;
+        first_ = last - kLanes;
+        const int near = first_ + lane_index(), far = near - kLanes;
+        RowsAhead<kPeers> all{};
+        if constexpr (kCounts) all = rows_ahead<kPeers>(begin, first_ - kLanes, where);
 #pragma unroll
         for (int word = 0; word < kWords; ++word) {
-            constexpr int kBatch = 8;
             u32 flags = 0;
             const int peers = kPeers - word * 32 < 32 ? kPeers - word * 32 : 32;
 #pragma unroll 1
             for (int base = 0; base < peers; base += kBatch) {
-                u32 own_flags[kBatch];
+                bool nears[kBatch], fars[kBatch];
 #pragma unroll
                 for (int i = 0; i < kBatch; ++i) {
-                    const bool asks = own < end && base + i < peers;
-                    own_flags[i] = asks ? static_cast<u32>(where(own, word * 32 + base + i)) : 0;
+                    const bool is_one = base + i < peers;
+                    const int peer = word * 32 + base + i;
+                    nears[i] = is_one && near >= begin && near < end && where(near, peer);
+                    fars[i] = kCounts && is_one && far >= begin && where(far, peer);
                 }
 #pragma unroll
-                for (int i = 0; i < kBatch; ++i) flags |= own_flags[i] << (base + i);
+                for (int i = 0; i < kBatch; ++i) {
+                    flags |= static_cast<u32>(nears[i]) << (base + i);
+                    if constexpr (kCounts) {
+                        if (base + i >= peers) continue;
+                        all.add(word * 32 + base + i, near < turn && nears[i]);
+                        all.add(word * 32 + base + i, fars[i]);
+                    }
+                }
             }
             words_[word] = flags;
         }
         __syncwarp();  // converges; orders nothing
+        return all;
     }
 
     int first_ = -0x40000000;  // the turn of lane 0
@@ -145,6 +220,11 @@ struct Peers {
     int skip;  // or nobody
 
     __device__ __forceinline__ int count() const { return end - begin; }
+
+    /// How many there are without the one that is left out.
+    __device__ __forceinline__ int size() const {
+        return count() - (begin <= skip && skip < end ? 1 : 0);
+    }
 
     /// The i-th peer; nobody past the end and for the one that is left out.
     __device__ __forceinline__ int at(int i) const {

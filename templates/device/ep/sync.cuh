@@ -153,23 +153,14 @@ struct Team {
     }
 };
 
-/// How many warps of a role share each of `units` units of its work.
+/// Into how many shares a role cuts each of `units` units of its work, so that all warps have some. Few units have several
+/// shares: what a warp does with the last unit is time in which the others have nothing to do.
 __device__ __forceinline__ int shares_of(const Team& team, int units) {
-    const int shares = units > 0 ? team.count() / units : 1;
+    constexpr int kEach = 8, kSmall = 4;
+    if (units <= 0) return 1;
+    const int least = team.count() / units, wanted = kEach * team.count() / units;
+    const int shares = wanted < kSmall ? wanted : least > kSmall ? least : kSmall;
     return shares > 1 ? shares : 1;
-}
-
-/// Into how many parts a role cuts each of `units` stripes, which have up to `longest` tokens, so that all of its warps
-/// send: one part for each warp, or up to 16 if each has four tokens or more. Peers and links are not equally fast: what
-/// a warp has left when the others are done is time lost.
-__device__ __forceinline__ int parts_of(const Team& team, int units, int longest) {
-    const int warps = team.count();
-    const int least = (warps + units - 1) / units;
-    const int most = (16 * warps + units - 1) / units;
-    int parts = longest / 4 < most ? longest / 4 : most;
-    parts = parts > least ? parts : least;
-    parts = parts < longest ? parts : longest;
-    return parts > 1 ? parts : 1;
 }
 
 /// Numbers from 0 on that the warps of a role take as they come free for them: peers and links are

@@ -287,6 +287,33 @@ __device__ __forceinline__ void for_elements(int count, Value value, Set set) {
     for (; first < count; ++first) set(first, static_cast<T>(value(first)));
 }
 
+/// `set(row, i, value(row, i))` for `count` elements of each row from `begin` to `end`; warp. Neighboring lanes have
+/// neighboring elements, and several of a lane are made before the first is set.
+template <class T, class Value, class Set>
+__device__ __forceinline__ void for_row_elements(int begin, int end, int count, Value value, Set set) {
+    constexpr int kAhead = 8;
+    // So many rows have elements that an int can count.
+    constexpr int kRows = 4096;
+#pragma unroll 1
+    for (int row = begin; row < end; row += kRows) {
+        const int all = (end - row < kRows ? end - row : kRows) * count;
+#pragma unroll 1
+        for (int first = lane_index(); first < all; first += kAhead * kLanes) {
+            T values[kAhead];
+#pragma unroll
+            for (int k = 0; k < kAhead; ++k) {
+                const int at = first + k * kLanes;
+                if (at < all) values[k] = static_cast<T>(value(row + at / count, at % count));
+            }
+#pragma unroll
+            for (int k = 0; k < kAhead; ++k) {
+                const int at = first + k * kLanes;
+                if (at < all) set(row + at / count, at % count, values[k]);
+            }
+        }
+    }
+}
+
 /// Eight neighbours of the row of every part that there is: loaded, unless there are so many parts that the loads of one
 /// stretch are enough.
 template <class T, int kParts, class Parts>

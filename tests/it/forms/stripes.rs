@@ -128,3 +128,57 @@ fn what_a_message_waits_for_is_asked_for_ahead() {
     assert_eq!(send("seen[token, peer]").0, usize::MAX, "the loop writes it");
     assert_eq!(send("(8 / (to[token] + 1))").0, usize::MAX, "the divisor is known in its turn");
 }
+
+/// A row that goes to several peers is loaded once, if the message is the same for all of them. The rows before a part are
+/// counted with the same answers.
+#[test]
+fn a_token_goes_to_all_its_peers_at_once() {
+    let send = |src: &str, condition: &str| {
+        let sends =
+            "role Send on all blocks, 3 warps, warps shared by token { for token in stripe {
+            for peer in ranks where to[token] != peer {
+                push rows[peer] at (me * stripes + stripe) * most { x: x[token], src: SRC };
+            }
+        } }";
+        let sends = sends.replace("SRC", src).replace("to[token] != peer", condition);
+        let sizes = [("ranks", 3), ("max_tokens", 40), ("hidden", 64)];
+        let text =
+            Form::new(&ROWS.replace('%', &sends), &sizes).text(RuleSet::Without(RoleRule::Roles));
+        text.split_whitespace().collect::<String>()
+    };
+    let all = send("token", "to[token] != peer");
+    assert!(all.contains("ep::at_each(") && !all.contains("ep::at_lane_of("), "{all}");
+    assert!(all.contains("rows.behind(flags.ahead("), "{all}");
+    let each = send("peer", "to[token] != peer");
+    assert!(each.contains("ep::at_lane_of(") && !each.contains("ep::at_each("), "{each}");
+    let apart = send("token", "to[token] != peer && token % 2 == 0");
+    assert!(apart.contains("rows.behind(flags.ahead("), "{apart}");
+}
+
+/// Lanes share the small rows that messages bring, unless only some messages have one.
+#[test]
+fn small_rows_are_moved_element_by_element() {
+    let take = |more: &str| {
+        let sends = "role Send on all blocks, 3 warps, warps shared by token { for token in stripe {
+            push rows[to[token]] at (me * stripes + stripe) * most { x: x[token], src: token, w: w[token] };
+        } }";
+        let body = ROWS.replace('%', sends);
+        let body = body.replace("src: i32 }", "src: i32, w: f32[8] }");
+        let body = body.replace(
+            "to: i32[tokens] in 0..ranks;",
+            "to: i32[tokens] in 0..ranks, w: f32[tokens, 8];",
+        );
+        let body = body.replace(
+            "table from",
+            "output came: f32[max_rows, 8], twice: f32[max_rows, 8]; table from",
+        );
+        let body =
+            body.replace("= row.src;", &format!("= row.src; store came[row.row] = row.w; {more}"));
+        let sizes = [("ranks", 3), ("max_tokens", 40), ("hidden", 64)];
+        let text = Form::new(&body, &sizes).text(RuleSet::Without(RoleRule::Roles));
+        text.matches("ep::for_row_elements<").count()
+    };
+    assert_eq!(take("store twice[row.row] = 2.0 * row.w;"), 2);
+    let some = "if row.src > 0 { store twice[row.row] = 2.0 * row.w; }";
+    assert_eq!(take(some), 1, "what holds for a row alone its lane knows");
+}

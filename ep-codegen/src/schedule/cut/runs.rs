@@ -59,6 +59,24 @@ impl Cut<'_, '_> {
     /// How many rows the turns from [`BEGIN`] up to [`END`] of a loop push to [`PEER`]; `None`: that cannot be told
     /// before they have been taken.
     pub(super) fn count(self, stmt: &Stmt, channel: &Channel) -> Option<Expr> {
+        // A role that shares its peers asks for the one that it serves.
+        let (binder, turn) = self.rows_of_each(stmt, channel, self.served().as_ref())?;
+        let range = Domain::Range { low: own_name(BEGIN), high: own_name(END) };
+        let whole = match turn {
+            Expr::Int { value: 1 } => binary(BinaryOp::Sub, own_name(END), own_name(BEGIN)),
+            turn => sum(binder, range, turn),
+        };
+        self.is_known(stmt, &whole).then_some(whole)
+    }
+
+    /// The binder of a loop, and how many rows one of its turns pushes to [`PEER`], which `known` names if it is the only
+    /// one.
+    pub(super) fn rows_of_each<'s>(
+        self,
+        stmt: &'s Stmt,
+        channel: &Channel,
+        known: Option<&Expr>,
+    ) -> Option<(&'s String, Expr)> {
         let Action::For { binder, domain, filter, body, position: None } = &stmt.action else {
             return None;
         };
@@ -72,20 +90,16 @@ impl Cut<'_, '_> {
         ) {
             return None;
         }
-        let range = Domain::Range { low: own_name(BEGIN), high: own_name(END) };
-        // A role that shares its peers asks for the one that it serves.
-        let known = self.served();
-        let rows = self.rows(body, (channel, 0), known.as_ref())?;
-        let mut turn = filtered(filter.as_ref(), rows);
+        let rows = self.rows(body, (channel, 0), known)?;
+        let turn = filtered(filter.as_ref(), rows);
         if matches!(domain, Domain::Peers { set: PeerSet::Others }) {
             let me = Expr::Name { name: "me".to_string(), kind: NameKind::Me };
-            turn = filtered(Some(&binary(BinaryOp::Ne, own_name(binder), me)), turn);
+            return Some((
+                binder,
+                filtered(Some(&binary(BinaryOp::Ne, own_name(binder), me)), turn),
+            ));
         }
-        let whole = match turn {
-            Expr::Int { value: 1 } => binary(BinaryOp::Sub, own_name(END), own_name(BEGIN)),
-            turn => sum(binder, range, turn),
-        };
-        self.is_known(stmt, &whole).then_some(whole)
+        Some((binder, turn))
     }
 
     /// How many messages a turn of a loop or gather pushes to the ring [`PEER`] of a channel, or a message that passes;

@@ -5,7 +5,6 @@
 //! counts the rows of the stripe before its part, so rows get the positions that a single warp would give them.
 
 use super::runs::{BEGIN, END, PEER};
-use super::steps::ForEach;
 use super::{Cut, DEPENDENT, ends, first_rows, pushes_to};
 use crate::ir::stripes::is_by_stripe;
 use crate::ir::{
@@ -18,13 +17,10 @@ use crate::schedule::library::ep;
 use crate::schedule::limit::broken;
 use crate::schedule::scope::{Meaning, Scope};
 use crate::schedule::statements::where_there;
-use crate::schedule::step::{Loop, Step, Takers};
-use crate::schedule::symbol::Symbol;
+use crate::schedule::step::{Lambda, Loop, Param, ParamType, Step, Takers};
+use crate::schedule::symbol::{Constant, Symbol};
 use crate::schedule::term::{Term, arithmetic};
 use crate::schedule::{Lowered, RoleLowering, RoleRule, RuleSet};
-
-/// The most parts of a stripe.
-const MOST_PARTS: i64 = 1 << 13;
 
 /// Whether several warps send each stripe of a role, or the statement that keeps them from it with the reason; `None`:
 /// the role sends no rows of direct channels by stripes.
@@ -112,13 +108,16 @@ impl<'a> RoleLowering<'a> {
             Share::Peer { binder, set } => Some((binder, set, self.number(self.peers_of(set)?))),
             _ => None,
         };
-        let peers = served.as_ref().map_or(Term::int(1), |(_, _, peers)| peers.clone());
+        let sets = served.as_ref().map_or(Term::int(1), |(_, _, peers)| peers.clone());
         let longest = Term::call(ep::ceil, vec![rows, stripes.clone()], Elem::I32);
-        let units = stripes.clone().times(peers.clone()).converted(&Elem::I32);
-        let args = vec![Term::name("team", Elem::I32), units.clone(), longest];
-        let parts = Term::call(ep::parts_of, args, Elem::I32);
-        let parts = Term { range: Some((1, MOST_PARTS)), ..parts };
-        let parts = self.named("parts", parts, out);
+        let cut = Cut::new(self.ir, self.role);
+        let channel = cut.sent().next().ok_or(broken("no rows are sent"))?;
+        let team = Term::name("team", Elem::I32);
+        let to = self.targets(channel, served.is_some(), out)?;
+        let class = ep::StripeParts.of(Constant::of_channel(channel));
+        let parts = self.names.fresh("parts");
+        let args = vec![team, sets.clone(), longest, to];
+        out.push(Step::Object { class: class.fixed(), name: parts.clone(), args });
         let (unit, mut steps) = (self.names.fresh("unit"), Vec::new());
         let mut rest = Term::index(&unit);
         let mut scope = Scope::default();
@@ -129,13 +128,18 @@ impl<'a> RoleLowering<'a> {
             }
             scope.bind(binder, Meaning::Value(peer));
         }
-        let part = self.taken_from(&mut rest, parts.clone(), "part", &mut steps);
+        let part = self.names.fresh("part");
+        let args = vec![Term::method(&parts, "at", vec![rest.converted(&Elem::I32)], Elem::I32)];
+        let class = Symbol::from(ep::StripePart).fixed();
+        steps.push(Step::Object { class, name: part.clone(), args });
         let high = stripes.range.map_or(i64::from(i32::MAX), |(_, high)| high - 1);
-        let stripe = self.named("stripe", rest.converted(&Elem::I32), &mut steps);
+        let own = Term::name(format!("{part}.stripe"), Elem::I32);
+        let stripe = self.named("stripe", own, &mut steps);
         let stripe = Term { range: Some((0, high)), ..stripe };
-        scope.bind("stripe", Meaning::Value(stripe.clone()));
-        self.part_of_stripe(scope, stripe, (part, parts.clone()), &mut steps)?;
-        let to = units.times(parts).converted(&Elem::I32);
+        scope.bind("stripe", Meaning::Value(stripe));
+        self.part_of_stripe(scope, &part, &mut steps)?;
+        let count = Term::method(&parts, "count", Vec::new(), Elem::I32);
+        let to = count.times(sets).converted(&Elem::I32);
         let (elem, from, turns) = (Elem::I32, Term::int(0), Takers::Spread);
         out.push(Step::Loop(Loop { binder: unit, elem, from, to, turns, body: steps }));
         for channel in Cut::new(self.ir, self.role).sent() {
@@ -165,23 +169,18 @@ impl<'a> RoleLowering<'a> {
     }
 
     /// The statements of a part of a stripe.
-    fn part_of_stripe(
-        &mut self,
-        mut scope: Scope,
-        stripe: Term,
-        (part, parts): (Term, Term),
-        out: &mut Vec<Step>,
-    ) -> Lowered<()> {
+    fn part_of_stripe(&mut self, mut scope: Scope, part: &str, out: &mut Vec<Step>) -> Lowered<()> {
         let cut = Cut::new(self.ir, self.role);
         let all = self.span(&scope, "rows", out)?;
         let class = Symbol::from(ep::Span).fixed();
         let own = self.names.fresh("turns");
-        let args = vec![Term::name(&all, Elem::I32), parts.clone(), part];
+        let [number, parts] = ["part", "parts"].map(|what| Term::index(format!("{part}.{what}")));
+        let args = vec![Term::name(&all, Elem::I32), parts, number];
         let value = Term::call(ep::span_part, args, Elem::I32);
         out.push(Step::Object { class, name: own.clone(), args: vec![value] });
         let end = |span: &str, what| Meaning::Value(Term::index(format!("{span}.{what}")));
         for channel in cut.sent() {
-            let mut args = vec![stripe.clone(), parts.clone()];
+            let mut args = vec![Term::name(part, Elem::I32)];
             args.extend(self.peers_at(&scope, channel, End::Out, out)?);
             out.push(self.part_call(channel, "open_part", args));
         }
@@ -211,6 +210,20 @@ impl<'a> RoleLowering<'a> {
         Ok(())
     }
 
+    /// The peers to which rows of a part go.
+    fn targets(
+        &mut self,
+        channel: &Channel,
+        is_shared: bool,
+        out: &mut Vec<Step>,
+    ) -> Lowered<Term> {
+        if is_shared || self.peer_of_all(channel).is_some() {
+            return Ok(Term::call(ep::one_peer, vec![self.me()], Elem::I32));
+        }
+        let peers = self.peers_at(&Scope::default(), channel, End::Out, out)?;
+        peers.into_iter().next().ok_or(broken("rows go to no peers"))
+    }
+
     /// Says how many rows of a stripe go to each peer before those of its part of a loop.
     fn rows_ahead(
         &mut self,
@@ -219,33 +232,69 @@ impl<'a> RoleLowering<'a> {
         (channel, stmt): (&Channel, &Stmt),
         out: &mut Vec<Step>,
     ) -> Lowered<()> {
-        let loops = self.role.body.iter().take_while(|other| !std::ptr::eq(*other, stmt));
-        let count = |stmt| cut.count(stmt, channel).ok_or(broken("rows that cannot be counted"));
-        let mut counts: Vec<(Expr, &Meaning)> = Vec::new();
-        for other in loops.filter(|other| pushes_to(other, channel)) {
-            counts.push((count(other)?, &end));
-        }
-        counts.push((count(stmt)?, &to));
         let object = self.object_of(&channel.name, End::Out);
-        let each: &mut ForEach<'a, '_> = &mut |this, scope, peer, steps| {
-            let mut ahead: Option<Term> = None;
-            for (rows, upto) in &counts {
-                let scope = scope.with(BEGIN, from.clone()).with(END, (*upto).clone());
-                let rows = this.scalar(&scope, rows, steps)?.converted(&Elem::I32);
-                ahead = Some(match ahead {
-                    None => rows,
-                    Some(before) => before.plus(rows).converted(&Elem::I32),
-                });
-            }
-            let args = vec![peer, ahead.ok_or(broken("rows that nobody counts"))?];
-            steps.push(Step::Do(Term::method(&object, "behind", args, Elem::I32)));
-            Ok(())
+        let only = self.peer_of_all(channel);
+        let own = match &only {
+            Some(peer) => Some(self.scalar(scope, peer, out)?.converted(&Elem::I32)),
+            None => None,
         };
-        let Some(peer) = self.peer_of_all(channel) else {
-            return self.for_peers(scope, (channel, Takers::Serial), out, each);
+        let pushes = || cut.role.body.iter().filter(|other| pushes_to(other, channel));
+        let is_alone = pushes().count() == 1;
+        let before = pushes().take_while(|other| !std::ptr::eq(*other, stmt)).map(|it| (it, &end));
+        let mut method = "behind";
+        for (loops, upto) in before.chain([(stmt, &to)]) {
+            let known = cut.rows_of_each(loops, channel, only.as_ref());
+            let (binder, turn) = known.ok_or(broken("rows that cannot be counted"))?;
+            // A channel whose rows all go to others keeps no count for this rank.
+            let turn = match turn {
+                Expr::If { condition, yes, .. } if is_alone && is_not_own(&condition) => *yes,
+                turn => turn,
+            };
+            let counts = self.each_turn(scope, (binder, &turn), own.as_ref())?;
+            let span = [&from, upto].map(|end| match end {
+                Meaning::Value(end) => Ok(end.clone()),
+                _ => Err(broken("a span has no ends")),
+            });
+            let [begin, end] = span;
+            let function = match own {
+                None => ep::rows_ahead.of(Constant::of_channel(channel).at("kPeers")),
+                Some(_) => ep::rows_ahead.of(Term::int(1)),
+            };
+            let rows = Term::call(function, vec![begin?, end?, counts], Elem::I32);
+            let args = match &own {
+                None => vec![rows],
+                Some(peer) => vec![peer.clone(), rows],
+            };
+            out.push(Step::Do(Term::method(&object, method, args, Elem::I32)));
+            method = "and_behind";
+        }
+        Ok(())
+    }
+
+    /// How many rows a turn of a loop pushes to a peer, or whether it pushes one, as a function of both; each lane asks
+    /// for a turn of its own. `only`: the only peer.
+    fn each_turn(
+        &mut self,
+        scope: &Scope,
+        (binder, turn): (&str, &Expr),
+        only: Option<&Term>,
+    ) -> Lowered<Term> {
+        let [own, peer] = ["turn", "peer"].map(|name| self.names.fresh(name));
+        let to = only.cloned().unwrap_or_else(|| Term::index(&peer));
+        let mut inner = scope.with(binder, Meaning::Value(Term::index(&own)));
+        inner = inner.with(PEER, Meaning::Value(to));
+        inner.by_lane = true;
+        let rows = match turn {
+            Expr::Cast { value, elem: Elem::I32 } => value,
+            turn => turn,
         };
-        let peer = self.scalar(scope, &peer, out)?.converted(&Elem::I32);
-        each(self, &scope.with(PEER, Meaning::Value(peer.clone())), peer, out)
+        let mut body = Vec::new();
+        let mut gives = self.scalar(&inner, rows, &mut body)?;
+        if gives.elem != Elem::Bool {
+            gives = gives.converted(&Elem::I32);
+        }
+        let params = [own, peer].map(|name| Param { kind: ParamType::Index, name }).to_vec();
+        Ok(Term::lambda(Lambda { says: Vec::new(), params, body, gives: Some(gives) }))
     }
 
     /// The peer to which all rows of a channel go: this rank, or the one that the role serves.
@@ -265,5 +314,14 @@ impl<'a> RoleLowering<'a> {
         });
         let first = *found.first()?;
         (own(first) && found.iter().all(|peer| *peer == first)).then(|| first.clone())
+    }
+}
+
+/// Whether a condition says that [`PEER`] is not this rank.
+fn is_not_own(condition: &Expr) -> bool {
+    let is = |part: &Expr, other: &str| matches!(part, Expr::Name { name, .. } if name == other);
+    match condition {
+        Expr::Binary { op: BinaryOp::Ne, left, right } => is(left, PEER) && is(right, "me"),
+        _ => false,
     }
 }

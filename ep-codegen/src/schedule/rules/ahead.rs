@@ -1,8 +1,6 @@
-//! Rule `wide`, of rows whose parts are elsewhere, and of small rows that are the work of one lane: the loads of several
-//! elements are under way at once.
+//! Rule `wide`, of rows whose parts are elsewhere: the loads of several elements are under way at once.
 //!
-//! What it gains: with two parts of a row a lane has two loads under way, and each stretch waits for the wire. A lane that
-//! moves a small row has one.
+//! What it gains: with two parts of a row a lane has two loads under way, and each stretch waits for the wire.
 
 use crate::ir::Elem;
 use crate::schedule::library::ep;
@@ -11,44 +9,12 @@ use crate::schedule::step::{Lambda, Loop, Param, ParamType, Step, Takers};
 use crate::schedule::symbol::{Symbol, THREADS};
 use crate::schedule::term::{Node, Term};
 
-/// What an element is called that has been loaded.
-const VALUE: &str = "element";
-
 /// What the parts of a stretch are called.
 const PARTS: &str = "of_parts";
 
 /// The steps with the loads of such loops ahead. They have been looked at: what the library calls is not looked at again.
 pub(in crate::schedule) fn rewrite(steps: Vec<Step>) -> Vec<Step> {
-    let steps = loops_as(steps, &|repeat| ahead(repeat).or_else(|| row_sums(repeat)).map(Step::Do));
-    loops_as(steps, &|repeat| match repeat.turns {
-        Takers::Lanes => {
-            let body = loops_as(repeat.body.clone(), &|inner| elements(inner).map(Step::Do));
-            (body != repeat.body).then(|| Step::Loop(Loop { body, ..repeat.clone() }))
-        }
-        _ => None,
-    })
-}
-
-/// A loop of one lane that does nothing but set an element in each turn.
-fn elements(repeat: &Loop) -> Option<Term> {
-    let [Step::Set { place, value }] = repeat.body.as_slice() else { return None };
-    let is_plain = repeat.turns == Takers::Alone && repeat.from.is(0) && repeat.elem == Elem::I32;
-    if !is_plain || !matches!(place.node, Node::Index(..)) || repeat.body[0].mentions(VALUE) {
-        return None;
-    }
-    let index = || Param { kind: ParamType::Index, name: repeat.binder.clone() };
-    let elem = value.elem.clone();
-    let own = Param { kind: ParamType::Value(elem.clone()), name: VALUE.to_string() };
-    let function = |params, body: Vec<Step>, gives| {
-        Term::lambda(Lambda { says: Vec::new(), params, body, gives })
-    };
-    let set = Step::Set { place: place.clone(), value: Term::name(VALUE, elem.clone()) };
-    let args = vec![
-        repeat.to.clone(),
-        function(vec![index()], Vec::new(), Some(value.clone())),
-        function(vec![index(), own], vec![set], None),
-    ];
-    Some(Term::call(ep::for_elements.of(&elem), args, Elem::I32))
+    loops_as(steps, &|repeat| ahead(repeat).or_else(|| row_sums(repeat)).map(Step::Do))
 }
 
 /// A loop over a row, by eight values a lane, that takes the parts of each stretch once.

@@ -13,8 +13,11 @@ use crate::schedule::term::{Node, Term};
 pub(super) fn rewrite(role: &mut RoleLowering<'_>, steps: Vec<Step>) -> Vec<Step> {
     let mut out = Vec::new();
     for mut step in steps {
-        if let Step::Loop(repeat) = &mut step {
-            out.extend(looked_up(role, repeat));
+        if let Step::Loop(repeat) = &mut step
+            && let Some(flags) = looked_up(role, repeat)
+        {
+            let at = counted(&mut out, &flags, &repeat.to).unwrap_or(out.len());
+            out.insert(at, flags.made());
         }
         if let Some(inner) = step.inner_mut() {
             *inner = rewrite(role, std::mem::take(inner));
@@ -24,9 +27,66 @@ pub(super) fn rewrite(role: &mut RoleLowering<'_>, steps: Vec<Step>) -> Vec<Step
     out
 }
 
-/// Has a loop over rows look up its first condition, or that of the loop over peers that is all it does, and gives the
-/// object that does so.
-fn looked_up(role: &mut RoleLowering<'_>, outer: &mut Loop) -> Option<Step> {
+/// The answers to a condition of a loop.
+struct Flags {
+    name: String,
+    /// How many peers it is asked for.
+    among: Term,
+    /// The condition, as a function of the turn and the peer.
+    asks: Lambda,
+}
+
+impl Flags {
+    fn made(&self) -> Step {
+        Step::Object {
+            class: ep::Flags.of(self.among.clone()),
+            name: self.name.clone(),
+            args: Vec::new(),
+        }
+    }
+}
+
+/// Has a count of the same condition for turns before a loop look up the answers for the first turns as well; where in
+/// the steps the count is.
+fn counted(out: &mut [Step], flags: &Flags, to: &Term) -> Option<usize> {
+    let counts = |step: &Step| {
+        let Step::Do(Term { node: Node::Call(_, args), .. }) = step else { return false };
+        let Some(Term { node: Node::Call(function, spans), .. }) = args.last() else {
+            return false;
+        };
+        let [_, _, Term { node: Node::Lambda(asks), .. }] = spans.as_slice() else { return false };
+        function.is(ep::rows_ahead) && is_same(asks, &flags.asks)
+    };
+    let at = out.iter().rposition(counts)?;
+    let Step::Do(Term { node: Node::Call(_, args), .. }) = &mut out[at] else { return None };
+    let rows = args.last_mut()?;
+    let Node::Call(_, spans) = &mut rows.node else { return None };
+    let mut given = std::mem::take(spans);
+    given.insert(2, to.clone());
+    *rows = Term::method(&flags.name, "ahead", given, Elem::I32);
+    Some(at)
+}
+
+/// Whether two functions give the same value, whatever their parameters are called.
+fn is_same(one: &Lambda, other: &Lambda) -> bool {
+    let gives = |function: &Lambda| {
+        let mut gives = function.gives.clone()?;
+        for (param, own) in function.params.iter().zip(&one.params) {
+            rename(&mut gives, &param.name, &own.name);
+        }
+        forget_ranges(&mut gives);
+        Some(gives)
+    };
+    one.body.is_empty() && other.body.is_empty() && gives(one) == gives(other)
+}
+
+fn forget_ranges(term: &mut Term) {
+    term.range = None;
+    term.inner_mut().into_iter().for_each(forget_ranges);
+}
+
+/// Has a loop over rows look up its first condition, or that of the loop over peers that is all it does.
+fn looked_up(role: &mut RoleLowering<'_>, outer: &mut Loop) -> Option<Flags> {
     let is_of_rows = outer.turns == Takers::Serial
         && outer.elem == Elem::I32
         && outer.to.as_constant().is_none();
@@ -56,10 +116,10 @@ fn looked_up(role: &mut RoleLowering<'_>, outer: &mut Loop) -> Option<Step> {
     }
     let params = own.map(|name| Param { kind: ParamType::Index, name }).to_vec();
     let gives = Some(asked);
-    let asks = Term::lambda(Lambda { says: Vec::new(), params, body: Vec::new(), gives });
-    let flag = Term::method(&object, "at", vec![turn, outer.to.clone(), peer, asks], Elem::Bool);
-    *condition_of(&mut outer.body)?.0 = flag;
-    Some(Step::Object { class: ep::Flags.of(among), name: object, args: Vec::new() })
+    let asks = Lambda { says: Vec::new(), params, body: Vec::new(), gives };
+    let args = vec![turn, outer.to.clone(), peer, Term::lambda(asks.clone())];
+    *condition_of(&mut outer.body)?.0 = Term::method(&object, "at", args, Elem::Bool);
+    Some(Flags { name: object, among, asks })
 }
 
 /// The first condition of a body, or of the loop over peers that is all it does; the peer, and how many peers there are.
@@ -73,7 +133,7 @@ fn condition_of(body: &mut [Step]) -> Option<(&mut Term, Term, Term)> {
 }
 
 /// The loop over a fixed number of peers, if a body is nothing else.
-fn peers_of(body: &mut [Step]) -> Option<&mut Loop> {
+pub(super) fn peers_of(body: &mut [Step]) -> Option<&mut Loop> {
     let (last, before) = body.split_last_mut()?;
     let Step::Loop(own) = last else { return None };
     let is_all = before.iter().all(|step| matches!(step, Step::Says(_) | Step::Remark(_)));

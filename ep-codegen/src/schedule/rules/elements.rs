@@ -1,0 +1,194 @@
+//! Rule `wide`, of small rows: what lanes would move a row each, all lanes move element by element, with several loads
+//! under way at once.
+//!
+//! What it gains: lanes that have a row each read and write as many lines of the cache as there are rows, once for each
+//! element. Neighboring lanes that have neighboring elements touch each line once, and all lanes have work where there are
+//! few rows.
+
+use super::loops_as;
+use crate::ir::{BinaryOp, Elem};
+use crate::schedule::library::ep;
+use crate::schedule::step::{Lambda, Loop, Param, ParamType, Step, Takers};
+use crate::schedule::term::{Node, Term};
+
+/// What an element is called that has been made.
+const VALUE: &str = "element";
+
+/// The steps with such rows moved by all lanes; where that cannot be, one lane moves several elements at once.
+pub(in crate::schedule) fn rewrite(steps: Vec<Step>) -> Vec<Step> {
+    let mut out = Vec::new();
+    for mut step in steps {
+        if let Step::Loop(repeat) = &step
+            && repeat.turns == Takers::Lanes
+        {
+            let body = loops_as(repeat.body.clone(), &|inner| elements(inner).map(Row::of_a_lane));
+            let by_lanes = || vec![Step::Loop(Loop { body, ..repeat.clone() })];
+            out.extend(shared(repeat).unwrap_or_else(by_lanes));
+            continue;
+        }
+        if let Some(inner) = step.inner_mut() {
+            *inner = rewrite(std::mem::take(inner));
+        }
+        out.push(step);
+    }
+    out
+}
+
+/// A row of which each element is set by itself.
+struct Row {
+    index: String,
+    count: Term,
+    place: Term,
+    value: Term,
+}
+
+/// A loop of one lane that does nothing but set an element in each turn.
+fn elements(repeat: &Loop) -> Option<Row> {
+    let [Step::Set { place, value }] = repeat.body.as_slice() else { return None };
+    let is_plain = repeat.turns == Takers::Alone && repeat.from.is(0) && repeat.elem == Elem::I32;
+    if !is_plain || !matches!(place.node, Node::Index(..)) || repeat.body[0].mentions(VALUE) {
+        return None;
+    }
+    let (index, count) = (repeat.binder.clone(), repeat.to.clone());
+    Some(Row { index, count, place: place.clone(), value: value.clone() })
+}
+
+impl Row {
+    fn of_a_lane(self) -> Step {
+        let [makes, sets] = self.functions(Vec::new(), &[]);
+        Step::Do(Term::call(
+            ep::for_elements.of(&self.value.elem),
+            vec![self.count, makes, sets],
+            Elem::I32,
+        ))
+    }
+
+    /// What makes an element and what sets one, as functions of these numbers and the index; `names` are known in them.
+    fn functions(&self, before: Vec<Param>, names: &[Step]) -> [Term; 2] {
+        let index = Param { kind: ParamType::Index, name: self.index.clone() };
+        let own: Vec<Param> = before.into_iter().chain([index]).collect();
+        let elem = self.value.elem.clone();
+        let value = Param { kind: ParamType::Value(elem.clone()), name: VALUE.to_string() };
+        let with_value = own.iter().cloned().chain([value]).collect();
+        let set = Step::Set { place: self.place.clone(), value: Term::name(VALUE, elem) };
+        let function =
+            |params, body, gives| Term::lambda(Lambda { says: Vec::new(), params, body, gives });
+        let made = needed(names, |name| self.value.mentions(name));
+        let mut sets = needed(names, |name| self.place.mentions(name));
+        sets.push(set);
+        [function(own, made, Some(self.value.clone())), function(with_value, sets, None)]
+    }
+}
+
+/// Those of some names, in order, that are used, with those that these use.
+fn needed(names: &[Step], is_used: impl Fn(&str) -> bool) -> Vec<Step> {
+    let mut found: Vec<Step> = Vec::new();
+    for step in names.iter().rev() {
+        let uses = |name| is_used(name) || found.iter().any(|later| later.mentions(name));
+        if step.declared().is_some_and(uses) {
+            found.insert(0, step.clone());
+        }
+    }
+    found
+}
+
+/// A loop over rows whose statements are apart from each other, with those that move small rows as loops of their own.
+fn shared(repeat: &Loop) -> Option<Vec<Step>> {
+    let is_name = |step: &Step| matches!(step, Step::Let { .. } | Step::Pointer { .. });
+    let heads = repeat.body.iter().take_while(|step| is_name(step)).count();
+    let (names, statements) = repeat.body.split_at(heads);
+    if repeat.elem != Elem::I32 || statements.iter().any(is_name) || !are_apart(&repeat.body) {
+        return None;
+    }
+    let (mut kept, mut moved) = (Vec::new(), Vec::new());
+    for statement in statements.chunk_by(|step, next| says(step) || !says(next)) {
+        match shared_row(repeat, names, statement) {
+            Some(steps) => moved.extend(steps),
+            None => kept.extend(statement.iter().cloned()),
+        }
+    }
+    if moved.is_empty() {
+        return None;
+    }
+    if !kept.iter().all(says) {
+        let body = [names, &kept].concat();
+        kept = vec![Step::Loop(Loop { body, ..repeat.clone() })];
+    }
+    Some([kept, moved].concat())
+}
+
+/// A statement that moves a small row of each row, by all lanes.
+fn shared_row(repeat: &Loop, names: &[Step], statement: &[Step]) -> Option<Vec<Step>> {
+    let (last, before) = statement.split_last()?;
+    let own: Vec<&str> = names.iter().filter_map(Step::declared).chain([&*repeat.binder]).collect();
+    let is_of_turn = |term: &Term| own.iter().any(|name| term.mentions(name));
+    let (condition, inner) = match last {
+        Step::If { condition, body } => (Some(condition), body.as_slice()),
+        step => (None, std::slice::from_ref(step)),
+    };
+    let [Step::Loop(inner)] = inner else { return None };
+    let row = elements(inner)?;
+    if is_of_turn(&row.count) || condition.is_some_and(is_of_turn) || !before.iter().all(says) {
+        return None;
+    }
+    let index = Param { kind: ParamType::Index, name: repeat.binder.clone() };
+    let [makes, sets] = row.functions(vec![index], names);
+    let args = vec![repeat.from.clone(), repeat.to.clone(), row.count, makes, sets];
+    let call = Step::Do(Term::call(ep::for_row_elements.of(&row.value.elem), args, Elem::I32));
+    let step = match condition {
+        None => call,
+        Some(condition) => Step::If { condition: condition.clone(), body: vec![call] },
+    };
+    Some(before.iter().cloned().chain([step]).collect())
+}
+
+fn says(step: &Step) -> bool {
+    matches!(step, Step::Says(_) | Step::Remark(_))
+}
+
+/// Whether no step of a loop reads or writes what another one writes.
+fn are_apart(body: &[Step]) -> bool {
+    let mut written = Vec::new();
+    let known = body.iter().all(|step| places(step, &mut written));
+    let are_different =
+        written.iter().enumerate().all(|(at, place)| !written[..at].contains(place));
+    let is_left = |place: &&str| !body.iter().any(|step| step_reads(step, place));
+    known && are_different && written.iter().all(is_left)
+}
+
+/// Finds the tensors that a step writes; false: it may write something else.
+fn places<'s>(step: &'s Step, found: &mut Vec<&'s str>) -> bool {
+    let here = match step {
+        Step::Set { place: Term { node: Node::Index(base, _), .. }, .. } => match &base.node {
+            Node::Name(tensor) if tensor.starts_with("args.") => {
+                found.push(tensor);
+                true
+            }
+            _ => false,
+        },
+        Step::Loop(repeat) => repeat.turns == Takers::Alone,
+        Step::Let { .. } | Step::Pointer { .. } | Step::If { .. } => true,
+        step => says(step),
+    };
+    here && step.inner().iter().all(|inner| places(inner, found))
+}
+
+/// Whether a step reads elements of a tensor, or passes the tensor on.
+fn step_reads(step: &Step, tensor: &str) -> bool {
+    let own = match step {
+        Step::Set { place: Term { node: Node::Index(_, at), .. }, value } => {
+            term_reads(at, tensor) || term_reads(value, tensor)
+        }
+        step => step.terms().into_iter().any(|term| term_reads(term, tensor)),
+    };
+    own || step.inner().iter().any(|inner| step_reads(inner, tensor))
+}
+
+fn term_reads(term: &Term, tensor: &str) -> bool {
+    match &term.node {
+        Node::Name(name) => name == tensor,
+        // Whether the tensor is there.
+        Node::Binary(BinaryOp::Eq | BinaryOp::Ne, left, _) if left.root() == Some(tensor) => false,
+        _ => term.inner().into_iter().any(|inner| term_reads(inner, tensor)),
+    }
+}

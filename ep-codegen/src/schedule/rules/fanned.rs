@@ -1,0 +1,201 @@
+//! A part of the rule `staged`: a row that goes to several peers is loaded once, and each lane stores it for a peer of its
+//! own.
+//!
+//! The gain: shared memory and the links to it carry a row once for each peer that it goes to, and once more, not twice
+//! for each peer. What a sender does for a message it does for all peers of the token at once.
+
+use super::flags::peers_of;
+use crate::ir::{BinaryOp, Elem};
+use crate::schedule::RoleLowering;
+use crate::schedule::library::ep;
+use crate::schedule::step::{Loop, Step};
+use crate::schedule::symbol::{Root, Symbol};
+use crate::schedule::term::{Node, Term, counting};
+
+/// The steps with all peers of a token served at once.
+pub(super) fn rewrite(role: &mut RoleLowering<'_>, steps: Vec<Step>) -> Vec<Step> {
+    let mut out = Vec::new();
+    for mut step in steps {
+        if let Some(inner) = step.inner_mut() {
+            *inner = rewrite(role, std::mem::take(inner));
+        }
+        if let Step::Loop(tokens) = &mut step
+            && let Some(peers) = peers_of(&mut tokens.body)
+            && let Some(by_lanes) = served(role, peers)
+        {
+            *peers = by_lanes;
+        }
+        out.push(step);
+    }
+    out
+}
+
+/// A loop over peers as one over groups of lanes, each with a peer.
+fn served(role: &mut RoleLowering<'_>, peers: &Loop) -> Option<Loop> {
+    let group = role.names.fresh("group");
+    let lane = Term::name("team.lane", Elem::I32);
+    let number =
+        Term::index(&group).times(Term::library(ep::kLanes)).plus(lane).converted(&Elem::I32);
+    let last = counting(BinaryOp::Sub, peers.to.clone(), Term::int(1));
+    let [own, is_one] = ["number", "is_peer"].map(|name| role.names.fresh(name));
+    let (value, number) = (number, Term::index(&own));
+    let mut fan = Fan {
+        peer: &peers.binder,
+        sends: Term::name(&is_one, Elem::Bool),
+        body: vec![
+            Step::Let { name: own, value },
+            Step::Let { name: is_one, value: number.clone().test(BinaryOp::Lt, peers.to.clone()) },
+            Step::Let {
+                name: peers.binder.clone(),
+                value: Term::call(ep::lesser, vec![number, last], Elem::I32),
+            },
+        ],
+        moves: false,
+    };
+    for step in &peers.body {
+        fan.step(role, step)?;
+    }
+    let groups = Term::call(ep::ceil, vec![peers.to.clone(), Term::library(ep::kLanes)], Elem::I32);
+    let all = Loop { binder: group, to: groups, body: fan.body, ..peers.clone() };
+    fan.moves.then_some(all)
+}
+
+/// The steps for all peers of a group of lanes.
+struct Fan<'p> {
+    /// The name of the peer: one for each lane.
+    peer: &'p str,
+    /// Whether the lane's peer is served by the next steps.
+    sends: Term,
+    body: Vec<Step>,
+    /// Whether a row is moved.
+    moves: bool,
+}
+
+impl Fan<'_> {
+    /// Adds what all lanes do for one step of a peer; `None`: that is not known.
+    fn step(&mut self, role: &mut RoleLowering<'_>, step: &Step) -> Option<()> {
+        match step {
+            Step::Says(_) | Step::Remark(_) => self.body.push(step.clone()),
+            Step::Let { value, .. } => {
+                self.is_of_lane(value).then(|| self.body.push(step.clone()))?;
+            }
+            Step::SkipUnless(condition) => {
+                self.is_of_lane(condition).then_some(())?;
+                let name = role.names.fresh("sends");
+                // All lanes ask, and then each keeps to its own.
+                let value = condition.clone().test(BinaryOp::And, self.sends.clone());
+                self.body.push(Step::Let { name: name.clone(), value });
+                self.sends = Term::name(name, Elem::Bool);
+            }
+            Step::Leader(own) => {
+                let condition = self.sends.clone();
+                self.written(condition, own)?;
+            }
+            Step::If { condition, body } if condition.is_method("reserve") => {
+                self.message(condition, body)?;
+            }
+            Step::If { condition, body } => {
+                self.is_of_lane(condition).then_some(())?;
+                let condition = self.sends.clone().test(BinaryOp::And, condition.clone());
+                for step in body {
+                    match step {
+                        Step::Leader(own) => self.written(condition.clone(), own)?,
+                        Step::Let { .. } | Step::Says(_) | Step::Remark(_) => {
+                            self.step(role, step)?
+                        }
+                        _ => return None,
+                    }
+                }
+            }
+            _ => return None,
+        }
+        Some(())
+    }
+
+    /// What the first lane writes for a peer, as what the lane of the peer writes.
+    fn written(&mut self, condition: Term, own: &[Step]) -> Option<()> {
+        let is_plain = |step: &Step| match step {
+            Step::Set { place, value } => {
+                matches!(place.node, Node::Index(..))
+                    && self.is_of_lane(place)
+                    && self.is_of_lane(value)
+            }
+            Step::Says(_) | Step::Remark(_) => true,
+            _ => false,
+        };
+        own.iter().all(is_plain).then_some(())?;
+        self.body.push(Step::If { condition, body: own.to_vec() });
+        Some(())
+    }
+
+    /// The message of a token, for all its peers. All that it holds is the same for each.
+    fn message(&mut self, reserve: &Term, body: &[Step]) -> Option<()> {
+        let Node::Call(Symbol { root: Root::Method(object, _), .. }, args) = &reserve.node else {
+            return None;
+        };
+        let [Term { node: Node::Name(peer), .. }, position] = args.as_slice() else { return None };
+        let position = position.root()?;
+        (peer == self.peer).then_some(())?;
+        let mut places: Vec<&str> = vec![self.peer, position];
+        let mut steps = Vec::new();
+        for step in body {
+            let is_free = |term: &Term| !places.iter().any(|name| term.mentions(name));
+            match step {
+                Step::Says(_) | Step::Remark(_) => steps.push(step.clone()),
+                Step::Pointer { name, value, .. } => {
+                    if !is_free(value) {
+                        places.push(name);
+                    }
+                    steps.push(step.clone());
+                }
+                Step::Made { value, .. } => {
+                    is_free(value).then(|| steps.push(step.clone()))?;
+                }
+                Step::Do(call) => steps.push(Step::Do(self.call(object, call, &is_free)?)),
+                _ => return None,
+            }
+        }
+        let all: Vec<Term> =
+            std::iter::once(self.sends.clone()).chain(args.iter().cloned()).collect();
+        let condition = Term::method(object, "reserve_each", all, Elem::Bool);
+        self.body.push(Step::If { condition, body: steps });
+        Some(())
+    }
+
+    /// A call for the message of one peer, as one for the messages of all.
+    fn call(&mut self, object: &str, call: &Term, is_free: &dyn Fn(&Term) -> bool) -> Option<Term> {
+        let Node::Call(function, args) = &call.node else { return None };
+        let each = |to: &Term| match &to.node {
+            Node::Call(at, args) if at.is(ep::at_lane_of) => {
+                let place = args.get(1)?.clone();
+                Some(Term::call(ep::at_each, vec![self.sends.clone(), place], Elem::U8))
+            }
+            _ => None,
+        };
+        let all = match (&function.root, args.as_slice()) {
+            (Root::Method(_, "put"), _) if is_free(call) => return Some(call.clone()),
+            (Root::Method(_, "row"), [to, from]) if is_free(from) => vec![each(to)?, from.clone()],
+            (Root::Method(_, "send_meta"), [to]) => vec![each(to)?],
+            (Root::Method(own, "stored"), [peer]) if own == object => {
+                let args = vec![self.sends.clone(), peer.clone()];
+                return Some(Term::method(object, "stored_each", args, Elem::I32));
+            }
+            _ => return None,
+        };
+        self.moves |= function.is_method("row");
+        Some(Term { node: Node::Call(function.clone(), all), ..call.clone() })
+    }
+
+    /// Whether each lane may compute a term for a peer of its own, in all lanes together.
+    fn is_of_lane(&self, term: &Term) -> bool {
+        let here = match &term.node {
+            Node::Call(function, _) => match &function.root {
+                Root::Method(_, method) => ["at", "next"].contains(method),
+                Root::Library(entity) => [ep::recorded, ep::lesser, ep::greater].contains(entity),
+                Root::Text(_) => false,
+            },
+            _ => true,
+        };
+        here && term.inner().into_iter().all(|inner| self.is_of_lane(inner))
+    }
+}
