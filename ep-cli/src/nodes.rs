@@ -426,11 +426,8 @@ impl Process<'_> {
                 let cards = CardOptions { data_bytes, counters, ..cards.clone() };
                 CardNetwork::join(group, rank, store, &cards).map(|card| End::Card(Box::new(card)))
             }
-            Joint::Played(options) => {
-                let (backend, size) = (group.backend(), (data_bytes, counters));
-                ResidentNetwork::new(backend, group.nodes(), size, options)
-                    .map(|network| End::Played(rank, Box::new(network)))
-            }
+            Joint::Played(_) => ResidentNetwork::new(group, (data_bytes, counters))
+                .map(|network| End::Played(rank, Box::new(network))),
         };
         end.map_err(|error| text(&error))
     }

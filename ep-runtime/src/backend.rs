@@ -188,6 +188,20 @@ pub struct Companion {
     pub stop: Stop,
 }
 
+/// A launch of this rank is in flight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Busy {
+    /// The rank.
+    pub rank: usize,
+}
+
+/// A kernel that runs beside all others of its device until this is dropped. Nothing that needs it may be in flight then.
+pub trait Accompanied: Send + Sync {
+    /// Stops the kernel and gives it other arguments, with which the next launch starts it. Fails while a launch of the
+    /// process is in flight, which may need the kernel.
+    fn change(&self, args: &[u8]) -> Result<(), Busy>;
+}
+
 /// Rows that are copied within the memory of one rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RowCopy {
@@ -451,10 +465,9 @@ pub trait Backend: Send + Sync {
         launch: &KernelLaunch,
     ) -> Result<(), BackendError>;
 
-    /// Runs these kernels beside all others until what is returned is dropped. Nothing that needs them may be in flight
-    /// then.
-    fn accompany(&self, companions: Vec<Companion>) -> Result<Box<dyn Send>, BackendError> {
-        drop(companions);
+    /// Runs a kernel beside all others of its device.
+    fn accompany(&self, companion: Companion) -> Result<Box<dyn Accompanied>, BackendError> {
+        drop(companion);
         let what = format!("{} cannot run several kernels at a time", self.name());
         Err(BackendError::Missing { what })
     }

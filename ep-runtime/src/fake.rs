@@ -14,8 +14,8 @@ use ep_codegen::schedule::Recipe;
 #[cfg(target_os = "linux")]
 use crate::backend::CardAccess;
 use crate::backend::{
-    Backend, BackendError, Block, Capture, Captured, Code, Event, HostBlock, Image, Kept,
-    KernelLaunch, Mapping, RowCopy, Stream,
+    Accompanied, Backend, BackendError, Block, Busy, Capture, Captured, Code, Companion, Event,
+    HostBlock, Image, Kept, KernelLaunch, Mapping, RowCopy, Stream,
 };
 use crate::join::Store;
 
@@ -49,6 +49,10 @@ pub(crate) struct FakeBackend {
     pub(crate) runs_alone: AtomicBool,
     /// Whether kernels get to registers of a card.
     pub(crate) maps_registers: AtomicBool,
+    /// Kernels that run beside all others, by rank, with their arguments.
+    pub(crate) companions: Companions,
+    /// Whether launches stay in flight.
+    pub(crate) in_flight: Arc<AtomicBool>,
     /// What a driver was asked for on the way of calls.
     asked: Mutex<Vec<&'static str>>,
     blocks: Mutex<BTreeMap<u64, Vec<u8>>>,
@@ -86,6 +90,8 @@ impl FakeBackend {
             has_gpus: AtomicBool::new(false),
             runs_alone: AtomicBool::new(false),
             maps_registers: AtomicBool::new(true),
+            companions: Companions::default(),
+            in_flight: Arc::default(),
             asked: Mutex::default(),
             blocks: Mutex::default(),
             next: AtomicU64::new(1 << 40),
@@ -286,6 +292,13 @@ impl Backend for FakeBackend {
         Ok(())
     }
 
+    fn accompany(&self, companion: Companion) -> Result<Box<dyn Accompanied>, BackendError> {
+        let Companion { rank, args, .. } = companion;
+        self.companions.lock().unwrap().push((rank, args));
+        let (companions, in_flight) = (self.companions.clone(), self.in_flight.clone());
+        Ok(Box::new(Beside { rank, companions, in_flight }))
+    }
+
     fn capture(&self, _: usize, _: Stream) -> Result<Option<Capture>, BackendError> {
         self.ask("capture");
         Ok(self.is_captured.load(Ordering::Relaxed).then_some(Capture(1)))
@@ -349,6 +362,32 @@ impl Backend for FakeBackend {
 
     fn hold(&self, _: usize, _: Stream, _: &HostBlock, _: u64, _: u32) -> Result<(), BackendError> {
         Ok(())
+    }
+}
+
+/// By rank, the arguments of kernels.
+type Companions = Arc<Mutex<Vec<(usize, Vec<u8>)>>>;
+
+struct Beside {
+    rank: usize,
+    companions: Companions,
+    in_flight: Arc<AtomicBool>,
+}
+
+impl Accompanied for Beside {
+    fn change(&self, args: &[u8]) -> Result<(), Busy> {
+        if self.in_flight.load(Ordering::Relaxed) {
+            return Err(Busy { rank: self.rank });
+        }
+        let mut companions = self.companions.lock().unwrap();
+        companions.iter_mut().filter(|it| it.0 == self.rank).for_each(|it| it.1 = args.to_vec());
+        Ok(())
+    }
+}
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        self.companions.lock().unwrap().retain(|it| it.0 != self.rank);
     }
 }
 

@@ -58,7 +58,7 @@ pub use layout::Layout;
 pub use model::{ModelNetwork, ModelOptions};
 pub use network::{NetOptions, NetStats, Network};
 pub use provider::{Offer, Provider};
-pub(crate) use resident::Opened;
+pub(crate) use resident::SharedCards;
 pub use resident::{CardTraffic, RESIDENT_SMS, RESIDENT_TEXT, ResidentNetwork, ResidentOptions};
 pub use rows::RowsOn;
 pub use view::NetPart;

@@ -231,16 +231,15 @@ impl Between<'_> {
         Ok(Some(sent))
     }
 
-    /// How long plain puts of as many rows take, over cards of the same kind.
+    /// How long plain puts of as many rows take, over the same cards.
     fn floor(&self, sent: Option<Sent>, sms: u32) -> Result<Option<Duration>, Failure> {
-        let (Some(sent), Some(cards)) = (sent, &self.cards) else { return Ok(None) };
+        let Some(sent) = sent.filter(|_| self.cards.is_some()) else { return Ok(None) };
         let group = self.group();
         let far = group.ranks() - group.ranks() / group.nodes();
         let rows = sent.rows.busiest.div_ceil(far).max(1);
         let row_bytes = (sent.busiest as usize).div_ceil(rows * far).next_multiple_of(16);
         let puts = Puts { rows, row_bytes, run: RUN };
-        let (backend, plan) = (group.backend(), puts.plan(group));
-        let network = ResidentNetwork::of_plan(backend, group.nodes(), &plan, cards);
+        let network = ResidentNetwork::of_plan(group, &puts.plan(group));
         let network = network.map_err(|error| Failure::Failed(error.to_string()))?;
         let addresses = network.as_ref().map(ResidentNetwork::addresses).unwrap_or_default();
         puts.time(group, &addresses, sms).map_err(failed)

@@ -42,7 +42,7 @@ pub(super) fn run(
         let (arch, seed) = (group.backend().arch(), options.seed);
         let calls = subject.some_calls(options.node.calls(), problem, arch, (seed, seed))?;
         let begun = Instant::now();
-        let (findings, traffic) = check(group, (&subject, &calls), cards, options.sms)?;
+        let (findings, traffic) = check(group, (&subject, &calls), options.sms)?;
         let (shape, seconds) = (calls.shape(), begun.elapsed().as_secs_f64());
         talk.say(&format!("{}, {shape}: {findings}, in {seconds:.1} s; {traffic}", entry.name))?;
         if !findings.is_good() {
@@ -56,14 +56,12 @@ pub(super) fn run(
 fn check(
     group: &Group,
     (subject, calls): (&Subject, &Calls),
-    cards: &ResidentOptions,
     sms: Option<u32>,
 ) -> Result<(Findings, String), Failure> {
     let declared = Declared::new(&calls.emitted, &calls.drawn, ROUNDS, &subject.functions());
     let declared = declared.map_err(|wrong| Failure::Failed(wrong.to_string()))?;
     let text = |error: &dyn std::fmt::Display| Failure::Failed(error.to_string());
-    let (backend, plan) = (group.backend(), &calls.emitted.plan);
-    let network = ResidentNetwork::of_plan(backend, group.nodes(), plan, cards);
+    let network = ResidentNetwork::of_plan(group, &calls.emitted.plan);
     let network = network.map_err(|error| text(&error))?;
     let addresses = network.as_ref().map(ResidentNetwork::addresses).unwrap_or_default();
     let sms = sms.unwrap_or(calls.blocks_min());

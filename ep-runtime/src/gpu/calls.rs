@@ -18,8 +18,8 @@ use super::{GpuBackend, capture};
 #[cfg(target_os = "linux")]
 use crate::backend::CardAccess;
 use crate::backend::{
-    Backend, BackendError, Block, Capture, Captured, Code, Companion, Event, HostBlock, Image,
-    Kept, KernelLaunch, Mapping, RowCopy, Stream,
+    Accompanied, Backend, BackendError, Block, Capture, Captured, Code, Companion, Event,
+    HostBlock, Image, Kept, KernelLaunch, Mapping, RowCopy, Stream,
 };
 
 impl Backend for GpuBackend {
@@ -83,7 +83,9 @@ impl Backend for GpuBackend {
         entry: &str,
         block: Block,
     ) -> Result<Code, BackendError> {
-        let share = self.sms(rank);
+        // The device gives each block an SM of its own as long as it can, and a block of a companion needs a whole one.
+        let each = if self.kept_sms > 0 { 1 } else { u32::MAX };
+        let share = (self.sms(rank), each);
         let (_, _relaxed) = self.enter_relaxed(rank)?;
         let kernel = Kernel::load(rank, image, entry, block, share)?;
         let mut kernels = write(&self.kernels);
@@ -312,13 +314,10 @@ impl Backend for GpuBackend {
         self.beside(rank, queue, || function.launch(queue, launch, [cooperative, comes_early]))
     }
 
-    fn accompany(&self, companions: Vec<Companion>) -> Result<Box<dyn Send>, BackendError> {
-        let kernels = read(&self.kernels);
-        let with_code = companions.into_iter().map(|companion| {
-            let function = loaded(&kernels, companion.rank, companion.code)?.function();
-            Ok((self.enter(companion.rank)?.context, function, companion))
-        });
-        self.companions.add(with_code.collect::<Result<Vec<_>, BackendError>>()?)
+    fn accompany(&self, companion: Companion) -> Result<Box<dyn Accompanied>, BackendError> {
+        let function = loaded(&read(&self.kernels), companion.rank, companion.code)?.function();
+        let (own, _relaxed) = self.enter_relaxed(companion.rank)?;
+        self.companions.add(own.context, function, companion)
     }
 
     fn capture(&self, rank: usize, stream: Stream) -> Result<Option<Capture>, BackendError> {

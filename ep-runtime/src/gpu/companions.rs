@@ -6,6 +6,9 @@
 //! That wait holds a lock of the driver, and so does a launch that waits for room in its queue. A thread that asks the
 //! driver meanwhile waits as well. The thread that stops companions must therefore never ask the driver: streams write
 //! to host memory how far they are, and companions read from host memory whether to stop.
+//!
+//! The arguments of a companion change only while no launch is in flight, because a kernel that was launched needs its
+//! companions until its end.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -18,9 +21,10 @@ use std::time::{Duration, Instant};
 
 use cudarc::driver::sys;
 
+use super::capture;
 use super::driver::check;
 use super::kernel::Function;
-use crate::backend::{BackendError, Companion, KernelLaunch};
+use crate::backend::{Accompanied, BackendError, Busy, Companion, KernelLaunch};
 
 /// How often a thread looks whether kernels are in flight.
 const LOOK: Duration = Duration::from_micros(200);
@@ -46,8 +50,8 @@ struct State {
     /// How often companions were started: not 0 while they run.
     starts: u32,
     has_thread: bool,
-    /// Launches that a thread is making now.
-    begun: u32,
+    /// The ranks of the launches that threads are making now.
+    begun: Vec<usize>,
     /// By rank and handle of the stream.
     marks: BTreeMap<(usize, usize), Arc<Mark>>,
     words: Option<Arc<Words>>,
@@ -56,7 +60,7 @@ struct State {
 
 /// A companion with a stream of its own.
 struct Beside {
-    set: u64,
+    number: u64,
     context: sys::CUcontext,
     stream: sys::CUstream,
     function: Function,
@@ -86,8 +90,8 @@ unsafe impl Send for Words {}
 // SAFETY: as above.
 unsafe impl Sync for Words {}
 
-/// Companions that end when this is dropped.
-struct Set {
+/// The companion of this number, which ends when this is dropped.
+struct Running {
     number: u64,
     companions: Arc<Companions>,
 }
@@ -127,6 +131,7 @@ impl Beside {
     }
 
     fn await_end(&self) {
+        let _relaxed = capture::relaxed();
         if enter(self.companion.rank, self.context).is_ok() {
             // SAFETY: the stream lives as long as `self`. A failure means that the device is lost.
             let _ = unsafe { sys::cuStreamSynchronize(self.stream) };
@@ -231,14 +236,16 @@ impl State {
         }
     }
 
-    /// Whether no launch is in flight.
-    fn is_idle(&self) -> bool {
-        self.begun == 0 && self.marks.values().all(|mark| mark.is_over())
+    /// A rank with a launch in flight.
+    fn busy(&self) -> Option<usize> {
+        let begun = self.begun.first().copied();
+        let open = || self.marks.iter().find(|(_, mark)| !mark.is_over());
+        begun.or_else(|| open().map(|((rank, _), _)| *rank))
     }
 
     /// Stops everything that has had nothing to accompany for a while.
     fn look(&mut self) {
-        if !self.is_running || !self.is_idle() {
+        if !self.is_running || self.busy().is_some() {
             self.idle_since = None;
             return;
         }
@@ -254,20 +261,17 @@ impl Companions {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds companions, each with its context and its code, until what is returned is dropped.
+    /// Adds a companion, with its context and its code, until what is returned is dropped.
     pub(super) fn add(
         self: &Arc<Companions>,
-        companions: Vec<(sys::CUcontext, Function, Companion)>,
-    ) -> Result<Box<dyn Send>, BackendError> {
-        let mut added = Vec::new();
-        for (context, function, companion) in companions {
-            enter(companion.rank, context)?;
-            let stream = own_stream(companion.rank)?;
-            added.push(Beside { set: 0, context, stream, function, companion, started: 0 });
-        }
-        let Some(rank) = added.first().map(|beside| beside.companion.rank) else {
-            return Ok(Box::new(()));
-        };
+        context: sys::CUcontext,
+        function: Function,
+        companion: Companion,
+    ) -> Result<Box<dyn Accompanied>, BackendError> {
+        let rank = companion.rank;
+        enter(rank, context)?;
+        let stream = own_stream(rank)?;
+        let mut added = Beside { number: 0, context, stream, function, companion, started: 0 };
         let known = self.state().words.clone();
         // If another thread was faster, its words count, and these are freed when the state is not locked any more.
         let words = known.map_or_else(|| Words::new(rank).map(Arc::new), Ok)?;
@@ -284,11 +288,11 @@ impl Companions {
             state.has_thread = true;
         }
         state.next += 1;
-        let number = state.next;
-        added.iter_mut().for_each(|beside| beside.set = number);
-        state.all.extend(added);
+        added.number = state.next;
+        let number = added.number;
+        state.all.push(added);
         self.has_any.store(true, Ordering::Release);
-        Ok(Box::new(Set { number, companions: Arc::clone(self) }))
+        Ok(Box::new(Running { number, companions: Arc::clone(self) }))
     }
 
     pub(super) fn has_any(&self) -> bool {
@@ -307,12 +311,15 @@ impl Companions {
             state.start()?;
             enter(own.0, own.1)?;
             let mark = state.mark(own.0, stream)?;
-            state.begun += 1;
+            state.begun.push(own.0);
             mark
         };
         // Not under the lock: a launch waits while its queue is full, and that may wait for another rank's launch.
         let done = mark.launch(own.0, stream, launch);
-        self.state().begun -= 1;
+        let begun = &mut self.state().begun;
+        if let Some(at) = begun.iter().position(|rank| *rank == own.0) {
+            begun.swap_remove(at);
+        }
         done
     }
 
@@ -329,22 +336,38 @@ impl Companions {
     }
 }
 
-impl Drop for Set {
+impl Accompanied for Running {
+    fn change(&self, args: &[u8]) -> Result<(), Busy> {
+        let mut state = self.companions.state();
+        if let Some(rank) = state.busy() {
+            return Err(Busy { rank });
+        }
+        // No launch needs a companion that has been told to end, so the driver can be asked under the lock.
+        state.stop();
+        if let Some(own) = state.all.iter_mut().find(|it| it.number == self.number) {
+            own.await_end();
+            own.companion.args = args.to_vec();
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Running {
     fn drop(&mut self) {
         let ended = {
             let mut state = self.companions.state();
-            let all = std::mem::take(&mut state.all);
-            let (ended, rest): (Vec<Beside>, Vec<Beside>) =
-                all.into_iter().partition(|beside| beside.set == self.number);
-            state.all = rest;
+            let at = state.all.iter().position(|it| it.number == self.number);
+            let ended = at.map(|at| state.all.swap_remove(at));
             if state.all.is_empty() {
                 self.companions.has_any.store(false, Ordering::Release);
                 state.is_running = false;
             }
             ended
         };
-        ended.iter().for_each(Beside::stop);
-        ended.iter().for_each(Beside::await_end);
+        if let Some(ended) = ended {
+            ended.stop();
+            ended.await_end();
+        }
     }
 }
 

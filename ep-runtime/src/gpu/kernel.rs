@@ -31,13 +31,13 @@ pub(super) struct Function {
 }
 
 impl Kernel {
-    /// Loads an image into the current context; `share` are the SMs of the rank.
+    /// Loads an image into the current context. The rank has so many SMs, each with room for at most so many blocks.
     pub(super) fn load(
         rank: usize,
         image: &Image,
         entry: &str,
         block: Block,
-        share: u32,
+        share: (u32, u32),
     ) -> Result<Kernel, BackendError> {
         let name = CString::new(entry).map_err(|_| BackendError::Wrong {
             what: format!("`{entry}` is no name of a kernel"),
@@ -82,7 +82,7 @@ impl Kernel {
 
     /// Everything that the first launch would otherwise do: the code on the device, the shared
     /// memory limit, the number of resident blocks.
-    fn prepare(&mut self, name: &CString, share: u32) -> Result<(), BackendError> {
+    fn prepare(&mut self, name: &CString, (sms, each): (u32, u32)) -> Result<(), BackendError> {
         use sys::CUfunction_attribute_enum as Attribute;
         let (rank, own) = (Some(self.rank), &mut self.function);
         // SAFETY: the module is loaded; the call writes one handle.
@@ -114,7 +114,7 @@ impl Kernel {
             )
         };
         check("cuOccupancyMaxActiveBlocksPerMultiprocessor", rank, result)?;
-        self.resident = u32::try_from(blocks).unwrap_or(0) * share;
+        self.resident = u32::try_from(blocks).unwrap_or(0).min(each) * sms;
         Ok(())
     }
 

@@ -1,5 +1,7 @@
 //! Groups of several nodes: the connection between nodes, and the networks of their kernels.
 
+#[cfg(target_os = "linux")]
+use std::any::Any;
 use std::ops::AddAssign;
 use std::sync::{Arc, Mutex};
 
@@ -45,6 +47,12 @@ pub(crate) trait Wire: Send + Sync {
     /// Opens a network for kernels that share a window; all processes do it together.
     fn open(&self, group: &Group, plans: &[&Plan]) -> Result<Net, CallError>;
 
+    /// Its cards that are kernels, a `SharedCards`, if there are any.
+    #[cfg(target_os = "linux")]
+    fn cards(&self) -> Option<&dyn Any> {
+        None
+    }
+
     /// Reads the traffic of each rank's card, between two calls. `None` if the cards are neither kernels nor models.
     fn traffic(&self, _ranks: usize) -> Option<Result<Vec<CardTraffic>, NetError>> {
         None
@@ -84,6 +92,12 @@ impl Group {
     pub fn card_traffic(&self) -> Result<Option<Vec<CardTraffic>>, CallError> {
         let traffic = self.shared.wire.as_ref().and_then(|wire| wire.traffic(self.ranks()));
         traffic.transpose().map_err(CallError::Network)
+    }
+
+    /// The cards of its ranks that are kernels, a `SharedCards`, if there are any.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn cards(&self) -> Option<&dyn Any> {
+        self.shared.wire.as_ref().and_then(|wire| wire.cards())
     }
 
     /// Whether the kernels of its ranks write to network cards themselves, to reach ranks of other nodes.

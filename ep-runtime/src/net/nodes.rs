@@ -1,6 +1,7 @@
 //! Groups whose nodes a network connects. Each node is a process, or each rank is one, or all nodes are in
 //! one emulator.
 
+use std::any::Any;
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -9,7 +10,7 @@ use ep_codegen::ir::Transport;
 use ep_codegen::plan::Plan;
 
 use super::{
-    CardNetwork, CardOptions, Carrier, NetOptions, NetPart, Network, Opened, ResidentNetwork,
+    CardNetwork, CardOptions, Carrier, NetOptions, NetPart, Network, ResidentNetwork, SharedCards,
 };
 use crate::backend::{Backend, BackendError};
 use crate::error::CallError;
@@ -24,8 +25,8 @@ struct Processes {
     over: Carrier,
     /// Of each local rank.
     stores: Vec<Arc<Store>>,
-    /// Its cards that are kernels.
-    opened: Arc<Opened>,
+    /// Its cards, if they are kernels.
+    cards: Option<SharedCards>,
 }
 
 impl Group {
@@ -118,7 +119,11 @@ impl Group {
 
 impl Processes {
     fn new(nodes: usize, over: Carrier, stores: Vec<Arc<Store>>) -> Processes {
-        Processes { nodes, over, stores, opened: Arc::default() }
+        let cards = match &over {
+            Carrier::Card(options) => Some(SharedCards::new(options.clone())),
+            _ => None,
+        };
+        Processes { nodes, over, stores, cards }
     }
 }
 
@@ -152,11 +157,15 @@ impl Wire for Processes {
     }
 
     fn pending(&self) -> Vec<String> {
-        self.opened.pending()
+        self.cards.as_ref().map(SharedCards::pending).unwrap_or_default()
+    }
+
+    fn cards(&self) -> Option<&dyn Any> {
+        self.cards.as_ref().map(|cards| cards as &dyn Any)
     }
 
     fn traffic(&self, ranks: usize) -> Option<Result<Vec<CardTraffic>, NetError>> {
-        self.over.takes_sms().then(|| self.opened.traffic(ranks))
+        self.cards.as_ref().map(|cards| cards.traffic(ranks))
     }
 
     fn open(&self, group: &Group, plans: &[&Plan]) -> Result<Net, CallError> {
@@ -175,15 +184,7 @@ impl Wire for Processes {
                 let join = |(rank, store)| CardNetwork::join(group, rank, store, &options);
                 opened(at_once(ranks(), join)?, &parts, CardNetwork::part)
             }
-            Carrier::Card(options) => {
-                let network = ResidentNetwork::new(
-                    group.backend(),
-                    self.nodes,
-                    (data_bytes.max(1), counters),
-                    options,
-                )?;
-                self.opened.net(network, group, &parts)
-            }
+            Carrier::Card(_) => ResidentNetwork::open(group, &parts, (data_bytes.max(1), counters)),
         }
     }
 }

@@ -1,6 +1,6 @@
 // A network card that is a kernel. It reads the work-queue entries, doorbells and doorbell records of mlx5
 // that ep/ibgda.cuh writes, and moves the bytes to the memory of the peer by stores. One launch plays the
-// cards of all ranks of a GPU.
+// cards of all ranks of a GPU, for the queue pairs of several networks.
 //
 // Warps have four kinds of work. A front listens to queue pairs, reads their entries in order and decides
 // when each of them leaves. A mover copies the bytes of puts, in tickets of at most `kTicketBytes`. A back
@@ -26,6 +26,8 @@ constexpr u32 kAddBytes = 4;
 /// Words of an entry, and of a completion.
 constexpr int kWords = 16;
 constexpr int kPortsMax = 64;
+/// Places for tickets, more than there are movers. A front waits for a free place.
+constexpr u32 kTickets = 1u << 16;
 /// Ticks of the link's clock in a ns, as a power of two.
 constexpr int kTickBits = 20;
 /// How often a warp looks at its own work between two looks at whether all work is over.
@@ -56,24 +58,6 @@ enum Kind : u32 {
 struct Region {
     u64 begin, end;
     u32 key, unused;
-};
-
-/// One queue pair, as the host describes it.
-struct alignas(256) Pair {
-    const Quad* entries;
-    u32* completion;
-    const u32* record;
-    const u64* doorbell;
-    Region own[2];    // data and counters of this rank
-    Region there[2];  // data and counters of the peer
-    u64 sums_begin;   // at the peer: the counters that this queue pair alone adds to
-    u32* sums;        // here: what they hold
-    u32 sums_count;
-    u32 number;
-    u32 slots;
-    u32 port;  // the card, among those of the GPU
-    u32 has_fault;
-    u32 fault_at;  // the entry that fails, if `has_fault`
 };
 
 /// How far the card is with a queue pair.
@@ -107,6 +91,27 @@ struct alignas(64) Work {
     u32 says_done;  // a failed entry: the syndrome
 };
 
+/// One queue pair, as the host describes it.
+struct alignas(256) Pair {
+    const Quad* entries;
+    u32* completion;
+    const u32* record;
+    const u64* doorbell;
+    Region own[2];    // data and counters of this rank
+    Region there[2];  // data and counters of the peer
+    u64 sums_begin;   // at the peer: the counters that this queue pair alone adds to
+    u32* sums;        // here: what they hold
+    State* state;
+    Work* works;      // [slot]
+    u32 sums_count;
+    u32 number;
+    u32 slots;
+    u32 port;  // the card, among those of the GPU
+    u32 has_fault;
+    u32 fault_at;  // the entry that fails, if `has_fault`
+    u32 id;        // no other queue pair of the GPU has it, nor will have it
+};
+
 /// Words that are zero when the kernel starts.
 struct Control {
     u32 stop;
@@ -117,7 +122,7 @@ struct Control {
 /// The first entry or doorbell that makes no sense, in host memory.
 struct Fault {
     u32 written;
-    u32 pair;
+    u32 pair;           // its id
     u32 number;
     u32 is_told;        // whether the doorbell or the record is wrong, and not the entry
     u32 words[kWords];  // of the entry
@@ -131,9 +136,7 @@ struct Fault {
 
 struct Args {
     const Pair* pairs;
-    State* states;
-    Work* works;   // [pair, slot]
-    u64* tickets;  // a ring; 0: empty
+    u64* tickets;  // a ring of `kTickets`; 0: empty
     Control* control;
     Fault* fault;
     const u32* stop;  // in host memory
@@ -141,8 +144,6 @@ struct Args {
     u64 latency_ns;
     u32 seed;         // 0: no put is late
     u32 pair_count;
-    u32 slots;        // of each pair
-    u32 tickets_mask;
     u32 fronts, backs;
     u32 until_idle;  // stop when nothing is left to do
     u32 start;       // the number of this start: the kernel ends when the stop word has reached it
@@ -269,6 +270,10 @@ __device__ __forceinline__ u32 hear(Heard& heard, u64 doorbell, u32 record, u32 
     return kGood;
 }
 
+__device__ __forceinline__ Work* work_of(const Pair& pair, u32 number) {
+    return pair.works + (number & (pair.slots - 1));
+}
+
 /// What is the same in all warps of a card.
 struct Card {
     const Args& args;
@@ -276,10 +281,6 @@ struct Card {
     int lane;
 
     __device__ __forceinline__ bool leads() const { return lane == 0; }
-
-    __device__ __forceinline__ Work* work(u32 pair, u32 number) const {
-        return args.works + static_cast<u64>(pair) * args.slots + (number & (args.slots - 1));
-    }
 
     /// The same in all lanes.
     __device__ __forceinline__ bool is_stopped() const {
@@ -408,7 +409,7 @@ __device__ __forceinline__ u32 take(const Card& card, u32 index, u32 first, u32 
     const u32 good = bad != 0 ? static_cast<u32>(__ffs(static_cast<int>(bad))) - 1 : count;
     const u32 taken = bad != 0 ? good + 1 : count;
     if (bad != 0 && static_cast<u32>(lane) == good && entry.syndrome != kRetries) {
-        report_entry(card, index, number, words);
+        report_entry(card, pair.id, number, words);
     }
     const bool goes = static_cast<u32>(lane) < good;
 
@@ -424,7 +425,7 @@ __device__ __forceinline__ u32 take(const Card& card, u32 index, u32 first, u32 
     const bool moves = goes && entry.kind == kWrite;
     const u32 tickets = moves ? (entry.bytes + kTicketBytes - 1) / kTicketBytes : 0;
     if (static_cast<u32>(lane) < taken) {
-        Work* work = card.work(index, number);
+        Work* work = work_of(pair, number);
         work->to = entry.to;
         work->from = entry.from;
         work->leaves = origin + ((begin + until - took) >> kTickBits);
@@ -441,14 +442,14 @@ __device__ __forceinline__ u32 take(const Card& card, u32 index, u32 first, u32 
     if (lane == kLanes - 1 && upto != 0) base = reserve(&card.shared.tail, upto);
     base = __shfl_sync(kAllLanes, base, kLanes - 1) + upto - tickets;
     for (u32 i = 0; i < tickets; ++i) {
-        u64* slot = args.tickets + ((base + i) & args.tickets_mask);
+        u64* slot = args.tickets + (base + i) % kTickets;
         // A mover has taken the ticket that was here.
         while (load_acquire_gpu(slot) != 0) {}
         const u64 ticket = static_cast<u64>(index + 1) << 52 | static_cast<u64>(i) << 32 | number;
         fetch_add_release_gpu(slot, ticket);
     }
     __syncwarp();
-    State* state = args.states + index;
+    State* state = pair.state;
     if (card.leads()) add_release_gpu(&state->told, taken);
     const u64 bytes = sum_up_to(lane, goes ? static_cast<u64>(entry.bytes) : 0);
     if (lane == kLanes - 1) {
@@ -465,8 +466,8 @@ __device__ __forceinline__ void run_front(const Card& card, u32 own) {
     const Args& args = card.args;
     const u32 index = own + args.fronts * static_cast<u32>(card.lane);
     const bool has_one = index < args.pair_count;
-    const Pair* pair = args.pairs + (has_one ? index : 0);
-    State* state = args.states + (has_one ? index : 0);
+    const Pair* pair = has_one ? args.pairs + index : nullptr;
+    State* state = has_one ? pair->state : nullptr;
     Heard heard{};
     u32 read = 0, doorbells = 0;
     bool failed = false;
@@ -488,7 +489,7 @@ __device__ __forceinline__ void run_front(const Card& card, u32 own) {
                 const Heard before = heard;
                 const u32 wrong = hear(heard, doorbell, record, read, pair->number, pair->slots);
                 if (wrong != kGood && !failed) {
-                    report_told(card, index, doorbell, record, before, read);
+                    report_told(card, pair->id, doorbell, record, before, read);
                 }
                 if (failed) read = heard.known;
                 store_relaxed_gpu(&state->known, heard.known);
@@ -550,7 +551,7 @@ __device__ __forceinline__ void copy(u64 to, u64 from, u32 bytes, u32 turn, int 
 __device__ __forceinline__ void run_mover(const Card& card, u32 own, u32 movers) {
     const Args& args = card.args;
     for (u32 at = own;; at += movers) {
-        u64* slot = args.tickets + (at & args.tickets_mask);
+        u64* slot = args.tickets + at % kTickets;
         u64 ticket = 0;
         for (u32 look = 1; card.leads() && (ticket = load_acquire_gpu(slot)) == 0; ++look) {
             if (look % kLooks != 0) continue;
@@ -563,7 +564,7 @@ __device__ __forceinline__ void run_mover(const Card& card, u32 own, u32 movers)
         if (card.leads()) take_relaxed_gpu(slot);
         const u32 index = static_cast<u32>(ticket >> 52) - 1, number = static_cast<u32>(ticket);
         const u32 begin = (static_cast<u32>(ticket >> 32) & 0xfffffu) * kTicketBytes;
-        Work* work = card.work(index, number);
+        Work* work = work_of(args.pairs[index], number);
         const u32 left = work->bytes - begin, bytes = left < kTicketBytes ? left : kTicketBytes;
         const u64 to = work->to + begin, from = work->from + begin;
         const u32 random = mixed(args.seed, index, number);
@@ -641,15 +642,13 @@ struct Behind {
 };
 
 /// Settles up to 32 entries of those before `told`, and completes what has been answered.
-__device__ __forceinline__ void settle(const Card& card, u32 index, u32 told, Behind& at) {
-    const Args& args = card.args;
-    const Pair& pair = args.pairs[index];
+__device__ __forceinline__ void settle(const Card& card, const Pair& pair, u32 told, Behind& at) {
     const u32 lane = static_cast<u32>(card.lane);
     const u64 now = now_ns();
     Work work{};
     bool is_ready = false;
     if (lane < told - at.settled) {
-        Work* own = card.work(index, at.settled + lane);
+        Work* own = work_of(pair, at.settled + lane);
         work.to = own->to;
         work.from = own->from;
         work.lands = own->lands;
@@ -667,8 +666,8 @@ __device__ __forceinline__ void settle(const Card& card, u32 index, u32 told, Be
     bool is_answered = false;
     u32 says_done = 0;
     if (lane < at.settled - at.completed) {
-        const Work* own = card.work(index, at.completed + lane);
-        is_answered = now >= own->lands + args.latency_ns;
+        const Work* own = work_of(pair, at.completed + lane);
+        is_answered = now >= own->lands + card.args.latency_ns;
         says_done = own->says_done;
     }
     const u32 open = __ballot_sync(kAllLanes, !is_answered);
@@ -680,7 +679,7 @@ __device__ __forceinline__ void settle(const Card& card, u32 index, u32 told, Be
     }
     at.completed += over;
     if (at.completed == at.settled && at.settled != told) {
-        const Work* own = card.work(index, at.settled);
+        const Work* own = work_of(pair, at.settled);
         if (own->kind == kFailed) {
             at.word = complete(card, pair, at.settled, own->says_done, at.word);
             at.is_broken = true;
@@ -694,7 +693,7 @@ __device__ __forceinline__ void run_back(const Card& card, u32 own) {
     const Args& args = card.args;
     const u32 index = own + args.backs * static_cast<u32>(card.lane);
     const bool has_one = index < args.pair_count;
-    State* state = args.states + (has_one ? index : 0);
+    State* state = has_one ? args.pairs[index].state : nullptr;
     Behind at{};
     u32 flushed = 0;
     if (has_one) {
@@ -719,7 +718,7 @@ __device__ __forceinline__ void run_back(const Card& card, u32 own) {
             if (flushes) {
                 now.word = complete(card, args.pairs[which], end - 1, kFlushed, now.word);
             } else {
-                settle(card, which, until, now);
+                settle(card, args.pairs[which], until, now);
             }
             if (card.lane != owner) continue;
             at = now;
@@ -735,7 +734,8 @@ __device__ __forceinline__ void run_back(const Card& card, u32 own) {
 }
 
 /// Whether a queue pair has nothing left to do.
-__device__ __forceinline__ bool is_idle(const Pair& pair, State* state) {
+__device__ __forceinline__ bool is_idle(const Pair& pair) {
+    const State* state = pair.state;
     const u32 record = recorded_of(load_relaxed_sys(pair.record));
     const bool is_broken = load_relaxed_gpu(&state->is_broken) != 0;
     const u32 ended = load_relaxed_gpu(is_broken ? &state->flushed : &state->completed);
@@ -751,7 +751,7 @@ __device__ __forceinline__ void run_warden(const Card& card) {
         if (args.until_idle != 0 || __ballot_sync(kAllLanes, is_told) != 0) {
             bool is_quiet = true;
             for (u32 at = static_cast<u32>(card.lane); at < args.pair_count; at += kLanes) {
-                is_quiet = is_quiet && is_idle(args.pairs[at], args.states + at);
+                is_quiet = is_quiet && is_idle(args.pairs[at]);
             }
             is_over = __ballot_sync(kAllLanes, !is_quiet) == 0;
             is_over = is_over || load_relaxed_gpu(&args.control->faults) != 0;

@@ -8,6 +8,9 @@ pub(super) const STATE_BYTES: usize = 128;
 pub(super) const WORK_BYTES: u64 = 64;
 pub(super) const CONTROL_BYTES: u64 = 16;
 
+/// Places for tickets.
+pub(super) const TICKETS: u64 = 1 << 16;
+
 /// Bytes of what is said of a fault.
 pub(super) const FAULT_BYTES: usize = 112;
 
@@ -51,6 +54,11 @@ pub(super) struct Played {
     pub(super) port: u32,
     /// What the counters of the peer hold that this queue pair adds to.
     pub(super) sums: u64,
+    /// How far the card is with it, and with each of its entries.
+    pub(super) state: u64,
+    pub(super) works: u64,
+    /// No other queue pair of the GPU has it.
+    pub(super) id: u32,
     /// The entry that fails, counted from the first one.
     pub(super) fault: Option<u32>,
 }
@@ -78,9 +86,9 @@ impl Played {
             .wide(region(self.own, rank, Region::Counters))
             .wide(region(self.theirs, peer, Region::Data))
             .wide(region(self.theirs, peer, Region::Counters))
-            .wide([self.theirs + layout.counters(rank, queue), self.sums])
+            .wide([self.theirs + layout.counters(rank, queue), self.sums, self.state, self.works])
             .narrow([layout.0.counters as u32, layout.number(peer, queue), layout.0.slots as u32])
-            .narrow([self.port, u32::from(fault.is_some()), fault.unwrap_or(0)])
+            .narrow([self.port, u32::from(fault.is_some()), fault.unwrap_or(0), self.id])
             .sized(PAIR_BYTES)
     }
 
@@ -100,7 +108,8 @@ impl Played {
 /// What the card kernel said of the first fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Fault {
-    pub(super) pair: usize,
+    /// The id of the queue pair.
+    pub(super) pair: u32,
     pub(super) number: u32,
     pub(super) block: [u8; BLOCK_BYTES],
     /// Whether the doorbell or the record is wrong, and not the entry.
@@ -124,7 +133,7 @@ impl Fault {
         let wide = |at: usize| u64::from(words[at + 1]) << 32 | u64::from(words[at]);
         let heard = Heard { rung: wide(22), recorded: words[26] as u16, known: words[25] };
         Some(Fault {
-            pair: words[1] as usize,
+            pair: words[1],
             number: words[2],
             is_told: words[3] != 0,
             block,

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use super::super::mlx5::{
-    BLOCK_BYTES, Block as EntryBlock, Heard, Source, Syndrome, Work, completion,
+    BLOCK_BYTES, Block as EntryBlock, Entry, Heard, Source, Syndrome, Work, completion, recorded,
 };
-use super::super::pairs::Region;
+use super::super::pairs::{End, Region};
+use super::tables::{Played, Words};
 use super::*;
-use crate::backend::KernelLaunch;
+use crate::backend::{Block, Code, KernelLaunch, Stream};
 use crate::host::{Build, HostBackend, HostOptions, Programs, Spec};
 
 const DECODE_TEXT: &str = include_str!("decode.cu");
@@ -206,8 +207,9 @@ fn the_kernel_decodes_what_the_model_decodes() {
         let end = End { rank, peer, queue: random.below(2) as usize };
         let side =
             Side { layout, end, own: random.word() >> 20 << 8, theirs: random.word() >> 20 << 8 };
+        let Side { own, theirs, .. } = side;
         let played =
-            Played { end, own: side.own, theirs: side.theirs, port: 0, sums: 0, fault: None };
+            Played { end, own, theirs, port: 0, sums: 0, state: 0, works: 0, id: 0, fault: None };
         pairs.extend(played.pair(&layout));
         let first = random.word() as u32;
         firsts.extend(first.to_le_bytes());
@@ -279,16 +281,16 @@ struct Filled {
 const FILLED_RANKS: usize = 3;
 const SOURCES: u64 = 40_000;
 
-/// Starts the card kernel of rank 0, which plays the cards of all ranks here.
-fn start(network: &ResidentNetwork, options: &ResidentOptions) {
-    start_until(network, options, true);
+/// The card kernel of all ranks here.
+fn players(backend: &Arc<dyn Backend>, options: &ResidentOptions) -> Arc<Vec<Player>> {
+    Arc::new(Player::of_gpus(backend, options, Duration::ZERO).unwrap())
 }
 
-/// Starts it until it has nothing left to do, or until the host has stopped it and it has nothing left to do.
-fn start_until(network: &ResidentNetwork, options: &ResidentOptions, until_idle: bool) {
-    let player = &network.players[0];
-    let args = player.args(options, until_idle);
-    launch(&network.backend, 0, player.code, &args);
+/// Starts the kernel until it has nothing left to do, or until the host has stopped it and it has nothing left to do.
+fn start(players: &[Player], until_idle: bool) {
+    let player = &players[0];
+    player.control.fill(Stream::OWN, 0).unwrap();
+    launch(&player.backend, 0, player.code, &player.own_args(until_idle));
 }
 
 fn launch(backend: &Arc<dyn Backend>, rank: usize, code: Code, args: &[u8]) {
@@ -300,8 +302,13 @@ impl Filled {
     fn new(seed: u64, options: &ResidentOptions) -> Filled {
         let backend: Arc<dyn Backend> = backend(FILLED_RANKS, Build::Checked, seed);
         let layout = Layout { ranks: 3, data_bytes: 300_000, queues: 2, slots: 64, counters: 5 };
+        Filled::of(&players(&backend, options), seed, layout)
+    }
+
+    fn of(players: &Arc<Vec<Player>>, seed: u64, layout: Layout) -> Filled {
         let layout = PairLayout(layout);
-        let network = ResidentNetwork::idle(&backend, 3, layout, options).unwrap();
+        let network = ResidentNetwork::played(players, 3, layout).unwrap();
+        let backend = Arc::clone(&network.backend);
         let mut random = Random(seed);
         let memory = |rank: usize| {
             let mut bytes = vec![0; layout.bytes() as usize];
@@ -314,9 +321,14 @@ impl Filled {
         Filled { backend, network, layout, random, before, after, free }
     }
 
-    /// Writes entries of a queue pair and tells of them; those before `good` will be carried out.
+    /// Writes the first entries of a queue pair and tells of them; those before `good` will be carried out.
     fn fill(&mut self, end: End, count: u32, good: u32) {
-        let first = self.layout.first(end.peer, end.queue);
+        self.fill_behind(end, 0, count, good);
+    }
+
+    /// The same for entries behind the first `behind`.
+    fn fill_behind(&mut self, end: End, behind: u32, count: u32, good: u32) {
+        let first = self.layout.first(end.peer, end.queue).wrapping_add(behind);
         for i in 0..count {
             let number = first.wrapping_add(i);
             let block = match self.random.chance(3) {
@@ -381,7 +393,7 @@ impl Filled {
         let other = (queue * FILLED_RANKS + rank) as u64;
         let to = match self.random.chance(6) {
             true => layout.before(layout.0.ranks, 0) + 4 * other,
-            false => layout.counters(rank, queue) + 4 * self.random.below(5),
+            false => layout.counters(rank, queue) + 4 * self.random.below(layout.0.counters as u64),
         };
         let (count, before) = (self.random.word() as u32, layout.before(peer, queue));
         if is_good {
@@ -396,13 +408,18 @@ impl Filled {
     }
 
     /// Lets the cards run until they have nothing left to do.
-    fn run(&self, options: &ResidentOptions) {
+    fn run(&self) {
+        self.post();
+        start(&self.network.players, true);
+        self.backend.sync(0, Stream::OWN).unwrap();
+    }
+
+    /// Writes what is in memory before.
+    fn post(&self) {
         for rank in 0..FILLED_RANKS {
             let at = self.network.window().own(rank).unwrap();
             self.backend.write(rank, at, &self.before[rank]).unwrap();
         }
-        start(&self.network, options);
-        self.backend.sync(0, Stream::OWN).unwrap();
     }
 
     fn check(&self) {
@@ -439,7 +456,7 @@ fn the_kernel_leaves_what_entries_ask_for() {
             filled.fill(end, count, good);
             entries[end.rank] += u64::from(count.min(good + 1));
         }
-        filled.run(options);
+        filled.run();
         filled.check();
         let traffic = filled.network.traffic().unwrap();
         assert_eq!(traffic.iter().map(|it| it.entries).collect::<Vec<_>>(), entries);
@@ -457,15 +474,58 @@ fn a_card_that_is_stopped_carries_out_what_it_has_been_told_of() {
     for end in filled.ends() {
         filled.fill(end, 20, 20);
     }
-    for rank in 0..FILLED_RANKS {
-        let at = filled.network.window().own(rank).unwrap();
-        filled.backend.write(rank, at, &filled.before[rank]).unwrap();
-    }
+    filled.post();
     // The number of its start, as the last argument says.
     filled.network.players[0].stop.write(0, &[1]).unwrap();
-    start_until(&filled.network, &options, false);
+    start(&filled.network.players, false);
     filled.backend.sync(0, Stream::OWN).unwrap();
     filled.check();
+}
+
+#[test]
+fn networks_share_the_kernel_until_they_go() {
+    let options = ResidentOptions { failing: vec![(2, 1, 30)], ..ResidentOptions::default() };
+    let backend: Arc<dyn Backend> = backend(FILLED_RANKS, Build::Checked, 3);
+    let players = players(&backend, &options);
+    let wide = Layout { ranks: 3, data_bytes: 300_000, queues: 2, slots: 64, counters: 5 };
+    let deep = Layout { ranks: 3, data_bytes: 200_000, queues: 1, slots: 128, counters: 3 };
+    let mut first = Filled::of(&players, 1, wide);
+    let mut second = Filled::of(&players, 2, deep);
+    // The number of an entry that fails counts in the queue pairs of each network.
+    let good = |end: End| if (end.rank, end.peer) == (2, 1) { 30 } else { 40 };
+    for filled in [&mut first, &mut second] {
+        filled.ends().into_iter().for_each(|end| filled.fill(end, 40, good(end)));
+        filled.post();
+    }
+    let run = || {
+        start(&players, true);
+        backend.sync(0, Stream::OWN).unwrap();
+    };
+    run();
+    first.check();
+    second.check();
+    let entries = |filled: &Filled| {
+        filled.network.traffic().unwrap().iter().map(|it| it.entries).collect::<Vec<_>>()
+    };
+    assert_eq!((entries(&first), entries(&second)), (vec![160, 160, 142], vec![80, 80, 71]));
+    drop(first);
+    // What the card knows of the other one stays.
+    second.before.clone_from(&second.after);
+    let end = End { rank: 0, peer: 2, queue: 0 };
+    second.fill_behind(end, 40, 90, 90);
+    second.post();
+    run();
+    second.check();
+    // A fault is that of the network that came last, whichever has gone.
+    let mut last = Filled::of(&players, 4, wide);
+    last.fill(End { rank: 0, peer: 2, queue: 1 }, 3, 3);
+    let opcode = last.layout.entry(2, 1, last.layout.first(2, 1).wrapping_add(1)) + 3;
+    last.set(0, opcode, &[0x0a]);
+    last.post();
+    run();
+    let found = second.network.failure().unwrap().to_string();
+    let head = "rank 0: entry 4294967276 of its queue pair to rank 2 for queue 1 has the opcode";
+    assert!(found.starts_with(head), "{found}");
 }
 
 #[test]
@@ -476,7 +536,7 @@ fn what_makes_no_sense_is_said_in_the_words_of_the_model() {
         let mut filled = Filled::new(5, &options);
         filled.fill(end, 3, 3);
         damage(&mut filled);
-        filled.run(&options);
+        filled.run();
         filled.network.failure().map(|failure| failure.to_string())
     };
     let head = "rank 1: entry";
@@ -514,7 +574,7 @@ impl Posted {
         let backend: Arc<dyn Backend> = backend(2, Build::Checked, seed.into());
         let layout = Layout { ranks: 2, data_bytes: bytes, queues: 1, slots: 64, counters: 1 };
         let layout = PairLayout(layout);
-        let network = ResidentNetwork::idle(&backend, 2, layout, options).unwrap();
+        let network = ResidentNetwork::played(&players(&backend, options), 2, layout).unwrap();
         let bases = network.window().bases(0).unwrap();
         let end = End { rank: 0, peer: 1, queue: 0 };
         let side = Side { layout, end, own: bases[0], theirs: bases[1] };
@@ -584,7 +644,7 @@ fn a_signal_counts_when_all_puts_before_it_have_landed() {
             .narrow([SIGNALS, each / 4])
             .0;
         launch(backend, 1, code, &args);
-        start(&posted.network, &options);
+        start(&posted.network.players, true);
         let ran = backend.sync(1, Stream::OWN).and_then(|()| backend.sync(0, Stream::OWN));
         assert_eq!((ran, posted.network.failure()), (Ok(()), None), "seed {seed}");
         assert_eq!(read_words(&wrong), [0], "seed {seed}");
