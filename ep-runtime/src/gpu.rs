@@ -84,7 +84,8 @@ pub struct GpuOptions {
     pub sharing: Sharing,
     /// Whether launches get the cooperative attribute; `None`: only if no device is shared.
     pub cooperative: Option<bool>,
-    /// SMs of each device that ranks do not fill, for kernels that run beside theirs.
+    /// SMs of each device that ranks do not fill, for kernels that run beside theirs. If there are any, a rank can have
+    /// only one block on each of its SMs.
     pub kept_sms: u32,
 }
 

@@ -60,8 +60,11 @@ impl Prepared {
     /// SMs of a call, a block each.
     pub(crate) fn sms(&self, call: &CallOptions) -> u32 {
         let least = positive(self.plan().blocks_min) as u32;
-        let blocks = call.sms.unwrap_or(self.usual_sms).max(least);
-        if self.is_paired { blocks.next_multiple_of(2) } else { blocks }
+        let blocks = call.sms.unwrap_or(self.usual_sms);
+        match self.is_paired {
+            true => (blocks & !1).max(least.next_multiple_of(2)),
+            false => blocks.max(least),
+        }
     }
 
     /// Fails if a launch would be refused for its number of blocks.

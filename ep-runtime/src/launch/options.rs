@@ -11,7 +11,8 @@ pub struct CallOptions {
     /// call waits when it is replayed.
     pub stream: Stream,
     /// SMs that every kernel of the call takes, with one block on each; `None`: as many as saturate the
-    /// link. A kernel whose roles need more blocks gets as many as they need.
+    /// link. A kernel whose roles need more blocks gets as many as they need, and one whose blocks work in pairs leaves an
+    /// odd one out.
     pub sms: Option<u32>,
     /// SMs of a direct dispatch of a [`Buffer`](crate::buffer::Buffer) that send to other ranks. If these
     /// are all SMs, they serve their own rank as well. `None`: chosen by the buffer's rates.

@@ -143,6 +143,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::buffer::{Buffer, BufferOptions, BuiltIn, CallOptions, StandardPipeline};
     use crate::fake::FakeBackend;
 
     fn group_of(backend: &Arc<FakeBackend>, nodes: usize) -> Group {
@@ -200,6 +201,18 @@ mod tests {
         backend.in_flight.store(false, Ordering::Relaxed);
         drop(first);
         assert_eq!((backend.asked().contains(&"unmap"), played(&backend)), (true, vec![]));
+    }
+
+    /// Any more would be refused, or would leave the card without SMs.
+    #[test]
+    fn a_call_takes_no_more_sms_than_are_left() {
+        let backend = FakeBackend::new(2);
+        backend.sms.store(15, Ordering::Relaxed);
+        let buffer = Buffer::new(&group_of(&backend, 2), BufferOptions::new(8, 64, 2, 4), &BuiltIn);
+        let buffer = buffer.unwrap();
+        for call in [CallOptions::default(), CallOptions::sms(15)] {
+            assert_eq!(buffer.sms(StandardPipeline::NodeCombine, &call), 14);
+        }
     }
 
     #[test]
