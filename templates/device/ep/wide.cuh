@@ -211,7 +211,8 @@ __device__ __forceinline__ void for_some_rows(Row row, int i, int count, Each ea
 template <class T, int kRows, int kThreads, class Row, class Add, class Set>
 __device__ __forceinline__ void sum_some_rows(int begin, int end, int count, Row row, Add add,
                                               Set set) {
-    constexpr int kStretches = kThreads <= 512 ? 6 : 4, kStep = kLanes * kWide;
+    constexpr int kMost = kSpareRegisters ? 7 : 6;
+    constexpr int kStretches = kThreads <= 512 ? kMost : 4, kStep = kLanes * kWide;
     constexpr int kGroups = (kRows + kLanes - 1) / kLanes;
     u32 there[kGroups];
 #pragma unroll
