@@ -1,5 +1,5 @@
 // packed-dispatch  payload=fp8-packed  via=direct
-// choices=8 experts=256 hidden=7168 local_experts=128 local_ranks=2 max_rows=256 max_tokens=128 nodes=1 peers=2 piece=3584 ranks=2 sends=128 topk=8 words=64
+// choices=8 experts=256 hidden=7168 local_experts=128 local_ranks=2 max_rows=256 max_tokens=128 nodes=1 piece=3584 ranks=2 sends=128 topk=8 words=64
 // sm_100a: 384 threads and 52864 bytes of shared memory a block, at least 1 blocks
 //
 // Roles:

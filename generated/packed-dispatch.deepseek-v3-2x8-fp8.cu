@@ -1,10 +1,10 @@
 // packed-dispatch  payload=fp8  via=slots
-// choices=8 experts=256 hidden=7168 local_experts=16 local_ranks=8 max_rows=2048 max_tokens=128 nodes=2 peers=16 ranks=16 sends=128 shares=64 topk=8
+// choices=8 experts=256 hidden=7168 local_experts=16 local_ranks=8 max_rows=2048 max_tokens=128 nodes=2 ranks=16 sends=128 shares=64 topk=8
 // sm_90a: 640 threads and 0 bytes of shared memory a block, at least 1 blocks
 //
 // Roles:
 //   Count: 2 warps on all blocks; composed: ep::NetSlotsOut
-//   Cast: a warp for each of peers x sends = 2048 (8 warps on all blocks); composed: ep::SlotRowsOut
+//   Cast: 8 warps on all blocks; composed: ep::SlotRowsOut
 //   Pack: a warp for each of choices x shares x ranks = 8192 (10 warps on all blocks); composed: ep::NetSlotsIn, ep::SlotRowsIn
 //
 // Window, the same on every rank:
@@ -22,6 +22,7 @@
 //   rows.filled      0x00ec0c80        512 bytes  8 peers x 16 groups of 8 x 4; Cast writes, Cast reads
 //   rows.readers     0x00ec0e80          4 bytes  1 word x 4; Pack writes, Pack reads
 //   Count.claims     0x00ec0f00         16 bytes  2 calls x 2 words x 4; Count writes, Count reads
+//   Cast.claims      0x00ec0f80          8 bytes  2 calls x 1 words x 4; Cast writes, Cast reads
 //
 // Network, the same on every rank:
 //   counts.inbox     0x00000000       2048 bytes  2 epochs x 8 peers x 128; Count writes, Pack reads
@@ -51,7 +52,6 @@ struct Cfg {
     static constexpr int kLocalExperts = 16;
     static constexpr int kMaxRows = 2048;
     static constexpr int kSends = 128;
-    static constexpr int kPeers = 16;
     static constexpr int kChoices = 8;
     static constexpr int kShares = 64;
     static constexpr int kThreads = 640;
@@ -147,6 +147,8 @@ struct Cfg {
         static constexpr int kRole = 1;
         static constexpr int kFirstWarp = 2;
         static constexpr int kWarps = 8;
+        static constexpr int kLoops = 1;
+        static constexpr ep::u64 kClaims = 0xec0f80;
     };
 
     struct Pack {
@@ -200,7 +202,7 @@ struct Args {
     ep::i32* came_first;
     // table send_place: i32[tokens, ranks]
     ep::i32* send_place;
-    // table turns: i32[tokens, ranks, topk]
+    // table turns: i32[tokens, topk]
     ep::i32* turns;
     // the network of this rank
     const ep::Net* net;
@@ -250,8 +252,8 @@ __device__ __forceinline__ void count(const Args& args, ep::Team& team) {
     for (int peer_2; (peer_2 = units.take()) >= 0;) {
         // +141  push counts[peer] { rows: tokens_per_rank[peer], per_expert:
         //     owned(tokens_per_expert, peer) }
-        // W1: publishes messages of counts, for Pack +172
-        // W2: takes credit of counts, from Pack +172
+        // W1: publishes messages of counts, for Pack +174
+        // W2: takes credit of counts, from Pack +174
         if (counts.reserve(peer_2, me)) {
             char* slot = counts.slot();
             for (int i = team.lane; i < Cfg::Totals::kRowsCount; i += ep::kLanes) {
@@ -270,109 +272,109 @@ __device__ __forceinline__ void count(const Args& args, ep::Team& team) {
     }
 }
 
-/// role Cast on all blocks, 8 warps, warps shared by (peer, send)
+/// role Cast on all blocks, 8 warps, warps shared by send
 __device__ __forceinline__ void cast(const Args& args, ep::Team& team) {
     const int me = args.group.rank;
     ep::SlotRowsOut<Cfg::Rows, ep::NetSlotRows<Cfg::Rows>> rows(team, args.net);
-    for (ep::i64 unit = team.index(); unit < ep::i64{Cfg::kPeers} * Cfg::kSends && !team.stopped;
-        unit += team.count()) {
-        const int peer = static_cast<ep::i32>(unit % Cfg::kPeers);
-        const int send = static_cast<ep::i32>(unit / Cfg::kPeers % Cfg::kSends);
+    ep::Units<Cfg::Cast, 0> units(team, Cfg::kSends);
+    for (int unit; (unit = units.take()) >= 0;) {
+        const int send = static_cast<ep::i32>(ep::i64{unit} % Cfg::kSends);
         // +146  for token in send..min(send + 1, tokens)
         const ep::i64 token_end =
             ep::min(ep::i64{send + 1}, ep::i64{ep::rows_of(args.tokens, args.tokens_from)});
         for (ep::i64 token = send; token < token_end && !team.stopped; ++token) {
-            // +147  let place = sum(earlier in 0..send: routed(topk_idx[earlier], peer) as i32)
-            const int first_expert = args.expert_begin[peer];
-            const int next_expert = args.expert_begin[peer + 1];
-            const ep::i64 sum =
-                ep::rows_with<Cfg::kTopk>(0LL, ep::i64{send}, [&](ep::i64 earlier, int k) {
-                    return args.topk_idx[earlier * args.topk_idx_stride + k] >= first_expert
-                        && args.topk_idx[earlier * args.topk_idx_stride + k] < next_expert;
-                });
-            const ep::i64 place = sum;
-            // +148  record send_place[send, peer] = if routed(topk_idx[send], peer) { place } else
-            //     { -1 }
-            __syncwarp();
-            const int first_expert_2 = args.expert_begin[peer];
-            const int next_expert_2 = args.expert_begin[peer + 1];
-            bool found_2 = false;
-            for (int k_2 = 0; k_2 < Cfg::kTopk; ++k_2) {
-                const bool here_2 = args.topk_idx[send * args.topk_idx_stride
-                    + k_2] >= first_expert_2
-                    && args.topk_idx[send * args.topk_idx_stride + k_2] < next_expert_2;
-                found_2 = found_2 || here_2;
-            }
-            if (team.leader()) {
-                args.send_place[ep::i64{send} * Cfg::kRanks + peer] =
-                    static_cast<ep::i32>(found_2 ? place : -1LL);
-            }
-            __syncwarp();
-        }
-        // +150  for token in send..min(send + 1, tokens) where routed(topk_idx[send], peer)
-        const ep::i64 token_2_end =
-            ep::min(ep::i64{send + 1}, ep::i64{ep::rows_of(args.tokens, args.tokens_from)});
-        for (ep::i64 token_2 = send; token_2 < token_2_end && !team.stopped; ++token_2) {
-            const int first_expert_3 = args.expert_begin[peer];
-            const int next_expert_3 = args.expert_begin[peer + 1];
-            bool found_3 = false;
-            for (int k_3 = 0; k_3 < Cfg::kTopk; ++k_3) {
-                const bool here_3 = args.topk_idx[send * args.topk_idx_stride
-                    + k_3] >= first_expert_3
-                    && args.topk_idx[send * args.topk_idx_stride + k_3] < next_expert_3;
-                found_3 = found_3 || here_3;
-            }
-            if (!found_3) continue;
-            // +151  for choice in topk
+            // +147  for choice in topk
             for (int choice = team.lane; choice < Cfg::kTopk; choice += ep::kLanes) {
-                // +152  let expert = topk_idx[send, choice]
+                // +148  let expert = topk_idx[send, choice]
                 const ep::i64 expert = args.topk_idx[send * args.topk_idx_stride + choice];
-                // +153  record turns[send, peer, choice] = sum(earlier in 0..send:
+                // +149  record turns[send, choice] = sum(earlier in 0..send:
                 //     listed(topk_idx[earlier], expert) as i32) * (expert >= 0) as i32
+                ep::i64 sum = 0LL;
+                for (int earlier = 0; earlier < send; ++earlier) {
+                    bool found = false;
+                    for (int k = 0; k < Cfg::kTopk; ++k) {
+                        const bool here =
+                            args.topk_idx[earlier * args.topk_idx_stride + k] == expert;
+                        found = found || here;
+                    }
+                    sum += ep::i64{static_cast<ep::i32>(found)};
+                }
+                args.turns[ep::i64{send} * Cfg::kTopk + choice] =
+                    static_cast<ep::i32>(sum * static_cast<ep::i32>(expert >= 0));
+            }
+            __syncwarp();
+            // +152  for peer in ranks
+            for (int peer = team.lane; peer < Cfg::kRanks; peer += ep::kLanes) {
+                // +153  let place = sum(earlier in 0..send: routed(topk_idx[earlier], peer) as i32)
                 ep::i64 sum_2 = 0LL;
                 for (int earlier_2 = 0; earlier_2 < send; ++earlier_2) {
-                    bool found_4 = false;
-                    for (int k_4 = 0; k_4 < Cfg::kTopk; ++k_4) {
-                        const bool here_4 =
-                            args.topk_idx[earlier_2 * args.topk_idx_stride + k_4] == expert;
-                        found_4 = found_4 || here_4;
+                    const int first_expert = args.expert_begin[peer];
+                    const int next_expert = args.expert_begin[peer + 1];
+                    bool found_2 = false;
+                    for (int k_2 = 0; k_2 < Cfg::kTopk; ++k_2) {
+                        const bool here_2 = args.topk_idx[earlier_2 * args.topk_idx_stride
+                            + k_2] >= first_expert
+                            && args.topk_idx[earlier_2 * args.topk_idx_stride + k_2] < next_expert;
+                        found_2 = found_2 || here_2;
                     }
-                    sum_2 += ep::i64{static_cast<ep::i32>(found_4)};
+                    sum_2 += ep::i64{static_cast<ep::i32>(found_2)};
                 }
-                args.turns[(ep::i64{send} * Cfg::kRanks + peer) * Cfg::kTopk + choice] =
-                    static_cast<ep::i32>(sum_2 * static_cast<ep::i32>(expert >= 0));
+                const ep::i64 place = sum_2;
+                // +154  record send_place[send, peer] = if routed(topk_idx[send], peer) { place }
+                //     else { -1 }
+                const int first_expert_2 = args.expert_begin[peer];
+                const int next_expert_2 = args.expert_begin[peer + 1];
+                bool found_3 = false;
+                for (int k_3 = 0; k_3 < Cfg::kTopk; ++k_3) {
+                    const bool here_3 = args.topk_idx[send * args.topk_idx_stride
+                        + k_3] >= first_expert_2
+                        && args.topk_idx[send * args.topk_idx_stride + k_3] < next_expert_2;
+                    found_3 = found_3 || here_3;
+                }
+                args.send_place[ep::i64{send} * Cfg::kRanks + peer] =
+                    static_cast<ep::i32>(found_3 ? place : -1LL);
             }
             __syncwarp();
-            // +163  push rows[peer] { x: cast_e4m3(x[send], 128), src: send, place:
-            //     send_place[send, peer], experts: topk_idx[send], turns: turns[send, peer],
-            //     weights: topk_weights[send] }
-            // W4: takes credit of rows, from Pack +188
-            if (rows.reserve(peer, me)) {
-                char* slot = rows.slot();
-                ep::cast_row<float>(team, slot, slot + Cfg::Rows::kMeta + Cfg::Token::kXScale, 1,
+            // +156  for peer in ranks where routed(topk_idx[send], peer)
+            const auto topk_idx_ranks = ep::ranks_of<Cfg::kRanks>(
+                ep::row_of<Cfg::kTopk>(&args.topk_idx[send * args.topk_idx_stride]),
+                args.expert_begin);
+            for (int wanted = team.lane; wanted < Cfg::kRanks; wanted += ep::kLanes) {
+                if (!topk_idx_ranks.has(wanted)) continue;
+                rows.want(wanted);
+            }
+            // +164  push rows[peer] { x: cast_e4m3(x[send], 128), src: send, place:
+            //     send_place[send, peer], experts: topk_idx[send], turns: turns[send], weights:
+            //     topk_weights[send] }
+            // W4: takes credit of rows, from Pack +190
+            while (rows.reserve_wanted(me)) {
+                const auto slots = rows.each_slot();
+                ep::cast_row<float>(team, slots, slots + Cfg::Rows::kMeta + Cfg::Token::kXScale, 1,
                     &args.x[send * args.x_stride], Cfg::kHidden);
-                for (int i_3 = team.lane; i_3 < Cfg::Token::kSrcCount; i_3 += ep::kLanes) {
-                    ep::set<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kSrc, i_3, send);
-                }
-                for (int i_4 = team.lane; i_4 < Cfg::Token::kPlaceCount; i_4 += ep::kLanes) {
-                    ep::set<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kPlace, i_4,
-                        args.send_place[ep::i64{send} * Cfg::kRanks + peer]);
-                }
-                for (int i_5 = team.lane; i_5 < Cfg::Token::kExpertsCount; i_5 += ep::kLanes) {
-                    ep::set<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kExperts, i_5,
-                        static_cast<ep::i32>(args.topk_idx[send * args.topk_idx_stride + i_5]));
-                }
-                ep::copy_row<ep::i32>(team, slot + Cfg::Rows::kMeta + Cfg::Token::kTurns_,
-                    &args.turns[(ep::i64{send} * Cfg::kRanks + peer) * Cfg::kTopk],
-                    Cfg::Token::kTurns_Count);
-                ep::copy_row<float>(team, slot + Cfg::Rows::kMeta + Cfg::Token::kWeights,
+                ep::copy_row<ep::i32>(team, slots + Cfg::Rows::kMeta + Cfg::Token::kTurns_,
+                    &args.turns[ep::i64{send} * Cfg::kTopk], Cfg::Token::kTurns_Count);
+                ep::copy_row<float>(team, slots + Cfg::Rows::kMeta + Cfg::Token::kWeights,
                     &args.topk_weights[send * args.topk_weights_stride], Cfg::Token::kWeightsCount);
-                rows.publish();
+                for (int peer_2; (peer_2 = rows.next()) >= 0;) {
+                    char* slot = rows.slot_of_next();
+                    for (int i_3 = team.lane; i_3 < Cfg::Token::kSrcCount; i_3 += ep::kLanes) {
+                        ep::set<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kSrc, i_3, send);
+                    }
+                    for (int i_4 = team.lane; i_4 < Cfg::Token::kPlaceCount; i_4 += ep::kLanes) {
+                        ep::set<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kPlace, i_4,
+                            args.send_place[ep::i64{send} * Cfg::kRanks + peer_2]);
+                    }
+                    for (int i_5 = team.lane; i_5 < Cfg::Token::kExpertsCount; i_5 += ep::kLanes) {
+                        ep::set<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kExperts, i_5,
+                            static_cast<ep::i32>(args.topk_idx[send * args.topk_idx_stride + i_5]));
+                    }
+                }
+                rows.publish_each();
             }
         }
     }
-    // +169  close rows
-    // W3: publishes messages of rows, for Pack +188
+    // +171  close rows
+    // W3: publishes messages of rows, for Pack +190
     rows.close(team.count());
 }
 
@@ -387,17 +389,17 @@ __device__ __forceinline__ void pack(const Args& args, ep::Team& team) {
         const int choice = static_cast<ep::i32>(unit % Cfg::kChoices);
         const int share = static_cast<ep::i32>(unit / Cfg::kChoices % Cfg::kShares);
         const int source = static_cast<ep::i32>(unit / Cfg::kChoices / Cfg::kShares % Cfg::kRanks);
-        // +172  await counts
+        // +174  await counts
         // W1: takes messages of counts, from Count +141
         // W2: publishes credit of counts, for Count +141
         counts.await();
-        // +173  if choice == 0 && share == 0
+        // +175  if choice == 0 && share == 0
         if (choice == 0 && share == 0) {
-            // +174  if source == 0
+            // +176  if source == 0
             if (source == 0) {
-                // +175  for bound in 0..ranks + 1
+                // +177  for bound in 0..ranks + 1
                 for (int bound = team.lane; bound < Cfg::kRanks + 1; bound += ep::kLanes) {
-                    // +176  record came_first[bound] = sum(earlier in 0..bound:
+                    // +178  record came_first[bound] = sum(earlier in 0..bound:
                     //     counts[earlier].rows)
                     ep::i64 sum = 0LL;
                     for (int earlier = 0; earlier < bound; ++earlier) {
@@ -407,9 +409,9 @@ __device__ __forceinline__ void pack(const Args& args, ep::Team& team) {
                     args.came_first[bound] = static_cast<ep::i32>(sum);
                 }
             }
-            // +179  for expert in local_experts
+            // +181  for expert in local_experts
             for (int expert = team.lane; expert < Cfg::kLocalExperts; expert += ep::kLanes) {
-                // +180  record range_first[expert, source] = sum(earlier in 0..source:
+                // +182  record range_first[expert, source] = sum(earlier in 0..source:
                 //     counts[earlier].per_expert[expert])
                 ep::i64 sum_2 = 0LL;
                 for (int earlier_2 = 0; earlier_2 < source; ++earlier_2) {
@@ -418,18 +420,18 @@ __device__ __forceinline__ void pack(const Args& args, ep::Team& team) {
                 }
                 args.range_first[ep::i64{expert} * Cfg::kRanks + source] =
                     static_cast<ep::i32>(sum_2);
-                // +181  record range_count[expert, source] = counts[source].per_expert[expert]
+                // +183  record range_count[expert, source] = counts[source].per_expert[expert]
                 args.range_count[ep::i64{expert} * Cfg::kRanks + source] = ep::get<ep::i32>(
                     counts.slot(source, 0) + Cfg::Counts::kMeta + Cfg::Totals::kPerExpert, expert);
-                // +182  add statistics[expert] = counts[source].per_expert[expert]
+                // +184  add statistics[expert] = counts[source].per_expert[expert]
                 if (args.statistics != nullptr) {
                     ep::add_count(&args.statistics[expert],
                         ep::get<ep::i32>(counts.slot(source, 0) + Cfg::Counts::kMeta
                             + Cfg::Totals::kPerExpert, expert));
                 }
-                // +183  if source == ranks - 1
+                // +185  if source == ranks - 1
                 if (source == Cfg::kRanks - 1) {
-                    // +184  store packed_count[expert] = sum(earlier in ranks:
+                    // +186  store packed_count[expert] = sum(earlier in ranks:
                     //     counts[earlier].per_expert[expert])
                     ep::i64 sum_3 = 0LL;
                     for (int earlier_3 = 0; earlier_3 < Cfg::kRanks; ++earlier_3) {
@@ -440,14 +442,14 @@ __device__ __forceinline__ void pack(const Args& args, ep::Team& team) {
                 }
             }
         }
-        // +188  for message in rows[source] where message.index % shares == share
-        // W3: takes messages of rows, from Cast +169
-        // W4: publishes credit of rows, for Cast +163
+        // +190  for message in rows[source] where message.index % shares == share
+        // W3: takes messages of rows, from Cast +171
+        // W4: publishes credit of rows, for Cast +164
         const int count = rows.count(source);
         for (int turn = 0; turn < ep::ceil(count - share, Cfg::kShares) && !team.stopped; ++turn) {
             const int row = share + turn * Cfg::kShares;
             const char* slot = rows.slot(source, share + turn * Cfg::kShares);
-            // +189  let row = sum(earlier in 0..source: counts[earlier].rows) + message.place
+            // +191  let row = sum(earlier in 0..source: counts[earlier].rows) + message.place
             ep::i64 sum_4 = 0LL;
             for (int earlier_4 = 0; earlier_4 < source; ++earlier_4) {
                 sum_4 += ep::i64{ep::get<ep::i32>(counts.slot(earlier_4, 0) + Cfg::Counts::kMeta
@@ -455,10 +457,10 @@ __device__ __forceinline__ void pack(const Args& args, ep::Team& team) {
             }
             const ep::i64 row_2 =
                 sum_4 + ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kPlace, 0);
-            // +190  let expert = local(message.experts[choice], me)
+            // +192  let expert = local(message.experts[choice], me)
             const int expert_2 = ep::local_expert(args.expert_begin, me,
                 ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kExperts, choice));
-            // +192  let again = sum(earlier in topk: (earlier < choice && message.experts[earlier]
+            // +194  let again = sum(earlier in topk: (earlier < choice && message.experts[earlier]
             //     == message.experts[choice]) as i32)
             ep::i64 own = 0LL;
             for (int earlier_5 = team.lane; earlier_5 < Cfg::kTopk; earlier_5 += ep::kLanes) {
@@ -469,9 +471,9 @@ __device__ __forceinline__ void pack(const Args& args, ep::Team& team) {
             }
             const ep::i64 sum_5 = ep::sum_of_lanes(own);
             const ep::i64 again = sum_5;
-            // +194  let has = (expert >= 0 && again == 0) as i32
+            // +196  let has = (expert >= 0 && again == 0) as i32
             const int has = static_cast<ep::i32>(expert_2 >= 0 && again == 0);
-            // +195  let place = sum(earlier in 0..source: counts[earlier].per_expert[expert * has])
+            // +197  let place = sum(earlier in 0..source: counts[earlier].per_expert[expert * has])
             //     + message.turns[choice]
             ep::i64 sum_6 = 0LL;
             for (int earlier_6 = 0; earlier_6 < source; ++earlier_6) {
@@ -480,19 +482,19 @@ __device__ __forceinline__ void pack(const Args& args, ep::Team& team) {
             }
             const ep::i64 place =
                 sum_6 + ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kTurns_, choice);
-            // +197  record packed_row[row, choice] = (expert * max_rows + place + 1) * has - 1
+            // +199  record packed_row[row, choice] = (expert * max_rows + place + 1) * has - 1
             if (team.leader()) {
                 args.packed_row[row_2 * Cfg::kTopk + choice] = static_cast<ep::i32>(
                     (ep::i64{expert_2} * Cfg::kMaxRows + place + 1) * has - 1);
             }
-            // +198  if expert >= 0 && again == 0
+            // +200  if expert >= 0 && again == 0
             if (expert_2 >= 0 && again == 0) {
-                // +199  record src_info[expert, place] = message.src
+                // +201  record src_info[expert, place] = message.src
                 if (team.leader()) {
                     args.src_info[ep::i64{expert_2} * Cfg::kMaxRows + place] =
                         ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kSrc, 0);
                 }
-                // +200  record packed_weight[expert * max_rows + place] = sum(entry in topk:
+                // +202  record packed_weight[expert * max_rows + place] = sum(entry in topk:
                 //     message.weights[entry] * (message.experts[entry] == message.experts[choice])
                 //     as f32)
                 if (args.topk_weights != nullptr) {
@@ -509,7 +511,7 @@ __device__ __forceinline__ void pack(const Args& args, ep::Team& team) {
                         args.packed_weight[ep::i64{expert_2} * Cfg::kMaxRows + place] = sum_7;
                     }
                 }
-                // +202  store packed_x[expert, place] = message.x
+                // +204  store packed_x[expert, place] = message.x
                 ep::copy_row<ep::e4m3>(team,
                     &args.packed_x[(ep::i64{expert_2} * Cfg::kMaxRows + place) * Cfg::kHidden],
                     slot, Cfg::kHidden);

@@ -1,5 +1,5 @@
 // packed-dispatch  payload=fp8  via=direct
-// choices=8 experts=256 hidden=7168 local_experts=32 local_ranks=8 max_rows=1024 max_tokens=128 nodes=1 peers=8 piece=3584 ranks=8 sends=128 topk=8 words=64
+// choices=8 experts=256 hidden=7168 local_experts=32 local_ranks=8 max_rows=1024 max_tokens=128 nodes=1 piece=3584 ranks=8 sends=128 topk=8 words=64
 // sm_90a: 384 threads and 54784 bytes of shared memory a block, at least 1 blocks
 //
 // Roles:

@@ -1,5 +1,5 @@
 // packed-dispatch  payload=bf16  via=direct
-// choices=4 experts=128 hidden=2880 local_experts=32 local_ranks=4 max_rows=512 max_tokens=128 nodes=1 peers=4 piece=3584 ranks=4 sends=128 topk=4 words=64
+// choices=4 experts=128 hidden=2880 local_experts=32 local_ranks=4 max_rows=512 max_tokens=128 nodes=1 piece=3584 ranks=4 sends=128 topk=4 words=64
 // sm_80: 384 threads and 2736 bytes of shared memory a block, at least 1 blocks
 //
 // Roles:

@@ -24,6 +24,7 @@ pub const HEADERS: &[(&str, &str)] = headers![
     "count",
     "direct",
     "directs",
+    "each_slot",
     "ends",
     "ibgda",
     "made",

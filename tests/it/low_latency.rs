@@ -552,16 +552,16 @@ in ep/presence.cuh
 +
 
 == a wait for the credit of an absent rank ends in one lane alone
-in ep/presence.cuh
--     const bool none = __ballot_sync(kAllLanes, absent) != 0;
-+     const bool none = absent;
+in ep/slot_rows.cuh
+-             if (__ballot_sync(kAllLanes, is_free) != kAllLanes) return false;
++             if (!is_free) return false;
 
 == a wait for the credit of an absent rank stops the group
 in ep/slot_rows.cuh
--             if constexpr (Slots::kSkipsAbsent) {
--                 if (!wait_counter_of_peer
-+             if constexpr (false) {
-+                 if (!wait_counter_of_peer
+-         if constexpr (Slots::kSkipsAbsent) {
+-             return wait_counter_of_peer
++         if constexpr (false) {
++             return wait_counter_of_peer
 
 == a wait for the count of an absent rank stops the group
 in ep/slot_rows.cuh

@@ -5,6 +5,7 @@
 //! same, byte for byte, and `RuleSet::None` turns all of them off.
 
 pub(super) mod ahead;
+mod alike;
 mod apart;
 mod asked;
 mod casts;
@@ -110,6 +111,9 @@ pub(super) fn rewrite(
         (steps, of_tokens) = apart::rewrite(role, steps);
         (steps, of_rows) = local_rows::rewrite(role, steps);
         uses.slices = of_tokens || of_rows;
+    }
+    if rules.has(RoleRule::Copies) {
+        steps = alike::rewrite(role, steps);
     }
     if rules.has(RoleRule::Claims) {
         (steps, uses.claims) = claims::rewrite(role, steps);

@@ -309,9 +309,9 @@ fn of_object(class: Option<&Entity>, object: &str, method: &str) -> By {
     match (class.copied(), method) {
         (None, _) if object == "counters" => By::Lane,
         (None, _) => By::Any,
-        (Some(ep::Parts), "expect") | (Some(ep::PlaceCounters | ep::DirectOut), "begin") => {
-            By::Lane
-        }
+        (Some(ep::Parts), "expect")
+        | (Some(ep::PlaceCounters | ep::DirectOut), "begin")
+        | (Some(ep::SlotRowsOut), "want") => By::Lane,
         (Some(ep::SlotChannel), "to" | "from") => By::Any,
         (Some(ep::SlotRowsIn | ep::NetSlotsIn), "slot") => By::Any,
         (Some(ep::DirectIn), "meta" | "first" | "rows") => By::Any,

@@ -26,8 +26,22 @@ const OTHER_ENDS: [Entity; 9] = [
 ];
 
 /// Methods of these that wait for nobody.
-const FREE: [&str; 9] =
-    ["begin", "first", "from", "meta", "position", "publish", "row", "slot", "to"];
+const FREE: [&str; 14] = [
+    "begin",
+    "each_slot",
+    "first",
+    "from",
+    "meta",
+    "next",
+    "position",
+    "publish",
+    "publish_each",
+    "row",
+    "slot",
+    "slot_of_next",
+    "to",
+    "want",
+];
 
 /// When a warp has to wait.
 enum Wait {

@@ -17,8 +17,8 @@ pipeline! {
             let local_ranks = ceil(ranks, nodes),
             let local_experts = ceil(experts, ranks),
             let max_rows = ranks * max_tokens,
-            // Extents of the indices that warps share: tokens of this rank, peers and choices of a token.
-            let sends = max_tokens, let peers = ranks, let choices = topk,
+            // Extents of the indices that warps share: tokens of this rank and choices of a token.
+            let sends = max_tokens, let choices = topk,
             require nodes * local_ranks == ranks,
         }
         use payload;
@@ -122,7 +122,7 @@ pipeline! {
         when via is Slots {
             // Where the rows of each rank begin, the number of a token's row among those of this rank for each
             // peer (-1: none), and how many tokens before list each of its experts.
-            table came_first: i32[ranks + 1], send_place: i32[tokens, ranks], turns: i32[tokens, ranks, topk];
+            table came_first: i32[ranks + 1], send_place: i32[tokens, ranks], turns: i32[tokens, topk];
             // `shares`: so many warps take the rows of a rank in turn.
             tune { shares: 64 in [16, 32, 64, 128] }
 
@@ -154,29 +154,31 @@ pipeline! {
                     push counts[peer] { rows: tokens_per_rank[peer], per_expert: owned(tokens_per_expert, peer) };
                 }
             }
-            // Token by token, so that not all ranks send to one peer first.
-            role Cast on all blocks, 8 warps, warps shared by (peer, send) {
+            // A row is cast once for all ranks that it goes to.
+            role Cast on all blocks, 8 warps, warps shared by send {
                 for token in send..min(send + 1, tokens) {
-                    let place = sum(earlier in 0..send: routed(topk_idx[earlier], peer) as i32);
-                    record send_place[send, peer] = if routed(topk_idx[send], peer) { place } else { -1 };
-                }
-                for token in send..min(send + 1, tokens) where routed(topk_idx[send], peer) {
                     for choice in topk {
                         let expert = topk_idx[send, choice];
-                        record turns[send, peer, choice] =
+                        record turns[send, choice] =
                             sum(earlier in 0..send: listed(topk_idx[earlier], expert) as i32) * (expert >= 0) as i32;
                     }
-                    when payload is Bf16 {
-                        push rows[peer] {
-                            x: x[send], src: send, place: send_place[send, peer], experts: topk_idx[send],
-                            turns: turns[send, peer], weights: topk_weights[send],
-                        };
+                    for peer in ranks {
+                        let place = sum(earlier in 0..send: routed(topk_idx[earlier], peer) as i32);
+                        record send_place[send, peer] = if routed(topk_idx[send], peer) { place } else { -1 };
                     }
-                    when payload is Fp8 | Fp8Packed {
-                        push rows[peer] {
-                            x: cast_e4m3(x[send], 128), src: send, place: send_place[send, peer],
-                            experts: topk_idx[send], turns: turns[send, peer], weights: topk_weights[send],
-                        };
+                    for peer in ranks where routed(topk_idx[send], peer) {
+                        when payload is Bf16 {
+                            push rows[peer] {
+                                x: x[send], src: send, place: send_place[send, peer], experts: topk_idx[send],
+                                turns: turns[send], weights: topk_weights[send],
+                            };
+                        }
+                        when payload is Fp8 | Fp8Packed {
+                            push rows[peer] {
+                                x: cast_e4m3(x[send], 128), src: send, place: send_place[send, peer],
+                                experts: topk_idx[send], turns: turns[send], weights: topk_weights[send],
+                            };
+                        }
                     }
                 }
                 close rows;

@@ -122,20 +122,19 @@ __device__ __forceinline__ bool wait_for_peer(Team& team, const Site& site, bool
     }
 }
 
-/// `wait_counter` of the first lane alone, for a peer that may be absent. False: it is, or the team is stopped.
+/// `wait_counter` for peers that may be absent. False in a lane: its peer is, or the team is stopped.
 __device__ __forceinline__ bool wait_counter_of_peer(Team& team, const Site& site,
                                                      const u32* counter) {
     bool absent = false;
     const bool done = wait_for_peer<true>(team, site, absent, [&](u32& seen) {
-        if (!team.leader()) return true;
+        if (counter == nullptr) return true;
         seen = load_relaxed_sys(counter);
         return reached(seen, site.want);
     });
-    const bool none = __ballot_sync(kAllLanes, absent) != 0;
-    if (!done || none) return false;
-    if (team.leader()) load_acquire_sys(counter);
+    const bool is_there = done && !absent;
+    if (is_there && counter != nullptr) load_acquire_sys(counter);
     __syncwarp();
-    return true;
+    return is_there;
 }
 
 }  // namespace ep

@@ -1,6 +1,7 @@
 // Rows and tokens of a call, stripes of them, sets of peers, and what a table records of a position.
 #pragma once
 
+#include <ep/each_slot.cuh>
 #include <ep/ptx.cuh>
 #include <ep/sync.cuh>
 
@@ -51,14 +52,13 @@ __device__ __forceinline__ int rows_through(i32 entry) {
     return entry >= 0 ? entry + 1 : -1 - entry;
 }
 
-/// Copies `count` neighbouring elements; warp. By units of 16 bytes where both ends lie so, `kBatch` on
-/// their way at once; no lane holds more than one element of a short row, which stays as it is.
-template <class T, int kBatch = 8>
-__device__ __forceinline__ void copy_row(const Team& team, void* to, const void* from, int count) {
+/// Copies `count` neighbouring elements to a place, or to that in each slot; warp. By units of 16 bytes where both ends lie
+/// so, `kBatch` on their way at once; no lane holds more than one element of a short row, which stays as it is.
+template <class T, int kBatch = 8, class To>
+__device__ __forceinline__ void copy_row(const Team& team, const To& to, const void* from, int count) {
     constexpr int kUnit = 16 / static_cast<int>(sizeof(T));
-    const bool whole = ((reinterpret_cast<u64>(to) | reinterpret_cast<u64>(from)) & 15) == 0;
+    const bool whole = ((address_of(to) | reinterpret_cast<u64>(from)) & 15) == 0;
     const int units = whole && count > kLanes ? count / kUnit : 0;
-    char* out = static_cast<char*>(to);
     const char* in = static_cast<const char*>(from);
 #pragma unroll 1
     for (int base = team.lane; base - team.lane < units; base += kBatch * kLanes) {
@@ -68,15 +68,21 @@ __device__ __forceinline__ void copy_row(const Team& team, void* to, const void*
             const int at = base + i * kLanes;
             if (at < units) values[i] = load_quad(in + at * 16);
         }
+        for_places(to, [&](char* out) {
 #pragma unroll
-        for (int i = 0; i < kBatch; ++i) {
-            const int at = base + i * kLanes;
-            if (at < units) store_quad(out + at * 16, values[i]);
-        }
+            for (int i = 0; i < kBatch; ++i) {
+                const int at = base + i * kLanes;
+                if (at < units) store_quad(out + at * 16, values[i]);
+            }
+        });
     }
 #pragma unroll 1
-    for (int i = units * kUnit + team.lane; i < count; i += kLanes) {
-        reinterpret_cast<T*>(out)[i] = reinterpret_cast<const T*>(in)[i];
+    for (int base = units * kUnit; base < count; base += kLanes) {
+        const int i = base + team.lane;
+        const T value = i < count ? reinterpret_cast<const T*>(in)[i] : T{};
+        for_places(to, [&](char* out) {
+            if (i < count) reinterpret_cast<T*>(out)[i] = value;
+        });
     }
 }
 

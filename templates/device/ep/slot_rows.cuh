@@ -2,6 +2,7 @@
 // warps that do their work in order.
 //
 //   SlotRowsOut  reserve -> slot -> [publish] -> ..  -> [close]
+//                want -> .. -> reserve_wanted -> each_slot -> next, slot_of_next -> .. -> publish_each -> ..
 //   SlotRowsIn   count, arrived, await -> slot -> .. -> release
 //
 // A slot is named by a key, the indices that its sender gives and the sender's own, and by its arrival
@@ -25,6 +26,7 @@
 // windows that all ranks reach (`WindowSlots`), or for some of them behind a network (net_slot_rows.cuh).
 #pragma once
 
+#include <ep/each_slot.cuh>
 #include <ep/mover.cuh>
 #include <ep/presence.cuh>
 #include <ep/ptx.cuh>
@@ -266,19 +268,12 @@ public:
         peer_ = peer, key_ = key, arrival_ = 0;
         if (team_.stopped || !End::alive(peer)) return false;
         if (!is_known_free(peer)) {
-            const u32 want = team_.epoch - Slots::kEpochs;
-            const Site site{Slots::kChannel, Waiting::kCredit, -1, End::rank_of(peer), want};
-            // M4: pairs with the release of the receiver's end; all lanes store after the barrier.
-            const u32* released = team_.leader() ? End::released(peer) : nullptr;
-            if constexpr (Slots::kSkipsAbsent) {
-                if (!wait_counter_of_peer(team_, site, released)) return false;
-            } else {
-                wait_counter(team_, site, released);
-            }
-            if (team_.stopped) return false;
+            const bool is_free = await_free(peer, team_.leader());
+            if (__ballot_sync(kAllLanes, is_free) != kAllLanes) return false;
             if (peer < 64) free_ |= u64{1} << peer;
         }
-        return Slots::kCounts ? take() : true;
+        if constexpr (Slots::kCounts) arrival_ = __shfl_sync(kAllLanes, take(peer, team_.leader()), 0);
+        return !team_.stopped;
     }
 
     /// Which of the slots of its key was taken.
@@ -293,6 +288,57 @@ public:
     __device__ __forceinline__ void publish() {
         __syncwarp();
         End::send(peer_, key_, arrival_, team_.leader());
+        __syncwarp();
+    }
+
+    /// Has `reserve_wanted` take a slot of a peer. This lane asks for the peers whose number it has modulo 32.
+    __device__ __forceinline__ void want(int peer) {
+        static_assert(kPeers <= kLanes * kLanes, "each lane has a bit for each of its peers");
+        wanted_ |= 1u << peer / kLanes;
+    }
+
+    /// Takes a slot of the key for each of up to 32 peers that lanes want, as `reserve` does; false: none is left.
+    __device__ __forceinline__ bool reserve_wanted(int key) {
+        key_ = key, each_peer_ = each_arrival_ = count_ = next_ = 0;
+#pragma unroll
+        for (int first = 0; first < kPeers; first += kLanes) {
+            const int peer = first + team_.lane;
+            const u32 bit = 1u << first / kLanes;
+            bool wants = (wanted_ & bit) != 0 && !team_.stopped && End::alive(peer);
+            const bool waits = wants && !is_known_free(peer);
+            if (__ballot_sync(kAllLanes, waits) != 0) {
+                wants = await_free(peer, waits) && wants;
+                const u32 free = __ballot_sync(kAllLanes, wants);
+                if (first < 64) free_ |= u64{free} << first % 64;
+            }
+            u32 left = __ballot_sync(kAllLanes, wants);
+#pragma unroll 1
+            for (; left != 0 && count_ < kLanes; left &= left - 1) {
+                if (team_.lane == count_++) each_peer_ = first + __ffs(static_cast<int>(left)) - 1;
+            }
+            // The others are for the next time.
+            if ((left >> team_.lane & 1) == 0) wanted_ &= ~bit;
+        }
+        if constexpr (Slots::kCounts) each_arrival_ = take(each_peer_, team_.lane < count_);
+        each_slot_ = reinterpret_cast<u64>(End::slot_there(each_peer_, key_, each_arrival_));
+        return count_ != 0 && !team_.stopped;
+    }
+
+    /// The slots that it has taken.
+    __device__ __forceinline__ EachSlot each_slot() const { return EachSlot{each_slot_, kAllLanes >> (kLanes - count_)}; }
+
+    /// The next of their peers, and its slot; negative: there is none.
+    __device__ __forceinline__ int next() {
+        return next_ == count_ ? -1 : __shfl_sync(kAllLanes, each_peer_, next_++);
+    }
+    __device__ __forceinline__ char* slot_of_next() const {
+        return reinterpret_cast<char*>(__shfl_sync(kAllLanes, each_slot_, next_ - 1));
+    }
+
+    /// Sends all of them, which all lanes have written.
+    __device__ __forceinline__ void publish_each() {
+        __syncwarp();
+        End::send(each_peer_, key_, each_arrival_, team_.lane < count_);
         __syncwarp();
     }
 
@@ -358,27 +404,46 @@ private:
     /// Whether the slots of a peer have been found free: they are so until the end of the call.
     __device__ __forceinline__ bool is_known_free(int peer) const { return peer < 64 && (free_ >> peer & 1) != 0; }
 
-    /// Takes the next slot of the key. False: there is none.
-    __device__ __forceinline__ bool take() {
+    /// Waits until the slots of each lane's `peer` are free, if the lane `waits` for them. False: the peer is absent, or the
+    /// team is stopped.
+    __device__ __forceinline__ bool await_free(int peer, bool waits) {
+        const u32 want = team_.epoch - Slots::kEpochs;
+        const Site site{Slots::kChannel, Waiting::kCredit, -1, waits ? End::rank_of(peer) : -1, want};
+        // M4: pairs with the release of the receiver's end; all lanes store after the barrier.
+        const u32* released = waits ? End::released(peer) : nullptr;
+        if constexpr (Slots::kSkipsAbsent) {
+            return wait_counter_of_peer(team_, site, released);
+        } else {
+            wait_counter(team_, site, released);
+            return !team_.stopped;
+        }
+    }
+
+    /// Takes the next slot of the key at each lane's `peer`, if the lane `takes` one, and gives its arrival. The team is
+    /// stopped if there is none.
+    __device__ __forceinline__ int take(int peer, bool takes) {
         const int number = End::number_of(key_, End::kStride);
         u32* taken = reinterpret_cast<u32*>(team_.group.window + Slots::kTaken);
         u32 before = 0;
-        if (team_.leader()) {
-            before = fetch_add_relaxed_gpu(taken + peer_ * Slots::kShared + number, 1);
+        if (takes) before = fetch_add_relaxed_gpu(taken + peer * Slots::kShared + number, 1);
+        const u32 over = __ballot_sync(kAllLanes, before >= static_cast<u32>(Slots::kArrivals));
+        if (over != 0) {
+            const bool blame = team_.lane == __ffs(static_cast<int>(over)) - 1;
+            const Site site{Slots::kChannel, Waiting::kCapacity, -1, End::rank_of(peer), before + 1};
+            give_up(team_.group, team_.epoch, team_.role, site, Slots::kArrivals, blame, true);
+            team_.stopped = true;
         }
-        before = __shfl_sync(kAllLanes, before, 0);
-        arrival_ = static_cast<int>(before);
-        if (before < static_cast<u32>(Slots::kArrivals)) return true;
-        const Site site{Slots::kChannel, Waiting::kCapacity, -1, End::rank_of(peer_), before + 1};
-        give_up(team_.group, team_.epoch, team_.role, site, Slots::kArrivals, team_.leader(), true);
-        team_.stopped = true;
-        return false;
+        return static_cast<int>(before);
     }
 
     u64 free_ = 0;  // a bit for each of the first 64 peers: its slots are known to be free
     int peer_ = 0;
     int key_ = 0;
     int arrival_ = 0;
+    u32 wanted_ = 0;             // a bit for each peer that the lane asks for
+    int count_ = 0, next_ = 0;   // slots that were taken for some of them, and those that `next` has given
+    int each_peer_ = 0, each_arrival_ = 0;  // the one that the lane has
+    u64 each_slot_ = 0;
     u32 held_ = 0, sent_ = 0;           // slots that were held back until their rows are stored, and those sent since
     int held_peer_ = 0, held_key_ = 0;  // the one that the lane holds,
     u32 due_ = 0;                       // and the rows behind which it is sent

@@ -4,6 +4,7 @@
 
 #include <ep/cast.cuh>
 #include <ep/compute.cuh>
+#include <ep/each_slot.cuh>
 #include <ep/ptx.cuh>
 #include <ep/sync.cuh>
 
@@ -463,9 +464,9 @@ __device__ __forceinline__ Wide<float> quotients(const Wide<float>& all, float b
     });
 }
 
-/// Casts eight values of a lane, `i` and following of a row that ends at `end`, whose block sixteen lanes have; warp.
+/// Casts eight values of a lane, of a block that sixteen lanes have, and gives its scale; warp.
 template <class Scale>
-__device__ __forceinline__ void cast_turn(const Wide<bf16>& row, void* to, void* scales, i64 apart, int i, int end) {
+__device__ __forceinline__ Wide<e4m3> cast_turn(const Wide<bf16>& row, Scale& kept) {
     constexpr int kBlock = 128;
     const Wide<float> values = to_float(row);
     float peak = 0.0f;
@@ -476,17 +477,42 @@ __device__ __forceinline__ void cast_turn(const Wide<bf16>& row, void* to, void*
         const u32 other = __shfl_xor_sync(kAllLanes, bits_of(peak), step);
         peak = greater_magnitude(peak, float_of(other));
     }
-    if (i >= end) return;
-    Scale kept;
-    const float scale = kept_scale(scale_e4m3(peak), kept);
-    set_wide<e4m3>(to, i, end, to_e4m3(quotients(values, scale)));
-    if (i % kBlock == 0) static_cast<Scale*>(scales)[i / kBlock * apart] = kept;
+    return to_e4m3(quotients(values, kept_scale(scale_e4m3(peak), kept)));
+}
+
+/// Casts values `base` and following of a row that ends at `end`, those of several turns; warp. `scales` are those of the
+/// row.
+template <class Scale, int kTurns, class To, class Scales>
+__device__ __forceinline__ void cast_turns(const Wide<bf16> (&turns)[kTurns], const To& to, const Scales& scales,
+                                           i64 apart, int base, int end) {
+    constexpr int kBlock = 128, kTurn = kLanes * kWide;
+    const int first = base + lane_index() * kWide;
+    Wide<e4m3> codes[kTurns] = {};
+    Scale kept[kTurns] = {};
+#pragma unroll
+    for (int k = 0; k < kTurns; ++k) {
+        if (base + k * kTurn < end) codes[k] = cast_turn(turns[k], kept[k]);
+    }
+    for_places(to, [&](char* row) {
+#pragma unroll
+        for (int k = 0; k < kTurns; ++k) {
+            const int i = first + k * kTurn;
+            if (i < end) set_wide<e4m3>(row, i, end, codes[k]);
+        }
+    });
+    for_places(scales, [&](char* all) {
+#pragma unroll
+        for (int k = 0; k < kTurns; ++k) {
+            const int i = first + k * kTurn;
+            if (i < end && i % kBlock == 0) reinterpret_cast<Scale*>(all)[i / kBlock * apart] = kept[k];
+        }
+    });
 }
 
 /// Casts a slice of a row of bf16 to e4m3, with a scale for each 128 of them, so far `apart` in memory; warp. It begins
-/// with a block.
-template <class Scale>
-__device__ __forceinline__ void cast_slice(const Team& team, void* to, void* scales, i64 apart,
+/// with a block. The codes go to a place, or to that in each slot, and so do the scales.
+template <class Scale, class To, class Scales>
+__device__ __forceinline__ void cast_slice(const Team& team, const To& to, const Scales& scales, i64 apart,
                                            const void* from, int begin, int end) {
     constexpr int kTurn = kLanes * kWide, kBatch = 7;
     const bf16* row = static_cast<const bf16*>(from);
@@ -501,21 +527,18 @@ __device__ __forceinline__ void cast_slice(const Team& team, void* to, void* sca
             const int i = base + k * kTurn + lane;
             turns[k] = i < end ? *reinterpret_cast<const Wide<bf16>*>(row + i) : Wide<bf16>{};
         }
-#pragma unroll
-        for (int k = 0; k < kBatch; ++k) {
-            if (base + k * kTurn >= end) break;
-            cast_turn<Scale>(turns[k], to, scales, apart, base + k * kTurn + lane, end);
-        }
+        cast_turns<Scale>(turns, to, scales, apart, base, end);
     }
 #pragma unroll 1
     for (; base < end; base += kTurn) {
-        cast_turn<Scale>(get_wide<bf16>(from, base + lane, end), to, scales, apart, base + lane, end);
+        const Wide<bf16> turns[1] = {get_wide<bf16>(from, base + lane, end)};
+        cast_turns<Scale>(turns, to, scales, apart, base, end);
     }
 }
 
 /// Casts a row of `count`.
-template <class Scale>
-__device__ __forceinline__ void cast_row(const Team& team, void* to, void* scales, i64 apart,
+template <class Scale, class To, class Scales>
+__device__ __forceinline__ void cast_row(const Team& team, const To& to, const Scales& scales, i64 apart,
                                          const void* from, int count) {
     cast_slice<Scale>(team, to, scales, apart, from, 0, count);
 }

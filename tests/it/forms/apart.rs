@@ -82,6 +82,40 @@ fn a_row_is_cast_by_the_warp_that_sends_it() {
     }
 }
 
+/// Some of so many ranks that a warp serves them in two turns, and none.
+#[test]
+fn a_row_goes_to_more_ranks_than_a_warp_has_lanes() {
+    let source = "
+        shape { ranks: 1..=64, hidden: 16..=4096 step 16, sends: 1..=8 }
+        variant payload { Cast { x: e4m3, scale: f32 block 128 } }
+        input x: bf16[sends, hidden], to: i32[sends, ranks] in 0..40;
+        output heard: payload[ranks, 8, hidden], places: i32[ranks, 8];
+        message Row { row x: payload[hidden], src: i32, place: i32 }
+        channel rows: slots<Row> over nvlink from Send to Take per all { slot: [source, arrival: 8] };
+        role Send on all blocks, 2 warps, warps shared by send {
+            for row in send..send + 1 {
+                for peer in ranks where to[row, peer] > row {
+                    push rows[peer] { x: cast_e4m3(x[row], 128), src: row, place: to[row, peer] };
+                }
+            }
+            close rows;
+        }
+        role Take on all blocks, 2 warps, warps shared by source {
+            for m in rows[source] {
+                store heard[source, m.src] = m.x;
+                store places[source, m.src] = m.place;
+            }
+        }";
+    let ir = accepted(source).unwrap_or_else(|errors| panic!("{errors}"));
+    let run = |form: Form| {
+        assert!(form.text(RuleSet::All).contains("rows.reserve_wanted("));
+        form
+    };
+    let numbers = [("ranks", 35), ("hidden", 272), ("sends", 3)];
+    let held = held_by(std::slice::from_ref(&ir), &numbers, 1, &|drawn| drawn, &run);
+    held.unwrap_or_else(|words| panic!("{words}"));
+}
+
 /// Rows of slots are added up, each times a weight; some parts are missing.
 pub(super) const GATHER: &str = "
     shape { ranks: 1..=64, hidden: 8..=4096 step 8, topk: 1..=32, rows: 1..=5 }

@@ -1,6 +1,10 @@
 //! Roles that rules over steps make faster: what they leave is the same, and what becomes of their text.
 
 use ep_codegen::schedule::{RoleRule, RuleSet};
+use ep_runtime::AnyPipeline;
+use ep_runtime::jit::Arch;
+use ep_runtime::pipelines::PackedDispatch;
+use ep_runtime::plan::Config;
 
 use super::apart::GATHER;
 use super::channels::{goes, stripe, tokens_of};
@@ -121,7 +125,10 @@ fn many_warps_share_the_memory_of_a_block() {
 
 /// The function of a role, as `rules` have it.
 fn function(form: &Form, role: &str, rules: RuleSet) -> String {
-    let text = form.text(rules);
+    function_in(&form.text(rules), role)
+}
+
+fn function_in(text: &str, role: &str) -> String {
     let start = text.find(&format!("/// role {role}")).expect("the role has a function");
     let end = text[start..].find("\n}\n").expect("it ends") + start;
     text[start..end + 3].to_string()
@@ -245,4 +252,32 @@ fn each_rule_can_be_left_out() {
         }
     }
     insta::assert_snapshot!(function(&sum, "Sum", RuleSet::All));
+}
+
+/// A row that goes to several ranks is read by one statement, ahead of what is written for each of them.
+#[test]
+fn a_row_is_read_once_for_all_ranks() {
+    let entry = AnyPipeline::of::<PackedDispatch>();
+    let ir = entry.ir();
+    for (payload, reads) in [("bf16", "ep::copy_row<ep::bf16>("), ("fp8", "ep::cast_row<float>(")] {
+        let mut config = Config::new(&ir, Arch::Sm90a);
+        for (name, value) in [
+            ("via", "slots"),
+            ("ranks", "16"),
+            ("nodes", "2"),
+            ("hidden", "256"),
+            ("topk", "2"),
+            ("experts", "32"),
+            ("max_tokens", "8"),
+            ("payload", payload),
+        ] {
+            config.set(&ir, name, value).expect("the shape is legal");
+        }
+        let cast = function_in(&entry.emit(&config).expect("it is emitted").cuda, "Cast");
+        let (_, sends) =
+            cast.split_once("while (rows.reserve_wanted(").expect("ranks are served together");
+        let (all, each) = sends.split_once("rows.next()").expect("each has fields of its own");
+        let count = |part: &str| part.matches(reads).count();
+        assert_eq!([count(&cast), count(all), count(each)], [1, 1, 0], "{cast}");
+    }
 }

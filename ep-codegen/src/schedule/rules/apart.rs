@@ -192,7 +192,7 @@ fn are_messages(before: &[Step], turn: &[Step]) -> bool {
 const SENDS: [&str; 5] = ["fence_global", "publish", "publish_after", "row", "send_meta"];
 
 /// Whether steps leave nothing but what they write to a slot; `own` are names that they make.
-fn only_sends(steps: &[Step], own: &mut Vec<String>) -> bool {
+pub(super) fn only_sends(steps: &[Step], own: &mut Vec<String>) -> bool {
     steps.iter().all(|step| {
         let here = match step {
             Step::Let { name, .. } | Step::Variable { name, .. } | Step::Pointer { name, .. } => {

@@ -188,7 +188,7 @@ fn is_input(role: &RoleLowering<'_>, base: &Term) -> bool {
 }
 
 /// Puts another name in the place of one.
-fn rename(term: &mut Term, name: &str, by: &str) {
+pub(super) fn rename(term: &mut Term, name: &str, by: &str) {
     if matches!(&term.node, Node::Name(own) if own == name) {
         term.node = Node::Name(by.to_string());
     }

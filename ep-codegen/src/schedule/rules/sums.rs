@@ -75,7 +75,7 @@ fn adds_up(repeat: &Loop, total: &str) -> bool {
 }
 
 /// Whether steps leave nothing but names; `own` are those that they make.
-fn only_looks(steps: &[Step], own: &mut Vec<String>) -> bool {
+pub(super) fn only_looks(steps: &[Step], own: &mut Vec<String>) -> bool {
     steps.iter().all(|step| {
         let here = match step {
             Step::Let { name, .. } | Step::Variable { name, .. } | Step::Pointer { name, .. } => {
