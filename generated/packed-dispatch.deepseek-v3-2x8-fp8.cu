@@ -284,55 +284,57 @@ __device__ __forceinline__ void cast(const Args& args, ep::Team& team) {
             ep::min(ep::i64{send + 1}, ep::i64{ep::rows_of(args.tokens, args.tokens_from)});
         for (ep::i64 token = send; token < token_end && !team.stopped; ++token) {
             // +147  for choice in topk
-            for (int choice = team.lane; choice < Cfg::kTopk; choice += ep::kLanes) {
+            for (int first_2 = 0; first_2 < Cfg::kTopk; first_2 += ep::kLanes) {
+                const int turn = first_2 + team.lane;
+                const int choice =
+                    static_cast<ep::i32>(ep::min(ep::i64{turn}, ep::i64{Cfg::kTopk - 1}));
                 // +148  let expert = topk_idx[send, choice]
                 const ep::i64 expert = args.topk_idx[send * args.topk_idx_stride + choice];
                 // +149  record turns[send, choice] = sum(earlier in 0..send:
                 //     listed(topk_idx[earlier], expert) as i32) * (expert >= 0) as i32
-                ep::i64 sum = 0LL;
-                for (int earlier = 0; earlier < send; ++earlier) {
-                    bool found = false;
-                    for (int k = 0; k < Cfg::kTopk; ++k) {
-                        const bool here =
-                            args.topk_idx[earlier * args.topk_idx_stride + k] == expert;
-                        found = found || here;
-                    }
-                    sum += ep::i64{static_cast<ep::i32>(found)};
+                const ep::i64 sum =
+                    ep::rows_with_each<Cfg::kTopk>(0LL, ep::i64{send}, Cfg::kTopk - first_2,
+                    [&](ep::i64 earlier, int k, ep::i64 expert) {
+                        return args.topk_idx[earlier * args.topk_idx_stride + k] == expert;
+                    },
+                    expert);
+                if (turn < Cfg::kTopk) {
+                    args.turns[ep::i64{send} * Cfg::kTopk + choice] =
+                        static_cast<ep::i32>(sum * static_cast<ep::i32>(expert >= 0));
                 }
-                args.turns[ep::i64{send} * Cfg::kTopk + choice] =
-                    static_cast<ep::i32>(sum * static_cast<ep::i32>(expert >= 0));
             }
             __syncwarp();
             // +152  for peer in ranks
-            for (int peer = team.lane; peer < Cfg::kRanks; peer += ep::kLanes) {
+            for (int first_3 = 0; first_3 < Cfg::kRanks; first_3 += ep::kLanes) {
+                const int turn_2 = first_3 + team.lane;
+                const int peer =
+                    static_cast<ep::i32>(ep::min(ep::i64{turn_2}, ep::i64{Cfg::kRanks - 1}));
                 // +153  let place = sum(earlier in 0..send: routed(topk_idx[earlier], peer) as i32)
-                ep::i64 sum_2 = 0LL;
-                for (int earlier_2 = 0; earlier_2 < send; ++earlier_2) {
-                    const int first_expert = args.expert_begin[peer];
-                    const int next_expert = args.expert_begin[peer + 1];
-                    bool found_2 = false;
-                    for (int k_2 = 0; k_2 < Cfg::kTopk; ++k_2) {
-                        const bool here_2 = args.topk_idx[earlier_2 * args.topk_idx_stride
-                            + k_2] >= first_expert
+                const int first_expert = args.expert_begin[peer];
+                const int next_expert = args.expert_begin[peer + 1];
+                const ep::i64 sum_2 =
+                    ep::rows_with_each<Cfg::kTopk>(0LL, ep::i64{send}, Cfg::kRanks - first_3,
+                    [&](ep::i64 earlier_2, int k_2, ep::i32 first_expert, ep::i32 next_expert) {
+                        return args.topk_idx[earlier_2 * args.topk_idx_stride + k_2] >= first_expert
                             && args.topk_idx[earlier_2 * args.topk_idx_stride + k_2] < next_expert;
-                        found_2 = found_2 || here_2;
+                    },
+                    first_expert, next_expert);
+                if (turn_2 < Cfg::kRanks) {
+                    const ep::i64 place = sum_2;
+                    // +154  record send_place[send, peer] = if routed(topk_idx[send], peer) { place
+                    //     } else { -1 }
+                    const int first_expert_2 = args.expert_begin[peer];
+                    const int next_expert_2 = args.expert_begin[peer + 1];
+                    bool found_3 = false;
+                    for (int k_3 = 0; k_3 < Cfg::kTopk; ++k_3) {
+                        const bool here_3 = args.topk_idx[send * args.topk_idx_stride
+                            + k_3] >= first_expert_2
+                            && args.topk_idx[send * args.topk_idx_stride + k_3] < next_expert_2;
+                        found_3 = found_3 || here_3;
                     }
-                    sum_2 += ep::i64{static_cast<ep::i32>(found_2)};
+                    args.send_place[ep::i64{send} * Cfg::kRanks + peer] =
+                        static_cast<ep::i32>(found_3 ? place : -1LL);
                 }
-                const ep::i64 place = sum_2;
-                // +154  record send_place[send, peer] = if routed(topk_idx[send], peer) { place }
-                //     else { -1 }
-                const int first_expert_2 = args.expert_begin[peer];
-                const int next_expert_2 = args.expert_begin[peer + 1];
-                bool found_3 = false;
-                for (int k_3 = 0; k_3 < Cfg::kTopk; ++k_3) {
-                    const bool here_3 = args.topk_idx[send * args.topk_idx_stride
-                        + k_3] >= first_expert_2
-                        && args.topk_idx[send * args.topk_idx_stride + k_3] < next_expert_2;
-                    found_3 = found_3 || here_3;
-                }
-                args.send_place[ep::i64{send} * Cfg::kRanks + peer] =
-                    static_cast<ep::i32>(found_3 ? place : -1LL);
             }
             __syncwarp();
             // +156  for peer in ranks where routed(topk_idx[send], peer)

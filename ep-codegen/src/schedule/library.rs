@@ -36,7 +36,7 @@ pub mod ep {
         }
         compute {
             align, ask, ask_row, ceil, experts_of, get, greater, greatest, has, ids_of, in_last_warp, least, lesser,
-            local_expert, max, min, owner, prefix_sum, prefix_sum_and_total, ranks_of, row_of, rows_with, set, store_flags, store_host,
+            local_expert, max, min, owner, prefix_sum, prefix_sum_and_total, ranks_of, row_of, rows_with, rows_with_each, set, store_flags, store_host,
             sum_of_lanes, with_bit,
         }
         count {

@@ -223,7 +223,9 @@ impl Look {
             }
         }
         match &function.root {
-            Root::Library(entity) if [ep::at_lane_of, ep::at_leader].contains(entity) => {
+            Root::Library(entity)
+                if [ep::at_lane_of, ep::at_leader, ep::rows_with_each].contains(entity) =>
+            {
                 given.and(LANES)
             }
             _ if by == By::WarpOfLanes => Apart { lanes: false, ..given },
@@ -296,9 +298,12 @@ fn of_library(function: Entity) -> By {
     ];
     match function {
         _ if of_warp.contains(&function) => By::Warp,
-        ep::block_least | ep::block_peak | ep::block_scale | ep::for_parts | ep::sum_of_lanes => {
-            By::WarpOfLanes
-        }
+        ep::block_least
+        | ep::block_peak
+        | ep::block_scale
+        | ep::for_parts
+        | ep::rows_with_each
+        | ep::sum_of_lanes => By::WarpOfLanes,
         ep::add_count | ep::set | ep::set_wide | ep::store_host => By::Lane,
         _ => By::Any,
     }

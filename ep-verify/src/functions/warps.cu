@@ -62,6 +62,13 @@ __device__ __forceinline__ void rows_of(ep::i64* out) {
             return at % 7 == 2 || at % 5 == 1;
         });
         out[r * ep::kLanes + lane] = rows * 1000 + beyond;
+        // Lanes ask for numbers of their own, and some for none.
+        const int askers = kWidth == 8 ? 11 : 50;
+        const ep::i64 own = ep::rows_with_each<kWidth>(from, to, askers, [&](ep::i64 row, int k, int by, int rest) {
+            if (row < from || row >= to) ++beyond;
+            return (row * kWidth + k) % by == rest;
+        }, 3 + lane, lane % 3);
+        if (lane < askers) out[800 + r * ep::kLanes + lane] = own * 1000 + beyond;
     }
 }
 

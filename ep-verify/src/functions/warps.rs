@@ -99,6 +99,12 @@ fn folds() -> Vec<i64> {
                 |row: &i64| (row * width..(row + 1) * width).any(|at| at % 7 == 2 || at % 5 == 1);
             let place = 540 + w * 200 + r * 32;
             sheet.put(place, [(from..to).filter(has).count() as i64 * 1000; 32]);
+            let own = |lane: i64| {
+                let asked = |at: i64| at % (3 + lane) == lane % 3;
+                let has = |row: &i64| (row * width..(row + 1) * width).any(asked);
+                (from..to).filter(has).count() as i64 * 1000
+            };
+            sheet.put(place + 800, (0..if width == 8 { 11 } else { 32 }).map(own));
         }
     }
     sheet.0

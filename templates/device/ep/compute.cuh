@@ -372,6 +372,37 @@ __device__ __forceinline__ i64 rows_with(i64 from, i64 to, Holds holds) {
     return rows;
 }
 
+/// The same for what each of the first `askers` lanes asks, by `holds(row, k, asked..)`. With many rows, each lane looks at a
+/// row for all of them.
+template <int kWidth, class Holds, class... Asked>
+__device__ __forceinline__ i64 rows_with_each(i64 from, i64 to, int askers, Holds holds, Asked... asked) {
+    constexpr int kFew = 8;
+    const auto is_hit = [&](i64 row, Asked... of) {
+        bool hit = false;
+#pragma unroll
+        for (int k = 0; k < kWidth; ++k) hit |= holds(row, k, of...);
+        return hit;
+    };
+    i64 rows = 0;
+    if (to - from <= kFew) {
+#pragma unroll 1
+        for (i64 row = from; row < to; ++row) rows += is_hit(row, asked...) ? 1 : 0;
+        return rows;
+    }
+#pragma unroll 1
+    for (i64 first = from; first < to; first += kLanes) {
+        const bool is_in = first + lane_index() < to;
+        const i64 row = is_in ? first + lane_index() : first;
+#pragma unroll 1
+        for (int asker = 0; asker < kLanes && asker < askers; ++asker) {
+            const bool hit = is_hit(row, __shfl_sync(kAllLanes, asked, asker)...);
+            const u32 hits = __ballot_sync(kAllLanes, is_in && hit);
+            if (lane_index() == asker) rows += __popc(hits);
+        }
+    }
+    return rows;
+}
+
 /// How many of `kCount` running totals, which the lanes hold in groups, are at most `number`; warp.
 template <int kCount, int kGroups>
 __device__ __forceinline__ int totals_upto(const i32 (&totals)[kGroups], i32 number) {

@@ -15,7 +15,8 @@ const LOCAL: &str = "
         x: bf16[tokens, hidden], y: f32[experts, hidden], w: f32[experts],
         ids: i64[tokens, topk] in -1..experts distinct;
     output
-        copied: bf16[experts, most, hidden], places: i64[tokens, topk], sums: bf16[tokens, hidden],
+        copied: bf16[experts, most, hidden], places: i64[tokens, topk], listed_before: i32[tokens, experts],
+        same: bf16[tokens, hidden], sums: bf16[tokens, hidden],
         plain: f32[tokens, hidden], some: f32[tokens, hidden], made: payload[tokens, hidden];
     role Move on all blocks, 3 warps, one block a token {
         for t in tokens {
@@ -24,6 +25,14 @@ const LOCAL: &str = "
                 let place = sum(before in 0..t: listed(ids[before], e) as i32);
                 store places[t, c] = place;
                 for once in 0..1 where e >= 0 { store copied[e, place] = x[t]; }
+            }
+        }
+    }
+    role Find on all blocks, 2 warps, one block a token {
+        for t in tokens {
+            store same[t] = x[t];
+            for e in experts {
+                store listed_before[t, e] = sum(before in 0..t: listed(ids[before], e) as i32) * (e % 3);
             }
         }
     }
@@ -49,6 +58,7 @@ fn work_on_a_row_is_shared() {
     let shapes = shapes.each_ref().map(|it| &it[..]);
     let holds = [
         "ep::rows_with<Cfg::kTopk>(",
+        "ep::rows_with_each<Cfg::kTopk>(",
         "unit / Cfg::kTopk",
         "unit / Cfg::Add::kSlices",
         "ep::slices_of<Cfg::Scale::kSlices>",

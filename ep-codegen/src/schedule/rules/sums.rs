@@ -2,13 +2,15 @@
 //!
 //! What it gains: a warp that counts does so in a thirty-second of the turns. Whole numbers may be added in any
 //! order. Where it counts rows that have an element of some kind, neighbouring lanes look at neighbouring elements,
-//! and not each at a row of its own: a load then takes as few lines of the cache as there are.
+//! and not each at a row of its own: a load then takes as few lines of the cache as there are. Where each lane counts such rows for
+//! a number of its own, all lanes look at rows for all of these numbers.
 
 use crate::ir::{BinaryOp, Elem};
 use crate::schedule::RoleLowering;
-use crate::schedule::library::ep;
+use crate::schedule::library::{Entity, ep};
 use crate::schedule::step::{Lambda, Loop, Param, ParamType, Step, Takers};
-use crate::schedule::term::{Node, Term};
+use crate::schedule::symbol::Constant;
+use crate::schedule::term::{Node, Term, counting};
 use crate::schedule::uniform::is_of_any_lane;
 
 /// Turns below which sharing gains nothing.
@@ -42,11 +44,16 @@ pub(in crate::schedule) fn rewrite(role: &mut RoleLowering<'_>, steps: Vec<Step>
         {
             let total = name.clone();
             out.pop();
-            match rows_with(repeat, &total) {
-                Some(steps) => out.extend(steps),
+            match Search::of(repeat) {
+                Some(search) => out.extend(rows_with(&search, &total)),
                 None => out.extend(shared(role, repeat, &total)),
             }
             continue;
+        }
+        if let Step::Loop(repeat) = &step
+            && let Some(searched) = searched_together(role, repeat)
+        {
+            step = searched;
         }
         out.push(step);
     }
@@ -109,37 +116,115 @@ fn shared(role: &mut RoleLowering<'_>, repeat: &Loop, total: &str) -> [Step; 3] 
     ]
 }
 
-/// The number of turns of the loop in which some element of a row is of a kind, counted by the library.
-fn rows_with(repeat: &Loop, total: &str) -> Option<Vec<Step>> {
-    let (before, asks) = repeat.body.split_at_checked(repeat.body.len().checked_sub(3)?)?;
-    let [
-        Step::Variable { name: found, elem: Elem::Bool, .. },
-        Step::Loop(elements),
-        Step::Increase { value: hit, .. },
-    ] = asks
-    else {
-        return None;
-    };
-    let [Step::Let { name: here, value: holds }, Step::Set { value: either, .. }] =
-        elements.body.as_slice()
-    else {
-        return None;
-    };
-    let Node::Constant(width) = &elements.to.node else { return None };
-    let is_found = Term::name(found, Elem::Bool);
-    let once = is_found.clone().converted(&Elem::I32).converted(&Elem::I64);
-    let is_any = is_found.test(BinaryOp::Or, Term::name(here, Elem::Bool));
-    let is_fixed = |step: &Step| matches!(step, Step::Let { .. }) && !step.mentions(&repeat.binder);
-    if *hit != once || *either != is_any || !before.iter().all(is_fixed) {
+/// A loop that counts the rows of which some element is of a kind.
+struct Search<'s> {
+    /// Names that are the same for all rows.
+    before: &'s [Step],
+    rows: &'s Loop,
+    elements: &'s Loop,
+    width: &'s Constant,
+    /// Whether an element is of the kind.
+    holds: &'s Term,
+}
+
+impl<'s> Search<'s> {
+    fn of(rows: &'s Loop) -> Option<Search<'s>> {
+        let (before, asks) = rows.body.split_at_checked(rows.body.len().checked_sub(3)?)?;
+        let [
+            Step::Variable { name: found, elem: Elem::Bool, .. },
+            Step::Loop(elements),
+            Step::Increase { value: hit, .. },
+        ] = asks
+        else {
+            return None;
+        };
+        let [Step::Let { name: here, value: holds }, Step::Set { value: either, .. }] =
+            elements.body.as_slice()
+        else {
+            return None;
+        };
+        let Node::Constant(width) = &elements.to.node else { return None };
+        let is_found = Term::name(found, Elem::Bool);
+        let once = is_found.clone().converted(&Elem::I32).converted(&Elem::I64);
+        let is_any = is_found.test(BinaryOp::Or, Term::name(here, Elem::Bool));
+        let is_fixed =
+            |step: &Step| matches!(step, Step::Let { .. }) && !step.mentions(&rows.binder);
+        let fits = *hit == once && *either == is_any && before.iter().all(is_fixed);
+        fits.then_some(Search { before, rows, elements, width, holds })
+    }
+
+    /// The number of rows by a function of the library, which gets a question and some numbers that it is about.
+    fn count(&self, function: Entity, askers: Option<Term>, about: Vec<Term>) -> Term {
+        let param = |name: &str, kind| Param { kind, name: name.to_string() };
+        let row = param(&self.rows.binder, ParamType::Value(Elem::I64));
+        let own = about
+            .iter()
+            .filter_map(|it| Some(param(it.root()?, ParamType::Value(it.elem.clone()))));
+        let params = [row, param(&self.elements.binder, ParamType::Index)].into_iter().chain(own);
+        let params = params.collect();
+        let gives = Some(self.holds.clone());
+        let holds = Term::lambda(Lambda { says: Vec::new(), params, body: Vec::new(), gives });
+        let ends = [self.rows.from.clone().wide(), self.rows.to.clone().wide()];
+        let args = ends.into_iter().chain(askers).chain([holds]).chain(about).collect();
+        Term::call(function.of(self.width.clone()), args, Elem::I64)
+    }
+}
+
+/// The number of rows of a search, counted by the warp.
+fn rows_with(search: &Search<'_>, total: &str) -> Vec<Step> {
+    let value = search.count(ep::rows_with, None, Vec::new());
+    let count = Step::Let { name: total.to_string(), value };
+    search.before.iter().cloned().chain([count]).collect()
+}
+
+/// A loop of which each lane takes turns, with its first search done by all lanes for the turns of 32 of them.
+fn searched_together(role: &mut RoleLowering<'_>, turns: &Loop) -> Option<Step> {
+    if turns.turns != Takers::Lanes || !turns.from.is(0) || turns.elem != Elem::I32 {
         return None;
     }
-    let param = |name: &String, kind| Param { kind, name: name.clone() };
-    let row = param(&repeat.binder, ParamType::Value(Elem::I64));
-    let params = vec![row, param(&elements.binder, ParamType::Index)];
-    let gives = Some(holds.clone());
-    let holds = Term::lambda(Lambda { says: Vec::new(), params, body: Vec::new(), gives });
-    let args = vec![repeat.from.clone().wide(), repeat.to.clone().wide(), holds];
-    let value = Term::call(ep::rows_with.of(width.clone()), args, Elem::I64);
-    let count = Step::Let { name: total.to_string(), value };
-    Some(before.iter().cloned().chain([count]).collect())
+    let at = turns.body.iter().position(|step| matches!(step, Step::Variable { .. }))?;
+    let (before, [Step::Variable { name: total, value, .. }, Step::Loop(rows), after @ ..]) =
+        turns.body.split_at(at)
+    else {
+        return None;
+    };
+    let is_name = |step: &Step| match step {
+        Step::Says(_) | Step::Remark(_) => true,
+        Step::Let { value, .. } => is_of_any_lane(value),
+        _ => false,
+    };
+    let search = Search::of(rows)?;
+    if *value != nothing() || !adds_up(rows, total) || !before.iter().all(is_name) {
+        return None;
+    }
+    let mut own = vec![Term::index(&turns.binder)];
+    own.extend([before, search.before].concat().iter().filter_map(|step| match step {
+        Step::Let { name, value } => Some(Term::name(name, value.elem.clone())),
+        _ => None,
+    }));
+    let names = |term: &Term, own: &Term| own.root().is_some_and(|name| term.mentions(name));
+    if own.iter().any(|own| names(&rows.from, own) || names(&rows.to, own)) {
+        return None;
+    }
+    own.retain(|own| names(search.holds, own));
+    if !own.iter().all(|own| matches!(own.elem, Elem::I32 | Elem::I64)) {
+        return None;
+    }
+    let first = role.names.fresh("first");
+    let turn = role.names.fresh("turn");
+    let of_lane = counting(BinaryOp::Add, Term::index(&first), Term::name("team.lane", Elem::I32));
+    // Lanes without a turn look up what the last one does.
+    let last = counting(BinaryOp::Sub, turns.to.clone(), Term::int(1)).wide();
+    let clamped = Term::call(ep::min, vec![Term::index(&turn).wide(), last], Elem::I64);
+    let askers = counting(BinaryOp::Sub, turns.to.clone(), Term::index(&first));
+    let count = search.count(ep::rows_with_each, Some(askers), own);
+    let mut body = vec![
+        Step::Let { name: turn.clone(), value: of_lane },
+        Step::Let { name: turns.binder.clone(), value: clamped.converted(&Elem::I32) },
+    ];
+    body.extend([before, search.before].concat());
+    body.push(Step::Let { name: total.clone(), value: count });
+    let condition = Term::index(&turn).test(BinaryOp::Lt, turns.to.clone());
+    body.push(Step::If { condition, body: after.to_vec() });
+    Some(Step::Loop(Loop { binder: first, turns: Takers::Chunks, body, ..turns.clone() }))
 }
