@@ -138,10 +138,8 @@ impl<'s> Pushes<'s> {
             && !message.iter().any(depends);
         let of_message: Vec<&str> = message.iter().filter_map(Step::declared).collect();
         let is_alike = |step: &&Step| {
-            let is_free = |other: &&str| !step.mentions(other);
-            places_in(step, name).is_some()
-                && is_free(&peer)
-                && of_message.iter().all(|own| is_free(own))
+            let is_free = |own: &&str| !step.mentions(own);
+            places_in(step, name).is_some() && is_free(&peer) && of_message.iter().all(is_free)
         };
         let (alike, own): (Vec<&Step>, Vec<&Step>) = message.iter().partition(is_alike);
         let has_row = alike.iter().any(|step| {
