@@ -20,6 +20,12 @@ struct EachSlot {
     }
 };
 
+/// Whether something is a place in several slots.
+template <class To>
+constexpr bool kIsEachSlot = false;
+template <>
+constexpr bool kIsEachSlot<EachSlot> = true;
+
 /// The address of a place, of which the low bits are those of every slot.
 __device__ __forceinline__ u64 address_of(const void* place) { return reinterpret_cast<u64>(place); }
 __device__ __forceinline__ u64 address_of(const EachSlot& places) { return places.of(places.lanes); }

@@ -514,7 +514,8 @@ __device__ __forceinline__ void cast_turns(const Wide<bf16> (&turns)[kTurns], co
 template <class Scale, class To, class Scales>
 __device__ __forceinline__ void cast_slice(const Team& team, const To& to, const Scales& scales, i64 apart,
                                            const void* from, int begin, int end) {
-    constexpr int kTurn = kLanes * kWide, kBatch = 7;
+    // What goes to several slots stays in registers until all of them have it.
+    constexpr int kTurn = kLanes * kWide, kBatch = kIsEachSlot<To> ? 4 : 7;
     const bf16* row = static_cast<const bf16*>(from);
     const int lane = team.lane * kWide;
     int base = begin;
