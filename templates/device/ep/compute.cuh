@@ -372,8 +372,8 @@ __device__ __forceinline__ i64 rows_with(i64 from, i64 to, Holds holds) {
     return rows;
 }
 
-/// The same for what each of the first `askers` lanes asks, by `holds(row, k, asked..)`. With many rows, each lane looks at a
-/// row for all of them.
+/// How many rows hold what each of the first `askers` lanes asks for: `holds(row, k, asked..)` with the numbers of that lane;
+/// warp. With many rows, each lane looks at a row for all of these lanes.
 template <int kWidth, class Holds, class... Asked>
 __device__ __forceinline__ i64 rows_with_each(i64 from, i64 to, int askers, Holds holds, Asked... asked) {
     constexpr int kFew = 8;

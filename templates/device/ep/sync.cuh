@@ -153,14 +153,14 @@ struct Team {
     }
 };
 
-/// Into how many shares a role cuts each of `units` units of its work, so that all warps have some. Few units have several
+/// Into how many shares a role cuts each of `units` units of its work, so that all warps have some. Few units have two
 /// shares: what a warp does with the last unit is time in which the others have nothing to do.
 __device__ __forceinline__ int shares_of(const Team& team, int units) {
-    constexpr int kEach = 8, kSmall = 4;
+    constexpr int kFew = 2;
     if (units <= 0) return 1;
-    const int least = team.count() / units, wanted = kEach * team.count() / units;
-    const int shares = wanted < kSmall ? wanted : least > kSmall ? least : kSmall;
-    return shares > 1 ? shares : 1;
+    const int least = team.count() / units;
+    const int wanted = units <= kFew * team.count() ? 2 : 1;
+    return least > wanted ? least : wanted;
 }
 
 /// Numbers from 0 on that the warps of a role take as they come free for them: peers and links are

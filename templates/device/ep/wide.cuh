@@ -293,7 +293,7 @@ __device__ __forceinline__ void for_elements(int count, Value value, Set set) {
 /// neighboring elements, and several of a lane are made before the first is set.
 template <class T, class Value, class Set>
 __device__ __forceinline__ void for_row_elements(int begin, int end, int count, Value value, Set set) {
-    constexpr int kAhead = 8;
+    constexpr int kAhead = sizeof(T) > 4 ? 8 : 16;
     // So many rows have elements that an int can count.
     constexpr int kRows = 4096;
 #pragma unroll 1

@@ -88,9 +88,9 @@ fn together(role: &mut RoleLowering<'_>, known: &Known, steps: Vec<Step>) -> Vec
 
 /// The parts of a loop over peers that does nothing but push a message to each.
 struct Pushes<'s> {
-    /// What finds out whether a peer gets one,
+    /// What finds out whether a peer gets one.
     asks: &'s [Step],
-    /// and names that are the same for all peers.
+    /// Names that have one value for all peers.
     names: &'s [Step],
     /// The end of the channel, and the key of the slots.
     end: &'s str,

@@ -80,7 +80,7 @@ impl Row {
     }
 }
 
-/// Those of some names, in order, that are used, with those that these use.
+/// The steps that declare used names, in order, and the names that these steps use.
 fn needed(names: &[Step], is_used: impl Fn(&str) -> bool) -> Vec<Step> {
     let mut found: Vec<Step> = Vec::new();
     for step in names.iter().rev() {
@@ -111,7 +111,8 @@ fn shared(repeat: &Loop) -> Option<Vec<Step>> {
         return None;
     }
     if !kept.iter().all(says) {
-        let body = [names, &kept].concat();
+        let used = needed(names, |name| kept.iter().any(|step| step.mentions(name)));
+        let body = [used, kept].concat();
         kept = vec![Step::Loop(Loop { body, ..repeat.clone() })];
     }
     Some([kept, moved].concat())

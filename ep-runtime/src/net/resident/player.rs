@@ -157,7 +157,7 @@ impl Player {
         Ok(())
     }
 
-    /// `card::Args`; whether the kernel ends when it has nothing left to do.
+    /// `card::Args` with a table of queue pairs; `until_idle`: the kernel ends when it has nothing left to do.
     fn args(&self, Table { which, count }: Table, until_idle: bool) -> Vec<u8> {
         let ticks = (1000_u64 << 20).checked_div(self.options.bytes_per_us).unwrap_or(0);
         let latency = u64::try_from(self.options.latency.as_nanos()).unwrap_or(u64::MAX);
@@ -169,7 +169,7 @@ impl Player {
             .0
     }
 
-    /// Those of all queue pairs that it has.
+    /// `card::Args` with all queue pairs that it has.
     #[cfg(all(test, feature = "host"))]
     pub(super) fn own_args(&self, until_idle: bool) -> Vec<u8> {
         self.args(*locked(&self.table), until_idle)
@@ -180,7 +180,7 @@ impl Player {
         self.change(|parts| parts.push(Arc::clone(part)))
     }
 
-    /// Takes them away. If kernels are in flight for too long, they stay, with their memory.
+    /// Takes the queue pairs of a network away. If kernels are in flight for too long, the queue pairs stay, with their memory.
     pub(super) fn remove(&self, part: &Arc<Part>) -> Result<(), NetError> {
         match self.parts().iter().any(|known| Arc::ptr_eq(known, part)) {
             true => self.change(|parts| parts.retain(|known| !Arc::ptr_eq(known, part))),

@@ -326,7 +326,7 @@ impl Filled {
         self.fill_behind(end, 0, count, good);
     }
 
-    /// The same for entries behind the first `behind`.
+    /// Writes entries behind the first `behind` ones and tells of them.
     fn fill_behind(&mut self, end: End, behind: u32, count: u32, good: u32) {
         let first = self.layout.first(end.peer, end.queue).wrapping_add(behind);
         for i in 0..count {
