@@ -101,19 +101,19 @@ public:
         }
     }
 
-    /// The next rows lie behind so many rows of the stripe.
+    /// The next rows follow these rows of the stripe.
     __device__ __forceinline__ void behind(const RowsAhead<kPeers>& ahead) {
 #pragma unroll
         for (int g = 0; g < kGroups; ++g) ahead_[g] = ahead.rows[g] - rows_[g];
     }
 
-    /// The next rows lie behind so many more.
+    /// The next rows follow these rows as well.
     __device__ __forceinline__ void and_behind(const RowsAhead<kPeers>& ahead) {
 #pragma unroll
         for (int g = 0; g < kGroups; ++g) ahead_[g] += ahead.rows[g];
     }
 
-    /// As above, if all rows are for `peer`.
+    /// `behind` and `and_behind` where all rows are for `peer`.
     __device__ __forceinline__ void behind(int peer, const RowsAhead<1>& ahead) {
         behind(spread(peer, ahead));
     }

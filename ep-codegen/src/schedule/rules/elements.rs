@@ -1,9 +1,8 @@
-//! Rule `wide`, of small rows: what lanes would move a row each, all lanes move element by element, with several loads
-//! under way at once.
+//! Rule `wide`, of small rows: where each lane would move a row of its own, all lanes move all rows, element by element,
+//! with several loads under way at once.
 //!
-//! What it gains: lanes that have a row each read and write as many lines of the cache as there are rows, once for each
-//! element. Neighboring lanes that have neighboring elements touch each line once, and all lanes have work where there are
-//! few rows.
+//! What it gains: with a row for each lane, every load and store touches as many cache lines as there are rows. With
+//! neighboring elements in neighboring lanes, each line is touched once, and all lanes have work even for a few rows.
 
 use super::loops_as;
 use crate::ir::{BinaryOp, Elem};
@@ -11,7 +10,7 @@ use crate::schedule::library::ep;
 use crate::schedule::step::{Lambda, Loop, Param, ParamType, Step, Takers};
 use crate::schedule::term::{Node, Term};
 
-/// What an element is called that has been made.
+/// The name of an element that has been computed.
 const VALUE: &str = "element";
 
 /// The steps with such rows moved by all lanes; where that cannot be, one lane moves several elements at once.

@@ -1,8 +1,8 @@
 //! A part of the rule `staged`: a row that goes to several peers is loaded once, and each lane stores it for a peer of its
 //! own.
 //!
-//! The gain: shared memory and the links to it carry a row once for each peer that it goes to, and once more, not twice
-//! for each peer. What a sender does for a message it does for all peers of the token at once.
+//! The gain: a row is read from memory once, not once for each peer, and a warp reserves, fills and counts the messages of
+//! a token together.
 
 use super::flags::peers_of;
 use crate::ir::{BinaryOp, Elem};
@@ -112,7 +112,7 @@ impl Fan<'_> {
         Some(())
     }
 
-    /// What the first lane writes for a peer, as what the lane of the peer writes.
+    /// Has the lane of each peer write what the first lane wrote for one peer.
     fn written(&mut self, condition: Term, own: &[Step]) -> Option<()> {
         let is_plain = |step: &Step| match step {
             Step::Set { place, value } => {
@@ -128,7 +128,7 @@ impl Fan<'_> {
         Some(())
     }
 
-    /// The message of a token, for all its peers. All that it holds is the same for each.
+    /// Sends the message of a token to all its peers. `None`: something in it depends on the peer.
     fn message(&mut self, reserve: &Term, body: &[Step]) -> Option<()> {
         let Node::Call(Symbol { root: Root::Method(object, _), .. }, args) = &reserve.node else {
             return None;
@@ -162,7 +162,7 @@ impl Fan<'_> {
         Some(())
     }
 
-    /// A call for the message of one peer, as one for the messages of all.
+    /// The call for the messages of all peers that stands for a call for the message of one.
     fn call(&mut self, object: &str, call: &Term, is_free: &dyn Fn(&Term) -> bool) -> Option<Term> {
         let Node::Call(function, args) = &call.node else { return None };
         let each = |to: &Term| match &to.node {
@@ -186,7 +186,7 @@ impl Fan<'_> {
         Some(Term { node: Node::Call(function.clone(), all), ..call.clone() })
     }
 
-    /// Whether each lane may compute a term for a peer of its own, in all lanes together.
+    /// Whether all lanes may compute a term together, each for a peer of its own.
     fn is_of_lane(&self, term: &Term) -> bool {
         let here = match &term.node {
             Node::Call(function, _) => match &function.root {

@@ -46,8 +46,8 @@ impl Flags {
     }
 }
 
-/// Has a count of the same condition for turns before a loop look up the answers for the first turns as well; where in
-/// the steps the count is.
+/// Finds a count of the turns before a loop for which the condition holds, and has it look up the first turns of the loop
+/// as well. Gives the place of the count among the steps.
 fn counted(out: &mut [Step], flags: &Flags, to: &Term) -> Option<usize> {
     let counts = |step: &Step| {
         let Step::Do(Term { node: Node::Call(_, args), .. }) = step else { return false };
