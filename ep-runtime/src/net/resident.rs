@@ -72,7 +72,7 @@ impl Default for ResidentOptions {
 pub struct ResidentNetwork {
     views: Vec<Views>,
     players: Arc<Vec<Player>>,
-    /// What it has on the GPU of each player.
+    /// Its queue pairs and memory on each GPU, in the order of `players`.
     parts: Vec<Arc<Part>>,
     backend: Arc<dyn Backend>,
     memory: Memory,

@@ -1,6 +1,6 @@
 //! Rule `wide`, of rows whose parts are elsewhere: the loads of several elements are under way at once.
 //!
-//! What it gains: with two parts of a row a lane has two loads under way, and each stretch waits for the wire.
+//! The gain: without it, a lane that adds two parts of a row has only two loads in flight, and every stretch waits for NVLink.
 
 use crate::ir::Elem;
 use crate::schedule::library::ep;

@@ -1,7 +1,7 @@
 //! A part of the rule `copies`: a row that a loop pushes to several peers is loaded once, and cast once, for all of their slots.
 //!
-//! What it gains: a token that goes to eight ranks is read and cast once instead of eight times. The warp waits for all of
-//! these peers at the same time, and a lane for each of them takes and publishes its slot.
+//! The gain: a token that goes to eight ranks is read and cast once instead of eight times. The warp waits for all eight
+//! peers at once. One lane per peer reserves and publishes the slot.
 
 use super::apart::only_sends;
 use super::flags::rename;
@@ -50,7 +50,7 @@ impl Known {
         }
     }
 
-    /// Whether a step, which comes ahead of a push, does nothing but find out whether its peer gets a message.
+    /// Whether a step in front of a push only decides whether the peer gets a message.
     fn asks(&self, step: &Step, own: &mut Vec<String>) -> bool {
         match step {
             Step::SkipUnless(condition) => self.is_of_any_lane(condition),
@@ -88,14 +88,14 @@ fn together(role: &mut RoleLowering<'_>, known: &Known, steps: Vec<Step>) -> Vec
 
 /// The parts of a loop over peers that does nothing but push a message to each.
 struct Pushes<'s> {
-    /// What finds out whether a peer gets one.
+    /// The steps that decide whether a peer gets a message.
     asks: &'s [Step],
     /// Names that have one value for all peers.
     names: &'s [Step],
-    /// The end of the channel, and the key of the slots.
+    /// The sending end of the channel, and the key of the slots.
     end: &'s str,
     key: &'s Term,
-    /// The slot of a peer, and what is written there: the same for all peers, or of its own.
+    /// The slot of a peer, the steps that write the same bytes for all peers, and those that depend on the peer.
     slot: &'s Step,
     alike: Vec<&'s Step>,
     own: Vec<&'s Step>,
@@ -182,7 +182,7 @@ impl<'s> Pushes<'s> {
     }
 }
 
-/// Where a step that copies or casts a row writes it in a slot; `None`: it does something else.
+/// The places in a slot where a step copies or casts a row to; `None`: the step does something else.
 fn places_in<'s>(step: &'s Step, slot: &str) -> Option<Vec<&'s Term>> {
     let (to, from) = match step {
         Step::Copy(Copy { to, from, count, .. }) => (vec![to], vec![from, count]),

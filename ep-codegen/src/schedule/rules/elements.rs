@@ -1,8 +1,8 @@
 //! Rule `wide`, of small rows: where each lane would move a row of its own, all lanes move all rows, element by element,
 //! with several loads under way at once.
 //!
-//! What it gains: with a row for each lane, every load and store touches as many cache lines as there are rows. With
-//! neighboring elements in neighboring lanes, each line is touched once, and all lanes have work even for a few rows.
+//! The gain: with one row per lane, every load and store touches one cache line per row. With neighboring elements in
+//! neighboring lanes, each line is touched once, and all lanes have work even for a few rows.
 
 use super::loops_as;
 use crate::ir::{BinaryOp, Elem};
@@ -62,7 +62,8 @@ impl Row {
         ))
     }
 
-    /// What makes an element and what sets one, as functions of these numbers and the index; `names` are known in them.
+    /// Two functions of the numbers in `before` and the index: one computes an element, the other one stores it. Both may use
+    /// `names`.
     fn functions(&self, before: Vec<Param>, names: &[Step]) -> [Term; 2] {
         let index = Param { kind: ParamType::Index, name: self.index.clone() };
         let own: Vec<Param> = before.into_iter().chain([index]).collect();

@@ -1,9 +1,9 @@
 //! Rule `sums`: a sum of whole numbers that every lane of a warp would add up for itself, the lanes share.
 //!
-//! What it gains: a warp that counts does so in a thirty-second of the turns. Whole numbers may be added in any
-//! order. Where it counts rows that have an element of some kind, neighbouring lanes look at neighbouring elements,
-//! and not each at a row of its own: a load then takes as few lines of the cache as there are. Where each lane counts such rows for
-//! a number of its own, all lanes look at rows for all of these numbers.
+//! The gain: a warp counts in a thirty-second of the turns. Whole numbers may be added in any order. Where the warp counts
+//! rows that have an element of some kind, neighboring lanes read neighboring elements instead of one row each, so a load
+//! touches as few cache lines as possible. Where each lane counts such rows for its own number, all lanes scan the rows
+//! together, for all of the numbers.
 
 use crate::ir::{BinaryOp, Elem};
 use crate::schedule::RoleLowering;

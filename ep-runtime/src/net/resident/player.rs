@@ -67,7 +67,7 @@ struct Table {
     count: usize,
 }
 
-/// What one network has on a GPU.
+/// The queue pairs of one network on a GPU, with their memory.
 pub(super) struct Part {
     layout: PairLayout,
     played: Vec<Played>,
@@ -244,7 +244,7 @@ impl Player {
         self.parts().iter().try_for_each(|part| part.count(all))
     }
 
-    /// What was wrong, in the words of the model of a card.
+    /// The first faulty entry or doorbell, reported in the same words as by the model of a card.
     pub(super) fn failure(&self) -> Option<NetError> {
         let mut words = [0; FAULT_BYTES / 4];
         self.fault.read(0, &mut words).ok()?;
@@ -352,7 +352,7 @@ impl Part {
         Ok(all)
     }
 
-    /// What a fault says, if it is one of its queue pairs.
+    /// The error for a fault in one of the queue pairs of this network.
     fn failure(&self, fault: &Fault) -> Option<NetError> {
         let played = self.played.iter().find(|played| played.id == fault.pair)?;
         let End { rank, peer, queue } = played.end;

@@ -321,12 +321,12 @@ impl Filled {
         Filled { backend, network, layout, random, before, after, free }
     }
 
-    /// Writes the first entries of a queue pair and tells of them; those before `good` will be carried out.
+    /// Posts the first `count` entries of a queue pair and rings its doorbell. The card carries out the first `good` of them.
     fn fill(&mut self, end: End, count: u32, good: u32) {
         self.fill_behind(end, 0, count, good);
     }
 
-    /// Writes entries behind the first `behind` ones and tells of them.
+    /// Posts `count` more entries after the first `behind` ones, and rings the doorbell.
     fn fill_behind(&mut self, end: End, behind: u32, count: u32, good: u32) {
         let first = self.layout.first(end.peer, end.queue).wrapping_add(behind);
         for i in 0..count {
