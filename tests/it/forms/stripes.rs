@@ -129,29 +129,34 @@ fn what_a_message_waits_for_is_asked_for_ahead() {
     assert_eq!(send("(8 / (to[token] + 1))").0, usize::MAX, "the divisor is known in its turn");
 }
 
-/// A row that goes to several peers is loaded once, if the message is the same for all of them. The rows before a part are
-/// counted with the same answers.
+/// A row that goes to several peers is loaded once, if the message is the same for all of them, and if it reads nothing that
+/// a condition guards. The rows before a part are counted with the same answers.
 #[test]
 fn a_token_goes_to_all_its_peers_at_once() {
-    let send = |src: &str, condition: &str| {
-        let sends =
-            "role Send on all blocks, 3 warps, warps shared by token { for token in stripe {
-            for peer in ranks where to[token] != peer {
+    let send = |src: &str, condition: &str, before: &str| {
+        let sends = "input hint: i32[tokens, ranks];
+        role Send on all blocks, 3 warps, warps shared by token { for token in stripe {
+            for peer in ranks where to[token] != peer { BEFORE
                 push rows[peer] at (me * stripes + stripe) * most { x: x[token], src: SRC };
             }
         } }";
         let sends = sends.replace("SRC", src).replace("to[token] != peer", condition);
+        let sends = sends.replace("BEFORE", before);
         let sizes = [("ranks", 3), ("max_tokens", 40), ("hidden", 64)];
         let text =
             Form::new(&ROWS.replace('%', &sends), &sizes).text(RuleSet::Without(RoleRule::Roles));
         text.split_whitespace().collect::<String>()
     };
-    let all = send("token", "to[token] != peer");
+    let all = send("token", "to[token] != peer", "");
     assert!(all.contains("ep::at_each(") && !all.contains("ep::at_lane_of("), "{all}");
     assert!(all.contains("rows.behind(flags.ahead("), "{all}");
-    let each = send("peer", "to[token] != peer");
+    let each = send("peer", "to[token] != peer", "");
     assert!(each.contains("ep::at_lane_of(") && !each.contains("ep::at_each("), "{each}");
-    let apart = send("token", "to[token] != peer && token % 2 == 0");
+    for read in ["hint[token, peer]", "hint[token, 0]"] {
+        let through = send("read", "to[token] != peer", &format!("let read = {read};"));
+        assert!(!through.contains("ep::at_each("), "{through}");
+    }
+    let apart = send("token", "to[token] != peer && token % 2 == 0", "");
     assert!(apart.contains("rows.behind(flags.ahead("), "{apart}");
 }
 

@@ -40,7 +40,8 @@ fn served(role: &mut RoleLowering<'_>, peers: &Loop) -> Option<Loop> {
     let [own, is_one] = ["number", "is_peer"].map(|name| role.names.fresh(name));
     let (value, number) = (number, Term::index(&own));
     let mut fan = Fan {
-        peer: &peers.binder,
+        of_peer: vec![peers.binder.clone()],
+        is_guarded: false,
         sends: Term::name(&is_one, Elem::Bool),
         body: vec![
             Step::Let { name: own, value },
@@ -61,9 +62,11 @@ fn served(role: &mut RoleLowering<'_>, peers: &Loop) -> Option<Loop> {
 }
 
 /// The steps for all peers of a group of lanes.
-struct Fan<'p> {
-    /// The name of the peer: one for each lane.
-    peer: &'p str,
+struct Fan {
+    /// The name of the peer, and the names that depend on it: each lane has a value of its own.
+    of_peer: Vec<String>,
+    /// Whether a condition has left peers out.
+    is_guarded: bool,
     /// Whether the lane's peer is served by the next steps.
     sends: Term,
     body: Vec<Step>,
@@ -71,16 +74,21 @@ struct Fan<'p> {
     moves: bool,
 }
 
-impl Fan<'_> {
+impl Fan {
     /// Adds what all lanes do for one step of a peer; `None`: that is not known.
     fn step(&mut self, role: &mut RoleLowering<'_>, step: &Step) -> Option<()> {
         match step {
             Step::Says(_) | Step::Remark(_) => self.body.push(step.clone()),
-            Step::Let { value, .. } => {
-                self.is_of_lane(value).then(|| self.body.push(step.clone()))?;
+            Step::Let { name, value } => {
+                self.computes(value).then_some(())?;
+                if self.of_peer.iter().any(|own| value.mentions(own)) {
+                    self.of_peer.push(name.clone());
+                }
+                self.body.push(step.clone());
             }
             Step::SkipUnless(condition) => {
-                self.is_of_lane(condition).then_some(())?;
+                self.computes(condition).then_some(())?;
+                self.is_guarded = true;
                 let name = role.names.fresh("sends");
                 // All lanes ask, and then each keeps to its own.
                 let value = condition.clone().test(BinaryOp::And, self.sends.clone());
@@ -95,7 +103,8 @@ impl Fan<'_> {
                 self.message(condition, body)?;
             }
             Step::If { condition, body } => {
-                self.is_of_lane(condition).then_some(())?;
+                self.computes(condition).then_some(())?;
+                self.is_guarded = true;
                 let condition = self.sends.clone().test(BinaryOp::And, condition.clone());
                 for step in body {
                     match step {
@@ -133,10 +142,9 @@ impl Fan<'_> {
         let Node::Call(Symbol { root: Root::Method(object, _), .. }, args) = &reserve.node else {
             return None;
         };
-        let [Term { node: Node::Name(peer), .. }, position] = args.as_slice() else { return None };
-        let position = position.root()?;
-        (peer == self.peer).then_some(())?;
-        let mut places: Vec<&str> = vec![self.peer, position];
+        let [Term { node: Node::Name(peer), .. }, _] = args.as_slice() else { return None };
+        (self.of_peer.first() == Some(peer)).then_some(())?;
+        let mut places = self.of_peer.clone();
         let mut steps = Vec::new();
         for step in body {
             let is_free = |term: &Term| !places.iter().any(|name| term.mentions(name));
@@ -144,7 +152,7 @@ impl Fan<'_> {
                 Step::Says(_) | Step::Remark(_) => steps.push(step.clone()),
                 Step::Pointer { name, value, .. } => {
                     if !is_free(value) {
-                        places.push(name);
+                        places.push(name.clone());
                     }
                     steps.push(step.clone());
                 }
@@ -186,6 +194,11 @@ impl Fan<'_> {
         Some(Term { node: Node::Call(function.clone(), all), ..call.clone() })
     }
 
+    /// Whether all lanes may compute a term together, also those whose peer a condition has left out.
+    fn computes(&self, term: &Term) -> bool {
+        self.is_of_lane(term) && (!self.is_guarded || is_total(term))
+    }
+
     /// Whether all lanes may compute a term together, each for a peer of its own.
     fn is_of_lane(&self, term: &Term) -> bool {
         let here = match &term.node {
@@ -198,4 +211,16 @@ impl Fan<'_> {
         };
         here && term.inner().into_iter().all(|inner| self.is_of_lane(inner))
     }
+}
+
+/// Whether a term has a value whatever its names stand for: it reads no memory, and divides by constants only.
+fn is_total(term: &Term) -> bool {
+    let here = match &term.node {
+        Node::Index(..) => false,
+        Node::Binary(BinaryOp::Div | BinaryOp::Rem, _, by) => {
+            matches!(by.node, Node::Int(_) | Node::Constant(_))
+        }
+        _ => true,
+    };
+    here && term.inner().into_iter().all(is_total)
 }
