@@ -95,6 +95,19 @@ fn network(name: Option<&str>) -> Result<Carrier, Failure> {
     name.map_or_else(Carrier::from_environment, str::parse).map_err(Failure::mismatch)
 }
 
+/// Refuses cards that are kernels where the driver loads the kernels of other libraries at their first launch: such a
+/// launch waits until the card has ended, and the card runs until that launch has ended.
+fn refuse_lazy_loading(net: &Carrier) -> Result<(), Failure> {
+    if !gpu::loads_lazily()? {
+        return Ok(());
+    }
+    let what = format!(
+        "`{net}` needs `CUDA_MODULE_LOADING=EAGER` in the environment before CUDA is first used: a kernel that is loaded \
+         at its first launch waits for the kernels that are network cards, and they wait for it"
+    );
+    Err(Failure::mismatch(what))
+}
+
 /// Some of the ranks of an emulator.
 fn emulated(local: Range<usize>, ranks: usize, seed: u64, checked: bool) -> HostOptions {
     let mut options = HostOptions { local, ..HostOptions::new(ranks) };
@@ -228,6 +241,9 @@ impl Group {
         released(py, || {
             let ([rank, ranks, nodes], [deadline, timeout]) = (numbers, times);
             let (net, deadline) = (network(net)?, seconds(deadline)?);
+            if nodes > 1 && matches!(net, Carrier::Card(_)) {
+                refuse_lazy_loading(&net)?;
+            }
             let options = options_of(seconds(timeout)?, leaves_out_absent);
             let store = Store::join(&id, Member { rank, ranks }, deadline);
             let store = Arc::new(store.map_err(|error| Failure::of_join(&error))?);

@@ -33,7 +33,7 @@ use ep_codegen::plan::Arch;
 pub(crate) use cards::has_peer_memory;
 #[cfg(target_os = "linux")]
 pub(crate) use driver::place;
-pub use driver::{DeviceInfo, devices};
+pub use driver::{DeviceInfo, devices, loads_lazily};
 pub use window::{EXCHANGE_VARIABLE, Exchange, Sharing};
 
 use crate::backend::{Backend, BackendError, Image, Mapping, Stream};

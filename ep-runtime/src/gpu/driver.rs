@@ -68,6 +68,15 @@ pub fn devices() -> Result<Vec<DeviceInfo>, BackendError> {
     (0..count).map(device).collect()
 }
 
+/// Whether the driver loads each kernel at its first launch, as `CUDA_MODULE_LOADING` says.
+pub fn loads_lazily() -> Result<bool, BackendError> {
+    open()?;
+    let mut mode = sys::CUmoduleLoadingMode::CU_MODULE_EAGER_LOADING;
+    // SAFETY: the driver is initialised; the call writes one number, of those that this version of the driver has.
+    check("cuModuleGetLoadingMode", None, unsafe { sys::cuModuleGetLoadingMode(&mut mode) })?;
+    Ok(mode == sys::CUmoduleLoadingMode::CU_MODULE_LAZY_LOADING)
+}
+
 /// The PCI address of a device, such as `0000:17:00.0`.
 pub(crate) fn place(ordinal: c_int) -> Result<String, BackendError> {
     open()?;
