@@ -222,6 +222,7 @@ __device__ __forceinline__ void send(const Args& args, Smem& smem, ep::Team& tea
 /// role Recv[peer] on odd blocks, 16 warps
 __device__ __forceinline__ void recv(const Args& args, Smem& smem, ep::Team& team) {
     const int me = args.group.rank;
+    const auto mine = ep::experts_of(args.expert_begin, me);
     ep::require_room(team, args.rank_prefix[Cfg::kRanks * Cfg::kRanks + me],
         args.received_capacity);
     // recv_topk_idx: fill -1 beyond received
@@ -289,7 +290,7 @@ __device__ __forceinline__ void recv(const Args& args, Smem& smem, ep::Team& tea
                     if (args.topk_idx != nullptr && args.recv_topk_idx != nullptr) {
                         for (int i_2 = team.lane; i_2 < Cfg::kTopk; i_2 += ep::kLanes) {
                             args.recv_topk_idx[ep::i64{row} * Cfg::kTopk + i_2] =
-                                ep::i64{ep::local_expert(args.expert_begin, me,
+                                ep::i64{mine.local(
                                     ep::get<ep::i32>(slot + Cfg::Ring::kMeta + Cfg::Token::kExperts,
                                         i_2))};
                         }
@@ -302,7 +303,7 @@ __device__ __forceinline__ void recv(const Args& args, Smem& smem, ep::Team& tea
                             args.recv_topk_weights[ep::i64{row} * Cfg::kTopk + i_3] = ep::product(
                                 ep::get<float>(slot + Cfg::Ring::kMeta + Cfg::Token::kWeights, i_3),
                                 static_cast<float>(
-                                    ep::local_expert(args.expert_begin, me,
+                                    mine.local(
                                         ep::get<ep::i32>(slot + Cfg::Ring::kMeta
                                             + Cfg::Token::kExperts, i_3)) >= 0));
                         }

@@ -383,6 +383,7 @@ __device__ __forceinline__ void cast(const Args& args, ep::Team& team) {
 /// role Pack on all blocks, 10 warps, warps shared by (choice, share, source)
 __device__ __forceinline__ void pack(const Args& args, ep::Team& team) {
     const int me = args.group.rank;
+    const auto mine = ep::experts_of(args.expert_begin, me);
     ep::NetSlotsIn<Cfg::Counts> counts(team, args.net);
     ep::SlotRowsIn<Cfg::Rows, ep::NetSlotRows<Cfg::Rows>> rows(team, args.net);
     for (ep::i64 unit = team.index();
@@ -460,7 +461,7 @@ __device__ __forceinline__ void pack(const Args& args, ep::Team& team) {
             const ep::i64 row_2 =
                 sum_4 + ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kPlace, 0);
             // +192  let expert = local(message.experts[choice], me)
-            const int expert_2 = ep::local_expert(args.expert_begin, me,
+            const int expert_2 = mine.local(
                 ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kExperts, choice));
             // +194  let again = sum(earlier in topk: (earlier < choice && message.experts[earlier]
             //     == message.experts[choice]) as i32)

@@ -233,6 +233,8 @@ struct RoleLowering<'a> {
     closers: Option<Term>,
     /// The objects that deal out places, by the loop that they belong to.
     places: Vec<(Source, String)>,
+    /// The object that knows the experts of this rank, where the role has one.
+    own_experts: Option<String>,
     /// Whether some step asks which rank this is.
     uses_me: Cell<bool>,
 }
@@ -259,6 +261,7 @@ impl<'a> RoleLowering<'a> {
             why_not: Vec::new(),
             closers: None,
             places: Vec::new(),
+            own_experts: None,
             uses_me: Cell::new(false),
         }
     }

@@ -32,6 +32,7 @@ impl RoleLowering<'_> {
             && self.role.share == Share::Team
             && (!self.reread.is_empty() || !self.ends().is_empty());
         self.check_hazards();
+        self.own_experts(&mut out);
         self.offers(&mut out);
         self.rooms(&mut out);
         self.fills(&mut out);

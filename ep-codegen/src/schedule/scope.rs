@@ -79,8 +79,6 @@ pub(super) struct Scope {
     pub(super) by_lane: bool,
     /// Where the parts of a gather are, while they are there.
     pub(super) parts: Option<Parts>,
-    /// The object that knows the experts of this rank, where the role has one.
-    pub(super) own_experts: Option<String>,
     /// What is known of rows of numbers.
     pub(super) looks: Vec<LookedAt>,
 }

@@ -22,10 +22,7 @@ use super::step::{Lambda, Param, ParamType, Step};
 use super::term::{Node, Term};
 use super::{Lowered, RoleLowering};
 use crate::ir::naming::function_of;
-use crate::ir::{
-    Action, BinaryOp, Channel, Domain, Elem, Expr, NameKind, Place, Role, Source, Stmt, Tensor,
-    walk,
-};
+use crate::ir::{Action, BinaryOp, Channel, Domain, Elem, Expr, Place, Role, Source, Stmt, Tensor};
 use crate::schedule::library::ep;
 use crate::schedule::limit::broken;
 use crate::schedule::symbol::{Constant, Symbol};
@@ -98,12 +95,12 @@ impl<'r, 'a> Whole<'r, 'a> {
             None => format!("smem.{}[team.warp]", function_of(&self.role.role.name)),
         };
         let mut front = Vec::new();
-        let scope = self.own_experts(&mut front);
+        self.role.own_experts(&mut front);
         self.role.offers(&mut out);
         self.role.rooms(&mut out);
         self.role.fills(&mut out);
         self.slots(&mut out)?;
-        self.flows(&scope, twin, &mut out)?;
+        self.flows(&Scope::default(), twin, &mut out)?;
         if self.moves {
             let class = ep::Mover.of(self.cfg());
             front.push(object(class, &self.mover, vec![name(&own), team()]));
@@ -145,25 +142,6 @@ impl<'r, 'a> Whole<'r, 'a> {
             }
         }
         Ok(())
-    }
-
-    /// The experts of this rank, where some expression asks for them.
-    fn own_experts(&mut self, out: &mut Vec<Step>) -> Scope {
-        let mut scope = Scope::default();
-        let mut asked = false;
-        walk::stmts(&self.role.role.body, &mut |stmt| {
-            walk::exprs(stmt, &mut |part| {
-                asked |= matches!(part, Expr::Call { helper, args } if helper == "local"
-                    && matches!(args.get(1), Some(Expr::Name { kind: NameKind::Me, .. })));
-            });
-        });
-        if asked {
-            let own = self.role.names.fresh("mine");
-            let args = vec![name("args.expert_begin"), self.role.me()];
-            out.push(Step::Made { name: own.clone(), value: call(ep::experts_of, args) });
-            scope.own_experts = Some(own);
-        }
-        scope
     }
 
     // ---- Names ----

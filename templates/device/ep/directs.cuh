@@ -74,8 +74,9 @@ class DirectOut {
 public:
     __device__ __forceinline__ explicit DirectOut(Team& team) : team_(team), peers_{0, 0, -1} {}
 
-    /// Begins a stripe for some peers: waits until they take rows of this call, once for all stripes.
-    __device__ __forceinline__ void open(int stripe, const Peers& peers) {
+    /// Begins a stripe for some peers: waits until they take rows of this call, once for all stripes. Whether it has
+    /// waited.
+    __device__ __forceinline__ bool open(int stripe, const Peers& peers) {
         stripe_ = stripe;
         const bool same = peers.begin == peers_.begin && peers.end == peers_.end &&
                           peers.skip == peers_.skip;
@@ -85,12 +86,13 @@ public:
             first_[g] = ahead_[g] = rows_[g] = 0;
             if (!same) wait_ready(g);
         }
+        return !same;
     }
 
-    /// Begins a part of a stripe.
-    __device__ __forceinline__ void open_part(const StripePart& part, const Peers& peers) {
-        open(part.stripe, peers);
+    /// Begins a part of a stripe. Whether it has waited.
+    __device__ __forceinline__ bool open_part(const StripePart& part, const Peers& peers) {
         parts_ = part.parts;
+        return open(part.stripe, peers);
     }
 
     /// The position of the stripe's first row for `peer`, in the lane that keeps the peer.

@@ -289,29 +289,72 @@ __device__ __forceinline__ void for_elements(int count, Value value, Set set) {
     for (; first < count; ++first) set(first, static_cast<T>(value(first)));
 }
 
-/// `set(row, i, value(row, i))` for `count` elements of each row from `begin` to `end`; warp. Neighboring lanes have
-/// neighboring elements, and several of a lane are made before the first is set.
+/// How the lanes of a warp share small rows: so many have a row together, and so many rows at once.
+constexpr int kLanesOfRow = 8, kRowsOfLane = 4;
+
+/// Small rows: `count` elements of each, which `set(row, i, element)` writes and of which one is `value(row, i)`; all of
+/// them are there or none.
 template <class T, class Value, class Set>
-__device__ __forceinline__ void for_row_elements(int begin, int end, int count, Value value, Set set) {
-    constexpr int kAhead = sizeof(T) > 4 ? 8 : 16;
-    // So many rows have elements that an int can count.
-    constexpr int kRows = 4096;
-#pragma unroll 1
-    for (int row = begin; row < end; row += kRows) {
-        const int all = (end - row < kRows ? end - row : kRows) * count;
-#pragma unroll 1
-        for (int first = lane_index(); first < all; first += kAhead * kLanes) {
-            T values[kAhead];
+struct RowElements {
+    // Of a row and a lane: more would not stay in registers.
+    static constexpr int kAhead = sizeof(T) > 4 ? 4 : 8;
+
+    bool there;
+    int count;
+    Value value;
+    Set set;
+    T values[kRowsOfLane][kAhead];
+
+    /// In how many steps the elements of a row are moved.
+    __device__ __forceinline__ int steps() const {
+        constexpr int kStep = kAhead * kLanesOfRow;
+        return there ? (count + kStep - 1) / kStep : 0;
+    }
+
+    /// Makes the elements of a step for the rows of this lane, which begin at `row`.
+    __device__ __forceinline__ void make(int step, int row, int end) {
+        each(step, row, end, [&](int i, int k, int own, int at) { values[i][k] = static_cast<T>(value(own, at)); });
+    }
+
+    /// Writes them.
+    __device__ __forceinline__ void write(int step, int row, int end) {
+        each(step, row, end, [&](int i, int k, int own, int at) { set(own, at, values[i][k]); });
+    }
+
+private:
+    template <class Each>
+    __device__ __forceinline__ void each(int step, int row, int end, Each each) const {
+#pragma unroll
+        for (int i = 0; i < kRowsOfLane; ++i) {
+            const int own = row + i * (kLanes / kLanesOfRow);
+            if (!there || own >= end) continue;
 #pragma unroll
             for (int k = 0; k < kAhead; ++k) {
-                const int at = first + k * kLanes;
-                if (at < all) values[k] = static_cast<T>(value(row + at / count, at % count));
+                const int at = (step * kAhead + k) * kLanesOfRow + lane_index() % kLanesOfRow;
+                if (at < count) each(i, k, own, at);
             }
-#pragma unroll
-            for (int k = 0; k < kAhead; ++k) {
-                const int at = first + k * kLanes;
-                if (at < all) set(row + at / count, at % count, values[k]);
-            }
+        }
+    }
+};
+
+template <class T, class Value, class Set>
+__device__ __forceinline__ RowElements<T, Value, Set> row_elements(bool there, int count, Value value, Set set) {
+    return RowElements<T, Value, Set>{there, count, value, set, {}};
+}
+
+/// Moves small rows of each kind, those from `begin` to `end`; warp. Several elements of every kind are made before the
+/// first is written.
+template <class... Kinds>
+__device__ __forceinline__ void for_row_elements(int begin, int end, Kinds... kinds) {
+    int steps = 0;
+    ((steps = steps < kinds.steps() ? kinds.steps() : steps), ...);
+#pragma unroll 1
+    for (int row = begin + lane_index() / kLanesOfRow; row - lane_index() / kLanesOfRow < end;
+         row += kLanes / kLanesOfRow * kRowsOfLane) {
+#pragma unroll 1
+        for (int step = 0; step < steps; ++step) {
+            (kinds.make(step, row, end), ...);
+            (kinds.write(step, row, end), ...);
         }
     }
 }

@@ -181,9 +181,9 @@ fn small_rows_are_moved_element_by_element() {
             body.replace("= row.src;", &format!("= row.src; store came[row.row] = row.w; {more}"));
         let sizes = [("ranks", 3), ("max_tokens", 40), ("hidden", 64)];
         let text = Form::new(&body, &sizes).text(RuleSet::Without(RoleRule::Roles));
-        text.matches("ep::for_row_elements<").count()
+        text.matches("ep::row_elements<").count()
     };
-    assert_eq!(take("store twice[row.row] = 2.0 * row.w;"), 2);
+    assert_eq!(take("store twice[row.row] = 2.0 * row.w;"), 3);
     let some = "if row.src > 0 { store twice[row.row] = 2.0 * row.w; }";
     assert_eq!(take(some), 1, "what holds for a row alone its lane knows");
 }

@@ -2,7 +2,8 @@
 //! with several loads under way at once.
 //!
 //! The gain: with one row per lane, every load and store touches one cache line per row. With neighboring elements in
-//! neighboring lanes, each line is touched once, and all lanes have work even for a few rows.
+//! neighboring lanes, each line is touched once, and all lanes have work even for a few rows. All kinds of small rows move
+//! together, so that a warp waits once for the loads of all.
 
 use super::loops_as;
 use crate::ir::{BinaryOp, Elem};
@@ -92,7 +93,8 @@ fn needed(names: &[Step], is_used: impl Fn(&str) -> bool) -> Vec<Step> {
     found
 }
 
-/// A loop over rows whose statements are apart from each other, with those that move small rows as loops of their own.
+/// A loop over rows whose statements are apart from each other, with small rows moved by all lanes, all kinds of them at
+/// once.
 fn shared(repeat: &Loop) -> Option<Vec<Step>> {
     let is_name = |step: &Step| matches!(step, Step::Let { .. } | Step::Pointer { .. });
     let heads = repeat.body.iter().take_while(|step| is_name(step)).count();
@@ -100,14 +102,14 @@ fn shared(repeat: &Loop) -> Option<Vec<Step>> {
     if repeat.elem != Elem::I32 || statements.iter().any(is_name) || !are_apart(&repeat.body) {
         return None;
     }
-    let (mut kept, mut moved) = (Vec::new(), Vec::new());
+    let (mut kept, mut kinds) = (Vec::new(), Vec::new());
     for statement in statements.chunk_by(|step, next| says(step) || !says(next)) {
-        match shared_row(repeat, names, statement) {
-            Some(steps) => moved.extend(steps),
+        match Kind::of(repeat, names, statement) {
+            Some(kind) => kinds.push(kind),
             None => kept.extend(statement.iter().cloned()),
         }
     }
-    if moved.is_empty() {
+    if kinds.iter().all(|kind| kind.row.count.is(1)) {
         return None;
     }
     if !kept.iter().all(says) {
@@ -115,32 +117,66 @@ fn shared(repeat: &Loop) -> Option<Vec<Step>> {
         let body = [used, kept].concat();
         kept = vec![Step::Loop(Loop { body, ..repeat.clone() })];
     }
-    Some([kept, moved].concat())
+    let args = [repeat.from.clone(), repeat.to.clone()].into_iter();
+    let args = args.chain(kinds.iter().map(|kind| Term::name(&kind.name, Elem::I32))).collect();
+    let mut moves: Vec<Step> =
+        kinds.iter().flat_map(|kind| kind.made(&repeat.binder, names)).collect();
+    moves.push(Step::Do(Term::call(ep::for_row_elements, args, Elem::I32)));
+    kept.push(Step::Scope(moves));
+    Some(kept)
 }
 
-/// A statement that moves a small row of each row, by all lanes.
-fn shared_row(repeat: &Loop, names: &[Step], statement: &[Step]) -> Option<Vec<Step>> {
-    let (last, before) = statement.split_last()?;
-    let own: Vec<&str> = names.iter().filter_map(Step::declared).chain([&*repeat.binder]).collect();
-    let is_of_turn = |term: &Term| own.iter().any(|name| term.mentions(name));
-    let (condition, inner) = match last {
-        Step::If { condition, body } => (Some(condition), body.as_slice()),
-        step => (None, std::slice::from_ref(step)),
-    };
-    let [Step::Loop(inner)] = inner else { return None };
-    let row = elements(inner)?;
-    if is_of_turn(&row.count) || condition.is_some_and(is_of_turn) || !before.iter().all(says) {
+/// A statement that moves a small row, or one number, of each row.
+struct Kind {
+    /// What the reader is told of it.
+    says: Vec<Step>,
+    /// The name of the object that has its functions.
+    name: String,
+    there: Term,
+    row: Row,
+}
+
+impl Kind {
+    fn of(repeat: &Loop, names: &[Step], statement: &[Step]) -> Option<Kind> {
+        let (last, before) = statement.split_last()?;
+        let own: Vec<&str> =
+            names.iter().filter_map(Step::declared).chain([&*repeat.binder]).collect();
+        let is_of_turn = |term: &Term| own.iter().any(|name| term.mentions(name));
+        let (there, inner) = match last {
+            Step::If { condition, body } => (condition.clone(), body.as_slice()),
+            step => (Term::bool(true), std::slice::from_ref(step)),
+        };
+        let row = match inner {
+            [Step::Loop(inner)] => elements(inner)?,
+            [set] => number(set)?,
+            _ => return None,
+        };
+        let name = format!("{}_elements", row.place.root()?.strip_prefix("args.")?);
+        let is_known = !is_of_turn(&row.count) && !is_of_turn(&there) && before.iter().all(says);
+        let is_free = !repeat.body.iter().any(|step| step.mentions(&name));
+        let says = before.to_vec();
+        (is_known && is_free).then_some(Kind { says, name, there, row })
+    }
+
+    /// The object that has its functions.
+    fn made(&self, binder: &str, names: &[Step]) -> Vec<Step> {
+        let index = Param { kind: ParamType::Index, name: binder.to_string() };
+        let [makes, sets] = self.row.functions(vec![index], names);
+        let args = vec![self.there.clone(), self.row.count.clone(), makes, sets];
+        let value = Term::call(ep::row_elements.of(&self.row.value.elem), args, Elem::I32);
+        let made = Step::Made { name: self.name.clone(), value };
+        self.says.iter().cloned().chain([made]).collect()
+    }
+}
+
+/// One number of each row.
+fn number(step: &Step) -> Option<Row> {
+    let Step::Set { place, value } = step else { return None };
+    if !matches!(place.node, Node::Index(..)) || step.mentions(VALUE) {
         return None;
     }
-    let index = Param { kind: ParamType::Index, name: repeat.binder.clone() };
-    let [makes, sets] = row.functions(vec![index], names);
-    let args = vec![repeat.from.clone(), repeat.to.clone(), row.count, makes, sets];
-    let call = Step::Do(Term::call(ep::for_row_elements.of(&row.value.elem), args, Elem::I32));
-    let step = match condition {
-        None => call,
-        Some(condition) => Step::If { condition: condition.clone(), body: vec![call] },
-    };
-    Some(before.iter().cloned().chain([step]).collect())
+    let (place, value) = (place.clone(), value.clone());
+    Some(Row { index: String::new(), count: Term::int(1), place, value })
 }
 
 fn says(step: &Step) -> bool {

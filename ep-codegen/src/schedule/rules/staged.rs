@@ -255,8 +255,10 @@ impl<'a> Staging<'a> {
         if let Step::Do(call) = &step {
             let opens = self.opens_direct(call);
             let call = self.instead(call, arrived, out);
-            out.push(Step::Do(call));
-            out.extend(opens.then(|| self.call("fence_global")));
+            out.push(match opens {
+                true => Step::If { condition: call, body: vec![self.call("fence_global")] },
+                false => Step::Do(call),
+            });
             if self.tells {
                 out.push(self.of_ends(ep::tell));
             }

@@ -1,7 +1,7 @@
 //! Calls of helpers and of the user's device functions.
 
 use super::{Numbers, counted_loop};
-use crate::ir::{BinaryOp, Elem, ElemType, Expr, Fold, NameKind};
+use crate::ir::{BinaryOp, Elem, ElemType, Expr, Fold, NameKind, walk};
 use crate::schedule::library::{Entity, ep};
 use crate::schedule::limit::{Limit, broken};
 use crate::schedule::scope::Scope;
@@ -11,6 +11,24 @@ use crate::schedule::term::{Term, arithmetic};
 use crate::schedule::{Lowered, RoleLowering};
 
 impl<'a> RoleLowering<'a> {
+    /// Names the experts of this rank, where some expression asks for them.
+    pub(in crate::schedule) fn own_experts(&mut self, out: &mut Vec<Step>) {
+        let mut asked = false;
+        walk::stmts(&self.role.body, &mut |stmt| {
+            walk::exprs(stmt, &mut |part| {
+                asked |= matches!(part, Expr::Call { helper, args } if helper == "local"
+                    && matches!(args.get(1), Some(Expr::Name { kind: NameKind::Me, .. })));
+            });
+        });
+        if let (true, Ok(begin)) = (asked, self.expert_begin()) {
+            let own = self.names.fresh("mine");
+            let args = vec![begin, self.me()];
+            let value = Term::call(ep::experts_of, args, Elem::I32);
+            out.push(Step::Made { name: own.clone(), value });
+            self.own_experts = Some(own);
+        }
+    }
+
     pub(super) fn call(
         &mut self,
         scope: &Scope,
@@ -43,7 +61,7 @@ impl<'a> RoleLowering<'a> {
             ("local", [expert, rank]) => {
                 let expert = self.value(scope, expert, i, out)?;
                 if let (Some(own), Expr::Name { kind: NameKind::Me, .. }) =
-                    (&scope.own_experts, rank)
+                    (&self.own_experts, rank)
                 {
                     return Ok(Term::method(own, "local", vec![expert], Elem::I32));
                 }

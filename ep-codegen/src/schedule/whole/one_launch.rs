@@ -30,7 +30,8 @@ pub(in crate::schedule) fn tables(role: &mut RoleLowering<'_>) -> Lowered<Vec<St
 impl Whole<'_, '_> {
     /// The steps of the role itself.
     pub(super) fn one_launch(&mut self, one: &OneLaunch<'_>, out: &mut Vec<Step>) -> Lowered<()> {
-        let mut scope = self.own_experts(out);
+        self.role.own_experts(out);
+        let mut scope = Scope::default();
         let tokens = self.tokens(out)?;
         let cfg = self.cfg();
         let memory = name(&format!("smem.{}[team.warp]", function_of(&one.role.name)));
