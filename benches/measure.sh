@@ -64,13 +64,6 @@ if wants times; then
         step 90 others.jsonl "$program" bench --json --processes --ranks 2 --sms 8,16,24
     fi
     bench 90 others.jsonl --set via=ring --sms 24
-    # Alone a rank sends to nobody.
-    if [ "$gpus" -gt 1 ]; then
-        for remote in 6 7 9 10; do
-            bench 45 others.jsonl --payload bf16 --op cached-dispatch --mode loop --sms 16 \
-                --remote $remote --probe no
-        done
-    fi
     tag_cost=$(dirname "$program")/tag_cost
     [ ! -x "$tag_cost" ] || step 90 others.jsonl "$tag_cost"
     step 20 errors.txt "$program" bench --draw "$folder/target.jsonl" --chart "$folder/target.svg"

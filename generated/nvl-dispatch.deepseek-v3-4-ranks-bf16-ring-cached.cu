@@ -150,14 +150,14 @@ __device__ __forceinline__ void send(const Args& args, Smem& smem, ep::Team& tea
             stripe += team.blocks) {
             ring.open(stripe, ep::one_peer(peer));
             if (team.part == 0) {
-                // +40  announce ring[peer] { first: stripe_prefix[peer, stripe], count:
+                // +41  announce ring[peer] { first: stripe_prefix[peer, stripe], count:
                 //     stripe_tokens[stripe, peer] }
-                // W1: publishes header of ring, for Recv +53
+                // W1: publishes header of ring, for Recv +54
                 ep::settle(mover, ring);
                 ring.announce(peer, 0, args.stripe_prefix[peer * Cfg::kStripes + stripe]);
                 ring.announce(peer, 1, args.stripe_tokens[stripe * Cfg::kRanks + peer]);
             }
-            // +41  for token in stripe where in_rank[token, peer]
+            // +42  for token in stripe where in_rank[token, peer]
             const ep::Span rows(
                 ep::stripe_span(ep::rows_of(args.tokens, args.tokens_from), Cfg::kStripes, stripe));
             const int token_begin = rows.begin;
@@ -168,10 +168,10 @@ __device__ __forceinline__ void send(const Args& args, Smem& smem, ep::Team& tea
                     static_cast<ep::i32>(args.in_rank[ep::i64{token} * Cfg::kRanks + peer]));
                 ring.claim(shares.turn());
                 if (!args.in_rank[ep::i64{token} * Cfg::kRanks + peer]) continue;
-                // +42  push ring[peer] { x: x[token], src: token, experts: topk_idx[token],
+                // +43  push ring[peer] { x: x[token], src: token, experts: topk_idx[token],
                 //     weights: topk_weights[token] }
-                // W2: publishes messages of ring, for Recv +53
-                // W3: takes credit of ring, from Recv +53
+                // W2: publishes messages of ring, for Recv +54
+                // W3: takes credit of ring, from Recv +54
                 if (!ring.has_room(peer)) {
                     ep::settle(mover, ring);
                 }
@@ -221,10 +221,10 @@ __device__ __forceinline__ void recv(const Args& args, Smem& smem, ep::Team& tea
         for (int stripe = team.block; stripe < Cfg::kStripes && !team.stopped;
             stripe += team.blocks) {
             ring.open(stripe, ep::one_peer(peer));
-            // +53  for message in ring[peer] at rank_prefix[peer, me] + ring[peer].first
-            // W1: takes header of ring, from Send +40
-            // W2: takes messages of ring, from Send +42
-            // W3: publishes credit of ring, for Send +42
+            // +54  for message in ring[peer] at rank_prefix[peer, me] + ring[peer].first
+            // W1: takes header of ring, from Send +41
+            // W2: takes messages of ring, from Send +43
+            // W3: publishes credit of ring, for Send +43
             if (!ring.has_header(peer, 1)) {
                 ep::settle(mover, ring);
             }
@@ -245,15 +245,15 @@ __device__ __forceinline__ void recv(const Args& args, Smem& smem, ep::Team& tea
                 if (ring.arrived(peer)) {
                     const char* slot = ring.slot(peer);
                     const int row = static_cast<ep::i32>(ep::i64{first_2} + index);
-                    // +54  store recv_x[message.row] = message.x
+                    // +55  store recv_x[message.row] = message.x
                     mover.fence_global();
                     mover.row(ep::at_leader(&args.recv_x[row * args.recv_x_stride]), slot);
-                    // +54  record recv_src[message.row] = message.src
+                    // +55  record recv_src[message.row] = message.src
                     if (team.leader()) {
                         args.recv_src[row] =
                             ep::get<ep::i32>(slot + Cfg::Ring::kMeta + Cfg::Token::kSrc, 0);
                     }
-                    // +54  store recv_topk_idx[message.row] = local(message.experts, me)
+                    // +55  store recv_topk_idx[message.row] = local(message.experts, me)
                     if (args.topk_idx != nullptr && args.recv_topk_idx != nullptr) {
                         for (int i_2 = team.lane; i_2 < Cfg::kTopk; i_2 += ep::kLanes) {
                             args.recv_topk_idx[ep::i64{row} * Cfg::kTopk + i_2] =
@@ -262,7 +262,7 @@ __device__ __forceinline__ void recv(const Args& args, Smem& smem, ep::Team& tea
                                         i_2))};
                         }
                     }
-                    // +54  store recv_topk_weights[message.row] = message.weights *
+                    // +55  store recv_topk_weights[message.row] = message.weights *
                     //     (local(message.experts, me) >= 0) as f32
                     if (args.topk_idx != nullptr && args.topk_weights != nullptr
                         && args.recv_topk_weights != nullptr) {

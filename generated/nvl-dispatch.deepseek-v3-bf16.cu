@@ -1,22 +1,23 @@
 // nvl-dispatch  payload=bf16  via=direct  mode=fresh
-// experts=256 hidden=7168 piece=3584 ranks=8 send_warps=8 stages=3 stripes=64 topk=8 unit=112
-// sm_90a: 384 threads and 94208 bytes of shared memory a block, at least 9 blocks
+// experts=256 hidden=7168 piece=3584 ranks=8 send_warps=8 stages=4 stripes=64 topk=8 unit=112
+// sm_90a: 384 threads and 124928 bytes of shared memory a block, at least 1 blocks
 //
 // Roles:
-//   Send: 8 warps on blocks 0..remote_blocks; by the library: ep::Mover, ep::DirectUnits, ep::DirectProducer
-//   Local: 8 warps on other blocks; by the library: ep::Mover, ep::DirectUnits, ep::DirectProducer
-//   Unpack: 4 warps on all blocks; by the library
+//   Send: 8 warps on all blocks; composed: ep::Mover, ep::DirectOut, ep::Flags
+//   Unpack: 4 warps on all blocks; composed: ep::DirectIn
 //
 // Window, the same on every rank:
-//   rows.ready       0x00000000        256 bytes  8 peers x 32; Unpack writes, Send, Local reads
-//   rows.closed      0x00000100       8192 bytes  64 stripes x 8 peers x 16; Send, Local writes, Unpack reads
-//   rows.stored      0x00002100       4096 bytes  64 stripes x 8 peers x 8; Send, Local writes, Send, Local reads
-//   rows.claims      0x00003100         24 bytes  2 calls x 3 words x 4; Send, Local writes, Send, Local reads
+//   rows.ready       0x00000000        256 bytes  8 peers x 32; Unpack writes, Send reads
+//   rows.closed      0x00000100       8192 bytes  64 stripes x 8 peers x 16; Send writes, Unpack reads
+//   rows.stored      0x00002100       4096 bytes  64 stripes x 8 peers x 8; Send writes, Send reads
+//   Send.claims      0x00003100          8 bytes  2 calls x 1 words x 4; Send writes, Send reads
+//   Unpack.claims    0x00003180          8 bytes  2 calls x 1 words x 4; Unpack writes, Unpack reads
 // Message Token: row of 14336 bytes, meta record of 128 bytes: src[1] at 0, experts[8] at 4, weights[8] at 36
 #include <ep/compute.cuh>
 #include <ep/direct.cuh>
 #include <ep/messages.cuh>
 #include <ep/mover.cuh>
+#include <ep/wide.cuh>
 #include <ep/rows.cuh>
 #include <ep/sync.cuh>
 
@@ -27,7 +28,7 @@ struct Cfg {
     static constexpr int kTopk = 8;
     static constexpr int kStripes = 64;
     static constexpr int kThreads = 384;
-    static constexpr int kSharedBytes = 94208;
+    static constexpr int kSharedBytes = 124928;
 
     struct Token {
         static constexpr int kRowBytes = 14336;
@@ -44,14 +45,12 @@ struct Cfg {
         static constexpr int kChannel = 0;
         static constexpr int kPeers = 8;
         static constexpr int kStripes = 64;
-        static constexpr int kRoles = 3;
         static constexpr int kUnitBytes = 114688;
         static constexpr int kRowStride = 14336;
         static constexpr int kMetaBytes = 128;
         static constexpr ep::u64 kReady = 0x0;
         static constexpr ep::u64 kClosed = 0x100;
         static constexpr ep::u64 kStored = 0x2100;
-        static constexpr ep::u64 kClaims = 0x3100;
     };
 
     struct Send {
@@ -59,27 +58,20 @@ struct Cfg {
         static constexpr int kFirstWarp = 0;
         static constexpr int kWarps = 8;
         static constexpr bool kTma = true;
-        static constexpr int kStages = 3;
+        static constexpr int kStages = 4;
         static constexpr int kPieceBytes = 3584;
         static constexpr int kRowBytes = 14336;
         static constexpr int kMetaBytes = 128;
-    };
-
-    struct Local {
-        static constexpr int kRole = 1;
-        static constexpr int kFirstWarp = 0;
-        static constexpr int kWarps = 8;
-        static constexpr bool kTma = true;
-        static constexpr int kStages = 3;
-        static constexpr int kPieceBytes = 3584;
-        static constexpr int kRowBytes = 14336;
-        static constexpr int kMetaBytes = 128;
+        static constexpr int kLoops = 1;
+        static constexpr ep::u64 kClaims = 0x3100;
     };
 
     struct Unpack {
-        static constexpr int kRole = 2;
+        static constexpr int kRole = 1;
         static constexpr int kFirstWarp = 8;
         static constexpr int kWarps = 4;
+        static constexpr int kLoops = 1;
+        static constexpr ep::u64 kClaims = 0x3180;
     };
 };
 
@@ -91,8 +83,6 @@ struct Args {
     const ep::i32* tokens_from;
     // rows that the outputs of `received` hold
     int received_capacity;
-    // run-time args
-    ep::i32 remote_blocks;
     // from the handle of Layout
     const bool* in_rank;
     const ep::i32* rank_prefix;
@@ -125,80 +115,90 @@ struct Args {
 };
 
 struct Smem {
-    union {
-        ep::MoverSmem<Cfg::Send> send[Cfg::Send::kWarps];
-        ep::MoverSmem<Cfg::Send> local[Cfg::Local::kWarps];
-    };
+    ep::MoverSmem<Cfg::Send> send[Cfg::Send::kWarps];
 };
 static_assert(sizeof(Smem) == Cfg::kSharedBytes, "the plan counts the same bytes");
 
-/// role Send on blocks 0..remote_blocks, send_warps warps, warps shared by token
-/// role Local on other blocks, 8 warps, warps shared by token: the same for this rank
-__device__ __forceinline__ void send(const Args& args, ep::MoverSmem<Cfg::Send>& own,
-    ep::Team& team, const ep::Peers& peers) {
+/// role Send on all blocks, send_warps warps, warps shared by token
+__device__ __forceinline__ void send(const Args& args, Smem& smem, ep::Team& team) {
     const int me = args.group.rank;
-    ep::Mover<Cfg::Send> mover(own, team);
-    for (int base = 0; base < peers.count(); base += ep::kLanes) {
-        ep::DirectUnits<Cfg::Rows> units(team, base, peers.at(base + team.lane),
-            ep::rows_of(args.tokens, args.tokens_from));
-        ep::DirectProducer<Cfg::Rows, Cfg::Send> rows(team, mover, units,
-            peers.at(base + team.lane));
-        // +72  for peer in others where in_rank[token, peer]
-        const auto goes = [&](int token, int peer) {
-            return args.in_rank[ep::i64{token} * Cfg::kRanks + peer];
-        };
-        // +71  for token in stripe
-        // +92  for token in stripe where in_rank[token, me]
-        while (units.take()) {
-            const int stripe = units.stripe();
-            rows.open(goes,
-                [&](int peer) {
-                    return static_cast<ep::i32>(ep::i64{args.rank_prefix[me * Cfg::kRanks + peer]}
-                        + args.stripe_prefix[peer * Cfg::kStripes + stripe]);
-                },
-                [&](int peer) {
-                    return args.rank_prefix[Cfg::kRanks * Cfg::kRanks + peer];
-            });
-            rows.for_tokens(
-                // +73  push rows[peer] at rank_prefix[me, peer] + stripe_prefix[peer, stripe] { x:
+    ep::Mover<Cfg::Send> mover(smem.send[team.warp], team);
+    ep::DirectOut<Cfg::Rows> rows(team);
+    const ep::StripeParts<Cfg::Rows> parts(team, 1,
+        ep::ceil(ep::rows_of(args.tokens, args.tokens_from), Cfg::kStripes),
+        ep::all_peers(Cfg::Rows::kPeers));
+    ep::Units<Cfg::Send, 0> units(team, parts.count());
+    for (int unit; (unit = units.take()) >= 0;) {
+        const ep::StripePart part(parts.at(unit));
+        const int stripe = part.stripe;
+        const ep::Span rows_2(
+            ep::stripe_span(ep::rows_of(args.tokens, args.tokens_from), Cfg::kStripes, stripe));
+        const ep::Span turns(ep::span_part(rows_2, part.parts, part.part));
+        if (rows.open_part(part, ep::all_peers(Cfg::Rows::kPeers))) {
+            mover.fence_global();
+        }
+        for (int peer = team.lane; peer < Cfg::kRanks; peer += ep::kLanes) {
+            rows.begin(peer,
+                static_cast<ep::i32>(ep::i64{args.rank_prefix[me * Cfg::kRanks + peer]}
+                    + args.stripe_prefix[peer * Cfg::kStripes + stripe]));
+        }
+        ep::Flags<Cfg::kRanks> flags;
+        rows.behind(flags.ahead(rows_2.begin, turns.begin, turns.end, [&](int turn, int peer_2) {
+            return args.in_rank[ep::i64{turn} * Cfg::kRanks + peer_2];
+        }));
+        // +72  for token in stripe
+        for (int token = turns.begin; token < turns.end && !team.stopped; ++token) {
+            // +73  for peer in ranks where in_rank[token, peer]
+            for (int group = 0; group < ep::ceil(Cfg::kRanks, ep::kLanes) && !team.stopped;
+                ++group) {
+                const int number = static_cast<ep::i32>(ep::i64{group} * ep::kLanes + team.lane);
+                const bool is_peer = number < Cfg::kRanks;
+                const int peer_3 = ep::lesser(number, Cfg::kRanks - 1);
+                const bool goes = flags.at(token, turns.end, peer_3, [&](int turn_2, int peer_4) {
+                    return args.in_rank[ep::i64{turn_2} * Cfg::kRanks + peer_4];
+                });
+                const int next = rows.next(peer_3);
+                // +77  record send_row[token, peer] = rows[peer].position
+                if (is_peer && !goes) {
+                    args.send_row[ep::i64{token} * Cfg::kRanks + peer_3] =
+                        static_cast<ep::i32>(-1LL - next);
+                }
+                const bool sends = goes && is_peer;
+                // +74  push rows[peer] at rank_prefix[me, peer] + stripe_prefix[peer, stripe] { x:
                 //     x[token], src: token, experts: topk_idx[token], weights: topk_weights[token]
                 //     }
-                // W1: takes credit of rows, from Unpack +108
-                // W3: publishes messages of rows, for Unpack +108
-                // +93  push rows[me] at rank_prefix[me, me] + stripe_prefix[me, stripe] { x:
-                //     x[token], src: token, experts: topk_idx[token], weights: topk_weights[token]
-                //     }
-                // W2: takes credit of rows, from Unpack +108
-                // W4: publishes messages of rows, for Unpack +108
-                [&](int token, int position) {
+                // W1: takes credit of rows, from Unpack +92
+                // W2: publishes messages of rows, for Unpack +92
+                const int rows_position = rows.next(peer_3);
+                if (rows.reserve_each(sends, peer_3, rows_position)) {
+                    char* row = rows.row(peer_3, rows_position);
+                    char* meta = rows.meta(peer_3, rows_position);
                     const auto src_field =
                         ep::ask<ep::i32, Cfg::Token::kSrcCount>([&](int) { return token; });
                     const auto experts_field =
-                        ep::ask<ep::i32, Cfg::Token::kExpertsCount>([&](int i) {
-                            return args.topk_idx[token * args.topk_idx_stride + i];
+                        ep::ask<ep::i32, Cfg::Token::kExpertsCount>([&](int i_3) {
+                            return static_cast<ep::i32>(
+                                args.topk_idx[token * args.topk_idx_stride + i_3]);
                         });
-                    const auto weights_field =
-                        ep::ask<float, Cfg::Token::kWeightsCount>([&](int i) {
-                            return args.topk_weights[token * args.topk_weights_stride + i];
-                        });
-                    mover.row(rows.row(position), &args.x[token * args.x_stride]);
-                    char* meta = mover.meta();
-                    src_field.put(meta + Cfg::Token::kSrc);
-                    experts_field.put(meta + Cfg::Token::kExperts);
-                    weights_field.put(meta + Cfg::Token::kWeights);
-                    mover.send_meta(rows.meta(position));
-                },
-                [&](int token, int peer, bool match, int position) {
-                    // +76  record send_row[token, peer] = rows[peer].position
-                    args.send_row[ep::i64{token} * Cfg::kRanks + peer] =
-                        ep::recorded(match, position);
-            });
-            rows.close();
+                    const auto weights_field = ep::ask_row<float, Cfg::Token::kWeightsCount>(
+                        &args.topk_weights[token * args.topk_weights_stride]);
+                    mover.row(ep::at_each(sends, row), &args.x[token * args.x_stride]);
+                    char* record = mover.meta();
+                    src_field.put(record + Cfg::Token::kSrc);
+                    experts_field.put(record + Cfg::Token::kExperts);
+                    weights_field.put(record + Cfg::Token::kWeights);
+                    mover.send_meta(ep::at_each(sends, meta));
+                    rows.stored_each(sends, peer_3);
+                }
+                // +77  record send_row[token, peer] = rows[peer].position
+                if (sends) {
+                    args.send_row[ep::i64{token} * Cfg::kRanks + peer_3] = rows_position;
+                }
+            }
         }
-        // +73  push rows[peer]: what is left
-        // +93  push rows[me]: what is left
-        rows.finish();
+        rows.close_part_behind(mover);
     }
+    rows.finish_behind(mover);
     mover.finish();
 }
 
@@ -210,33 +210,68 @@ __device__ __forceinline__ void unpack(const Args& args, ep::Team& team) {
     // recv_topk_idx: fill -1 beyond received
     ep::fill<ep::i64>(team, args.recv_topk_idx, args.recv_topk_idx != nullptr ? Cfg::kTopk : 0,
         args.rank_prefix[Cfg::kRanks * Cfg::kRanks + me], args.received_capacity, -1LL);
-    // +108  for message in rows[source]
-    // W1: publishes credit of rows, for Send +73
-    // W2: publishes credit of rows, for Local +93
-    // W3: takes messages of rows, from Send +73
-    // W4: takes messages of rows, from Local +93
-    const char* records = args.group.window + args.rows_meta_at;
-    ep::for_messages<Cfg::Rows>(team, records, [&](const ep::DirectMessages& message) {
-        const auto src_field = message.ask<ep::i32, Cfg::Token::kSrcCount>(Cfg::Token::kSrc);
-        const auto experts_field =
-            message.ask<ep::i32, Cfg::Token::kExpertsCount>(Cfg::Token::kExperts);
-        const auto weights_field =
-            message.ask<float, Cfg::Token::kWeightsCount>(Cfg::Token::kWeights);
-        // +109  store recv_x[message.row] = message.x
-        // The sender has stored it in place.
-        // +109  record recv_src[message.row] = message.src
-        src_field.store(args.recv_src, 1, 1);
-        // +109  store recv_topk_idx[message.row] = local(message.experts, me)
-        experts_field.store(args.recv_topk_idx, Cfg::kTopk, 1,
-            [&](ep::i32 experts) { return mine.local(experts); });
-        // +109  store recv_topk_weights[message.row] = message.weights * (local(message.experts,
-        //     me) >= 0) as f32
-        weights_field.store(args.recv_topk_weights, Cfg::kTopk, 1,
-            [&](float weights, ep::i32 experts) {
-                return ep::product(weights, static_cast<float>(mine.local(experts) >= 0));
-            },
-            experts_field);
-    });
+    ep::DirectIn<Cfg::Rows> rows(team, args.rows_meta_at);
+    const int shares = ep::shares_of(team, Cfg::kRanks * Cfg::kStripes);
+    ep::Units<Cfg::Unpack, 0> units(team, Cfg::kRanks * Cfg::kStripes * shares);
+    for (int unit; (unit = units.take()) >= 0;) {
+        const int share = unit % shares;
+        const int own_unit = unit / shares;
+        const int source = own_unit % Cfg::kRanks;
+        const int stripe = own_unit / Cfg::kRanks % Cfg::kStripes;
+        // +92  for message in rows[source]
+        // W1: publishes credit of rows, for Send +74
+        // W2: takes messages of rows, from Send +74
+        if (rows.arrived(source, stripe)) {
+            const ep::Span own(ep::stripe_span(rows.rows(), shares, share));
+            {
+                // +93  store recv_x[message.row] = message.x
+                // The sender has stored it in place.
+                // +93  record recv_src[message.row] = message.src
+                const auto recv_src_elements = ep::row_elements<ep::i32>(true, 1,
+                    [&](int index, int) {
+                        const int row = static_cast<ep::i32>(ep::i64{rows.first()} + index);
+                        const char* meta = rows.meta(row);
+                        return ep::get<ep::i32>(meta + Cfg::Token::kSrc, 0);
+                    },
+                    [&](int index, int, ep::i32 element) {
+                        const int row = static_cast<ep::i32>(ep::i64{rows.first()} + index);
+                        args.recv_src[row] = element;
+                });
+                // +93  store recv_topk_idx[message.row] = local(message.experts, me)
+                const auto recv_topk_idx_elements = ep::row_elements<ep::i64>(
+                    args.topk_idx != nullptr && args.recv_topk_idx != nullptr, Cfg::kTopk,
+                    [&](int index, int i) {
+                        const int row = static_cast<ep::i32>(ep::i64{rows.first()} + index);
+                        const char* meta = rows.meta(row);
+                        return ep::i64{mine.local(
+                            ep::get<ep::i32>(meta + Cfg::Token::kExperts, i))};
+                    },
+                    [&](int index, int i, ep::i64 element) {
+                        const int row = static_cast<ep::i32>(ep::i64{rows.first()} + index);
+                        args.recv_topk_idx[ep::i64{row} * Cfg::kTopk + i] = element;
+                });
+                // +93  store recv_topk_weights[message.row] = message.weights *
+                //     (local(message.experts, me) >= 0) as f32
+                const auto recv_topk_weights_elements = ep::row_elements<float>(
+                    args.topk_idx != nullptr && args.topk_weights != nullptr
+                        && args.recv_topk_weights != nullptr, Cfg::kTopk,
+                    [&](int index, int i_2) {
+                        const int row = static_cast<ep::i32>(ep::i64{rows.first()} + index);
+                        const char* meta = rows.meta(row);
+                        return ep::product(ep::get<float>(meta + Cfg::Token::kWeights, i_2),
+                            static_cast<float>(
+                                mine.local(
+                                    ep::get<ep::i32>(meta + Cfg::Token::kExperts, i_2)) >= 0));
+                    },
+                    [&](int index, int i_2, float element) {
+                        const int row = static_cast<ep::i32>(ep::i64{rows.first()} + index);
+                        args.recv_topk_weights[ep::i64{row} * Cfg::kTopk + i_2] = element;
+                });
+                ep::for_row_elements(own.begin, own.end, recv_src_elements, recv_topk_idx_elements,
+                    recv_topk_weights_elements);
+            }
+        }
+    }
 }
 
 extern "C" __global__ void __launch_bounds__(Cfg::kThreads, 1)
@@ -247,22 +282,10 @@ nvl_dispatch(const __grid_constant__ Args args) {
     const int block = static_cast<int>(blockIdx.x);
     const int blocks = static_cast<int>(gridDim.x);
     const int warp = static_cast<int>(threadIdx.x) / ep::kLanes;
-    const bool is_send = block < args.remote_blocks
-        && ep::is_between(warp, Cfg::Send::kFirstWarp, Cfg::Send::kWarps);
-    const bool is_local = block >= args.remote_blocks
-        && ep::is_between(warp, Cfg::Local::kFirstWarp, Cfg::Local::kWarps);
-    if (is_send || is_local) {
-        const int me = args.group.rank;
-        ep::Team team(
-            is_send ? ep::Team(args.group, call, Cfg::Send::kRole, block, args.remote_blocks,
-                warp - Cfg::Send::kFirstWarp, Cfg::Send::kWarps)
-            : ep::Team(args.group, call, Cfg::Local::kRole, block - args.remote_blocks,
-                blocks - args.remote_blocks,
-                warp - Cfg::Local::kFirstWarp, Cfg::Local::kWarps));
-        send(args, is_send ? smem.send[team.warp] : smem.local[team.warp], team,
-            is_local ? ep::one_peer(me)
-            : args.remote_blocks < blocks ? ep::other_peers(Cfg::kRanks, me)
-                : ep::all_peers(Cfg::kRanks));
+    if (ep::is_between(warp, Cfg::Send::kFirstWarp, Cfg::Send::kWarps)) {
+        ep::Team team(args.group, call, Cfg::Send::kRole, block, blocks,
+            warp - Cfg::Send::kFirstWarp, Cfg::Send::kWarps);
+        send(args, smem, team);
     }
     if (ep::is_between(warp, Cfg::Unpack::kFirstWarp, Cfg::Unpack::kWarps)) {
         ep::Team team(args.group, call, Cfg::Unpack::kRole, block, blocks,

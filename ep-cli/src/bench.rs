@@ -210,9 +210,7 @@ impl Bench<'_> {
             .with("nvrtc", nvrtc)
             .with("ranks", self.request.gpus.ranks)
             .with("rates", source.name())
-            .with("copy_mb_per_s", rates.copy)
-            .with("push_mb_per_s", rates.push)
-            .with("both_mb_per_s", rates.both)
+            .with("store_mb_per_s", rates.store)
             .with("link_mb_per_s", rates.link);
         self.lines.push(format!("{object}\n"));
         self.talk.object(&object)?;
@@ -330,17 +328,12 @@ impl Bench<'_> {
     /// What the closed form says about a dispatch.
     fn tuning(&mut self, buffer: &BufferOptions, rates: Rates) -> Result<Tuning, Failure> {
         let tuning = Tuning::choose(&rates, &buffer.traffic(self.request.gpus.ranks));
-        let Tuning { sms, remote, seconds } = tuning;
+        let Tuning { sms, seconds } = tuning;
         let (name, us) = (buffer.payload.name(), seconds * 1e6);
-        let object = Object::new()
-            .with("tuning", name)
-            .with("sms", sms)
-            .with("remote", remote)
-            .with("us", Value::Hundredths(us));
+        let object =
+            Object::new().with("tuning", name).with("sms", sms).with("us", Value::Hundredths(us));
         self.talk.object(&object)?;
-        self.talk.say(&format!(
-            "{name}: {sms} SMs reach the wire, {remote} of them for other ranks: {us:.1} us of rows"
-        ))?;
+        self.talk.say(&format!("{name}: {sms} SMs reach the wire: {us:.1} us of rows"))?;
         Ok(tuning)
     }
 

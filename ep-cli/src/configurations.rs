@@ -17,10 +17,8 @@ pub struct Configuration {
 
 use Arch::{Sm80, Sm90a, Sm100a, Sm120a};
 
-/// What a buffer sets for its calls: each says how many SMs send to other ranks. And for cached
-/// ones: rows alone, since indices and weights came with the first.
-const CALL: [(&str, &str); 6] = [
-    ("remote_blocks", "1"),
+/// What a buffer sets for cached calls: rows alone, since indices and weights came with the first.
+const CACHED: [(&str, &str); 5] = [
     ("mode", "cached"),
     ("topk_idx", "0"),
     ("recv_topk_idx", "0"),
@@ -39,18 +37,18 @@ pub const CONFIGURATIONS: &[Configuration] = &[
     row("nvl-dispatch", "deepseek-v3-bf16", Sm90a, &[]),
     row("nvl-dispatch", "deepseek-v3-fp8", Sm90a, &[("payload", "fp8")]),
     row("nvl-dispatch", "deepseek-v3-fp8-cached", Sm90a, &[("payload", "fp8"), ("mode", "cached")]),
-    row("nvl-dispatch", "deepseek-v3-4-ranks-bf16", Sm90a, &[("ranks", "4"), CALL[0]]),
-    row("nvl-dispatch", "deepseek-v3-4-ranks-fp8", Sm90a, &[("ranks", "4"), ("payload", "fp8"), CALL[0]]),
-    row("nvl-dispatch", "deepseek-v3-4-ranks-bf16-cached", Sm90a, &[("ranks", "4"), CALL[0], CALL[1], CALL[2], CALL[3], CALL[4], CALL[5]]),
-    row("nvl-dispatch", "deepseek-v3-4-ranks-fp8-cached", Sm90a, &[("ranks", "4"), ("payload", "fp8"), CALL[0], CALL[1], CALL[2], CALL[3], CALL[4], CALL[5]]),
+    row("nvl-dispatch", "deepseek-v3-4-ranks-bf16", Sm90a, &[("ranks", "4")]),
+    row("nvl-dispatch", "deepseek-v3-4-ranks-fp8", Sm90a, &[("ranks", "4"), ("payload", "fp8")]),
+    row("nvl-dispatch", "deepseek-v3-4-ranks-bf16-cached", Sm90a, &[("ranks", "4"), CACHED[0], CACHED[1], CACHED[2], CACHED[3], CACHED[4]]),
+    row("nvl-dispatch", "deepseek-v3-4-ranks-fp8-cached", Sm90a, &[("ranks", "4"), ("payload", "fp8"), CACHED[0], CACHED[1], CACHED[2], CACHED[3], CACHED[4]]),
     row("nvl-dispatch", "deepseek-v3-4-ranks-bf16-ring", Sm90a, &[("ranks", "4"), ("via", "ring")]),
     row("nvl-dispatch", "deepseek-v3-4-ranks-fp8-ring", Sm90a, &[("ranks", "4"), ("payload", "fp8"), ("via", "ring")]),
-    row("nvl-dispatch", "deepseek-v3-4-ranks-bf16-ring-cached", Sm90a, &[("ranks", "4"), ("via", "ring"), CALL[1], CALL[2], CALL[3], CALL[4], CALL[5]]),
-    row("nvl-dispatch", "deepseek-v3-4-ranks-fp8-ring-cached", Sm90a, &[("ranks", "4"), ("payload", "fp8"), ("via", "ring"), CALL[1], CALL[2], CALL[3], CALL[4], CALL[5]]),
-    row("nvl-dispatch", "deepseek-v3-2-ranks-bf16", Sm90a, &[("ranks", "2"), CALL[0]]),
-    row("nvl-dispatch", "deepseek-v3-2-ranks-fp8", Sm90a, &[("ranks", "2"), ("payload", "fp8"), CALL[0]]),
-    row("nvl-dispatch", "deepseek-v3-2-ranks-bf16-cached", Sm90a, &[("ranks", "2"), CALL[0], CALL[1], CALL[2], CALL[3], CALL[4], CALL[5]]),
-    row("nvl-dispatch", "deepseek-v3-2-ranks-fp8-cached", Sm90a, &[("ranks", "2"), ("payload", "fp8"), CALL[0], CALL[1], CALL[2], CALL[3], CALL[4], CALL[5]]),
+    row("nvl-dispatch", "deepseek-v3-4-ranks-bf16-ring-cached", Sm90a, &[("ranks", "4"), ("via", "ring"), CACHED[0], CACHED[1], CACHED[2], CACHED[3], CACHED[4]]),
+    row("nvl-dispatch", "deepseek-v3-4-ranks-fp8-ring-cached", Sm90a, &[("ranks", "4"), ("payload", "fp8"), ("via", "ring"), CACHED[0], CACHED[1], CACHED[2], CACHED[3], CACHED[4]]),
+    row("nvl-dispatch", "deepseek-v3-2-ranks-bf16", Sm90a, &[("ranks", "2")]),
+    row("nvl-dispatch", "deepseek-v3-2-ranks-fp8", Sm90a, &[("ranks", "2"), ("payload", "fp8")]),
+    row("nvl-dispatch", "deepseek-v3-2-ranks-bf16-cached", Sm90a, &[("ranks", "2"), CACHED[0], CACHED[1], CACHED[2], CACHED[3], CACHED[4]]),
+    row("nvl-dispatch", "deepseek-v3-2-ranks-fp8-cached", Sm90a, &[("ranks", "2"), ("payload", "fp8"), CACHED[0], CACHED[1], CACHED[2], CACHED[3], CACHED[4]]),
     row("nvl-dispatch", "deepseek-v3-bf16-ring", Sm90a, &[("via", "ring")]),
     row("nvl-dispatch", "kimi-k2-fp8-packed", Sm100a, &[("payload", "fp8-packed"), ("experts", "384")]),
     row("nvl-dispatch", "gpt-oss-120b-bf16", Sm90a, &[("ranks", "4"), ("hidden", "2880"), ("topk", "4"), ("experts", "128")]),

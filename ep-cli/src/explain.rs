@@ -144,7 +144,7 @@ fn roles(ir: &Pipeline, plan: &Plan, out: &mut dyn Write) -> Result<(), Failure>
         .collect();
     write!(out, "{}", aligned(&rows))?;
     carried_out(plan, out)?;
-    if let Some(tuned) = Tuned::of(ir, plan) {
+    if let Some(tuned) = Tuned::of(plan) {
         writeln!(out, "tuning: {tuned}")?;
     }
     Ok(())
@@ -290,5 +290,5 @@ fn object(entry: &AnyPipeline, ir: &Pipeline, plan: &Plan, selected: &Selected) 
         .with("channels", list(channels.collect()))
         .with("credits", list(credits.collect()))
         .with("pairs", list(pairs.collect()))
-        .with("tuning", Tuned::of(ir, plan).map(|tuned| tuned.object()))
+        .with("tuning", Tuned::of(plan).map(|tuned| tuned.object()))
 }

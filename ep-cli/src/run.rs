@@ -187,9 +187,7 @@ fn run_standard(
     let usual = if options.backend == Machine::Host { 8 } else { 24 };
     let share = group.backend().sms(0);
     let sms = options.sms.unwrap_or(usual.min(share));
-    let mut case = Case { seed: options.seed, ..Case::even(buffer.clone(), ranks, sms) };
-    // So that every role that is told about has SMs of its own.
-    case.dispatch.remote_sms = Some(sms / 2);
+    let case = Case { seed: options.seed, ..Case::even(buffer.clone(), ranks, sms) };
     let test = Selftest::new(&group, options.problem.source(), case).map_err(failed)?;
     if let Some(programs) = &compiler {
         warn(programs, err);

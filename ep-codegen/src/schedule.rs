@@ -40,11 +40,10 @@ pub use recipe::{Recipe, RoleRecipe, Warning, Warps, WhyNot};
 pub use rules::{Staged, Unfit, Uses};
 pub use step::{Copy, CopyBy, Lambda, Loop, Param, ParamType, Step, Takers};
 #[cfg(feature = "render")]
-pub(crate) use symbol::{COUNTED, RANKS, THREADS};
+pub(crate) use symbol::{COUNTED, THREADS};
 pub use symbol::{Constant, Needs, Of, Root, Symbol, count_of};
 pub use term::{Node, Term};
 pub use ways::{RoleRule, RuleSet, Ways};
-pub use whole::{MEMORY, PEERS};
 
 use std::cell::Cell;
 
@@ -115,22 +114,6 @@ pub fn entered(ir: &Pipeline) -> Option<RoleSteps> {
 /// What the last block of such a kernel records.
 pub fn tables(ir: &Pipeline) -> Option<RoleSteps> {
     made(ir, ir.roles.first()?, whole::tables).ok()
-}
-
-/// The role whose function serves `role` too, where both are done as a whole.
-pub fn leader_of<'p>(ir: &'p Pipeline, role: &Role) -> Option<&'p Role> {
-    whole::leader_of(ir, role)
-}
-
-/// The role that the function of `role` serves besides.
-pub fn twin_of<'p>(ir: &'p Pipeline, role: &Role) -> Option<&'p Role> {
-    whole::twin_of(ir, role)
-}
-
-/// The peers to which a role sends that is done as a whole, and only sends.
-pub fn peers_of(ir: &Pipeline, role: &Role) -> Option<Term> {
-    let mut lowering = RoleLowering::new(ir, role, RuleSet::None);
-    whole::peers_of(&mut lowering)
 }
 
 /// An expression over numbers of the shape and of a call.

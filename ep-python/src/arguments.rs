@@ -39,5 +39,5 @@ pub(crate) fn call((stream, sms, timeout, after, done): CallTuple) -> Result<Cal
     let (after, done) = (signal(after), signal(done));
     let stream = raw_stream(stream);
     let sms = (sms != 0).then_some(sms);
-    Ok(CallOptions { stream, sms, timeout, after, done, ..CallOptions::default() })
+    Ok(CallOptions { stream, sms, timeout, after, done })
 }

@@ -77,15 +77,13 @@ impl Buffer {
         let programs = Programs::emit(emit, ranks, group.backend().arch(), &options)?;
         agreement::agree_on_programs(group, &programs)?;
         let memory = MemoryUsage::of_programs(&options, ranks, &programs);
-        let traffic = options.traffic(ranks);
-        let usual_sms = group.usual_sms(&options.rates, &traffic);
+        let usual_sms = group.usual_sms(&options.rates, &options.traffic(ranks));
         let kernels = Kernels::load(group, programs, options.combine_pipeline(ranks), usual_sms)?;
         let own = group.local().map(|rank| RankMemory::new(group, rank, &options, &kernels));
         let own = own.collect::<Result<Vec<_>, _>>()?;
         let (has_shared_rows, ranks) = (options.shares_rows(ranks), own);
         let of = group.clone();
-        let shared =
-            Shared { kernels, ranks, memory, traffic, has_shared_rows, options, group: of };
+        let shared = Shared { kernels, ranks, memory, has_shared_rows, options, group: of };
         // A call may wait for every rank: none is made before all of them have loaded their kernels.
         group.gather("make the first call", 0)?;
         Ok(Buffer { shared: Arc::new(shared) })
@@ -142,11 +140,6 @@ impl Buffer {
     /// SMs that a pipeline takes in a call with these options; 0 if the buffer does not have the pipeline.
     pub fn sms(&self, pipeline: StandardPipeline, call: &CallOptions) -> u32 {
         self.shared.kernels.of(pipeline).map_or(0, |kernel| kernel.sms(call))
-    }
-
-    /// SMs of a direct dispatch that send to other ranks; all SMs if each serves its own rank as well.
-    pub fn remote_sms(&self, call: &CallOptions) -> u32 {
-        self.shared.remote_sms(call)
     }
 
     /// Counts tokens, exchanges counts and moves rows. Returns when all work is in the stream. The counts

@@ -23,7 +23,6 @@ pub const HEADERS: &[(&str, &str)] = headers![
     "compute",
     "count",
     "direct",
-    "directs",
     "each_slot",
     "ends",
     "ibgda",

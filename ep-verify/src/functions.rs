@@ -4,7 +4,6 @@
 mod back_slots;
 mod counts;
 mod direct_ends;
-mod direct_warps;
 mod lone_net;
 mod lone_rings;
 mod made;
@@ -53,8 +52,6 @@ use crate::oracle::Differences;
 const COUNTS_TEXT: &str = include_str!("functions/counts.cu");
 const DIRECT_ENDS_TEXT: &str =
     concat!(include_str!("functions/given_up.cu"), include_str!("functions/direct_ends.cu"));
-const DIRECT_WARPS_TEXT: &str =
-    concat!(include_str!("functions/given_up.cu"), include_str!("functions/direct_warps.cu"));
 const LONE_RINGS_TEXT: &str = concat!(
     include_str!("functions/given_up.cu"),
     include_str!("functions/played_rings.cu"),
@@ -196,8 +193,6 @@ pub enum FunctionSet {
     SlotEnds,
     /// Ends of direct channels among many ranks.
     DirectEnds,
-    /// Warps that send through direct channels, and read what comes.
-    DirectWarps,
     /// What a warp keeps of several sources.
     Sources,
     /// Messages in words.
@@ -242,7 +237,7 @@ pub enum FunctionSet {
 
 impl FunctionSet {
     /// All kernels.
-    pub const ALL: [FunctionSet; 31] = [
+    pub const ALL: [FunctionSet; 30] = [
         FunctionSet::Values,
         FunctionSet::Warps,
         FunctionSet::Waits,
@@ -253,7 +248,6 @@ impl FunctionSet {
         FunctionSet::Slots,
         FunctionSet::SlotEnds,
         FunctionSet::DirectEnds,
-        FunctionSet::DirectWarps,
         FunctionSet::Sources,
         FunctionSet::Words,
         FunctionSet::Moves,
@@ -289,7 +283,6 @@ impl FunctionSet {
             FunctionSet::Slots => "slots",
             FunctionSet::SlotEnds => "ends of slots",
             FunctionSet::DirectEnds => "ends of direct channels",
-            FunctionSet::DirectWarps => "warps of direct channels",
             FunctionSet::Sources => "sources",
             FunctionSet::Words => "words",
             FunctionSet::Moves => "moves",
@@ -326,7 +319,6 @@ impl FunctionSet {
             FunctionSet::Slots => (SLOTS_TEXT, "slots_of"),
             FunctionSet::SlotEnds => (SLOT_ENDS_TEXT, "slot_ends_of"),
             FunctionSet::DirectEnds => (DIRECT_ENDS_TEXT, "direct_ends_of"),
-            FunctionSet::DirectWarps => (DIRECT_WARPS_TEXT, "direct_warps_of"),
             FunctionSet::Sources => (SOURCES_TEXT, "sources_of"),
             FunctionSet::Words => (WORDS_TEXT, "words_of"),
             FunctionSet::Moves => (MOVES_TEXT, "moves_of"),
@@ -362,7 +354,6 @@ impl FunctionSet {
             FunctionSet::Slots => &slots::CHECKS,
             FunctionSet::SlotEnds => &slot_ends::CHECKS,
             FunctionSet::DirectEnds => &direct_ends::CHECKS,
-            FunctionSet::DirectWarps => &direct_warps::CHECKS,
             FunctionSet::Sources => &sources::CHECKS,
             FunctionSet::Words => &words::CHECKS,
             FunctionSet::Moves => &moves::CHECKS,
@@ -409,7 +400,6 @@ impl FunctionSet {
             Slots
                 | SlotEnds
                 | DirectEnds
-                | DirectWarps
                 | Words
                 | Once
                 | OnceWords
@@ -465,9 +455,6 @@ impl FunctionSet {
             FunctionSet::LoneRings => (1, 64, lone_rings::SHARED_BYTES, lone_rings::WINDOW_BYTES),
             FunctionSet::Slots => (2, 64, 0, slots::WINDOW_BYTES),
             FunctionSet::DirectEnds => (1, 96, 0, direct_ends::WINDOW_BYTES),
-            FunctionSet::DirectWarps => {
-                (1, 96, direct_warps::SHARED_BYTES, direct_warps::WINDOW_BYTES)
-            }
             FunctionSet::SlotEnds => (1, 32, 0, slot_ends::WINDOW_BYTES),
             FunctionSet::Sources => (1, 32, 0, sources::WINDOW_BYTES),
             FunctionSet::Words => (2, 32, 0, words::WINDOW_BYTES),

@@ -35,7 +35,6 @@ fn compare(
         for source in 0..group.ranks() {
             let sends = match destination {
                 Destination::Others => source != rank,
-                Destination::Own => source == rank,
                 Destination::All => true,
             };
             if !sends {

@@ -286,30 +286,3 @@ fn rows_are_found_with_64_bits() {
     }
     assert!(constant > 0, "rows of a constant stride are found");
 }
-
-/// A role that sends to this rank shares the function of the one that sends to the others, unless any
-/// of its steps differs.
-#[test]
-fn only_equal_steps_share_a_function() {
-    let source = include_str!("../../ep-runtime/src/pipelines/nvl_dispatch.rs");
-    let (before, local) = source.split_once("role Local").expect("the role is declared");
-    let edits =
-        [("src: token", "src: me"), ("where in_rank[token, me]", "where !in_rank[token, me]")];
-    let others = edits.map(|(from, to)| {
-        assert!(local.contains(from), "{from}");
-        format!("{before}role Local{}", local.replacen(from, to, 1))
-    });
-    let functions = |source: &str| {
-        let irs = ep_tests::lowered(source);
-        let dispatch = irs.iter().find(|ir| ir.name == "NvlDispatch").expect("it is declared");
-        let choices = dispatch.choices();
-        let direct = choices.iter().find(|choice| choice.arms.contains(&"Direct".to_string()));
-        let selected = dispatch.select(direct.expect("an arm sends directly"));
-        let body = ep_codegen::render::body(&selected).expect("it is emitted");
-        ["void send(", "void local("].map(|function| body.text.contains(function))
-    };
-    assert_eq!(functions(source), [true, false]);
-    for other in &others {
-        assert_eq!(functions(other), [true, true]);
-    }
-}

@@ -35,7 +35,7 @@ const FEW_TOKENS: usize = 128;
 const TIMEOUT_MS: u64 = 5000;
 
 /// All options but the two that draw results.
-const MEASURES: [&str; 31] = [
+const MEASURES: [&str; 30] = [
     "pipeline",
     "backend",
     "ranks",
@@ -57,7 +57,6 @@ const MEASURES: [&str; 31] = [
     "mode",
     "sms",
     "combine_sms",
-    "remote",
     "iterations",
     "warmup",
     "random",
@@ -75,7 +74,7 @@ const MEASURES: [&str; 31] = [
 pub(crate) struct Options {
     /// A pipeline to time by itself, on inputs drawn from its declaration: calls in a loop and in graphs. Without a
     /// name, the calls of a buffer are timed
-    #[arg(conflicts_with_all = ["nodes", "kind", "low_latency", "routing", "payload", "capacity", "live", "op", "mode", "combine_sms", "remote", "random", "outputs", "kill", "chart", "draw"])]
+    #[arg(conflicts_with_all = ["nodes", "kind", "low_latency", "routing", "payload", "capacity", "live", "op", "mode", "combine_sms", "random", "outputs", "kill", "chart", "draw"])]
     pub(crate) pipeline: Option<String>,
     /// Where calls run; on the host every call is checked and none is timed
     #[arg(long, value_enum, default_value_t = Machine::Gpu)]
@@ -85,7 +84,7 @@ pub(crate) struct Options {
     ranks: Option<u32>,
     /// Time calls between this many nodes instead, which the ranks are divided into, over network cards that are
     /// kernels: each node is on one GPU, and nodes take the GPUs in turn
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=64), conflicts_with_all = ["devices", "kill", "random", "outputs", "chart", "remote", "cooperative"])]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=64), conflicts_with_all = ["devices", "kill", "random", "outputs", "chart", "cooperative"])]
     nodes: Option<u32>,
     #[command(flatten)]
     net: Net,
@@ -112,7 +111,7 @@ pub(crate) struct Options {
     pub(crate) graph: Option<u32>,
     /// Time low-latency calls instead: dispatch, combine and both, in graphs. Rows are cast on the way and travel
     /// per-expert, or once per-rank. Every token has the maximum number of experts, spread evenly
-    #[arg(long, value_name = "WAY", value_parser = way, num_args = 0..=1, default_missing_value = "per-expert", requires = "graph", conflicts_with_all = ["routing", "kernels", "capacity", "live", "combine_sms", "remote", "random", "outputs", "kill"])]
+    #[arg(long, value_name = "WAY", value_parser = way, num_args = 0..=1, default_missing_value = "per-expert", requires = "graph", conflicts_with_all = ["routing", "kernels", "capacity", "live", "combine_sms", "random", "outputs", "kill"])]
     low_latency: Option<Way>,
     /// Element type of rows
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = payload, default_values = ["bf16", "fp8"])]
@@ -138,9 +137,6 @@ pub(crate) struct Options {
     /// SMs of a combine; by default those of the call
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     combine_sms: Option<u32>,
-    /// SMs of a direct dispatch that send to other ranks; by default chosen from the rates
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    remote: Option<u32>,
     /// Timed calls, or replays of a graph; 0: check only
     #[arg(long, value_name = "N", value_parser = count)]
     iterations: Option<usize>,
@@ -258,7 +254,6 @@ pub(crate) struct Request {
     pub(crate) low_latency: Option<Way>,
     sms: Vec<u32>,
     combine_sms: Option<u32>,
-    remote: Option<u32>,
     options: BufferOptions,
 }
 
@@ -415,7 +410,6 @@ impl Options {
             low_latency: self.low_latency,
             sms: self.sms.clone(),
             combine_sms: self.combine_sms,
-            remote: self.remote,
             options,
         })
     }
@@ -507,7 +501,7 @@ impl Request {
         let mut sms: Vec<u32> = sms.into_iter().map(|sms| sms.min(share.max(1))).collect();
         sms.dedup();
         let both = |sms: u32| Sms {
-            dispatch: CallOptions { remote_sms: self.remote, ..CallOptions::sms(sms) },
+            dispatch: CallOptions::sms(sms),
             combine: CallOptions::sms(self.combine_sms.unwrap_or(sms).min(share.max(1))),
         };
         sms.into_iter().map(both).collect()
@@ -575,12 +569,11 @@ mod tests {
 
     #[test]
     fn a_sweep_stays_within_the_share_of_a_rank() {
-        let made = request("--sms 8,16,200,300 --remote 6 --combine-sms 24").unwrap();
+        let made = request("--sms 8,16,200,300 --combine-sms 24").unwrap();
         let sweep = made.sweep(132, 12);
         let sms: Vec<u32> = sweep.iter().filter_map(|sms| sms.dispatch.sms).collect();
         assert_eq!(sms, [8, 16, 132]);
         assert!(sweep.iter().all(|it| it.combine.sms == Some(24)));
-        assert!(sweep.iter().all(|it| it.dispatch.remote_sms == Some(6)));
     }
 
     #[test]
@@ -623,7 +616,6 @@ mod tests {
             ("layout --net card", conflict),
             ("--draw a.jsonl --chart a.svg --nodes 2", conflict),
             ("--draw a.jsonl --chart a.svg --seed 1", conflict),
-            ("--nodes 2 --remote 4", conflict),
             ("--nodes 2 --cooperative true", conflict),
             ("--nodes 2 --probe only", "between nodes, `--probe` has no effect"),
             ("--nodes 2 --set via=ring", far),

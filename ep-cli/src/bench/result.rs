@@ -133,7 +133,7 @@ impl Measured<'_> {
     }
 
     pub(super) fn object(&self) -> Object {
-        let Timing { operation, mode, sms, remote, bytes, .. } = self.timing;
+        let Timing { operation, mode, sms, bytes, .. } = self.timing;
         let options = self.test.buffer().options();
         let spread = self.timing.spread;
         let floor = self.least.floor();
@@ -153,7 +153,6 @@ impl Measured<'_> {
             .with("experts", options.experts)
             .with("routing", self.routing)
             .with("sms", *sms)
-            .with("remote_sms", *remote)
             .with("us", us(self.timing.time))
             .with("p95_us", us(spread.map(|spread| spread.p95)))
             .with("p99_us", us(spread.map(|spread| spread.p99)))

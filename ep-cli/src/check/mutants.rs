@@ -217,7 +217,6 @@ fn attempt(
     set_piece(&mut options, 1024);
     let routing = RoutingOptions { absent: 0.2, ..RoutingOptions::even(3, 7) };
     let mut case = Case { routing, seed, ..Case::even(options, RANKS, 4) };
-    case.dispatch.remote_sms = Some(2);
     if lone {
         Fault::EmptyRanks.alter(&mut case, (seed % RANKS as u64) as u32);
     }

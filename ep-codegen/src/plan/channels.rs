@@ -48,7 +48,6 @@ pub(super) fn numbers(channel: &Channel, extent: &Extent<'_>, numbers: &Numbers)
         }
         ChannelKind::Direct => vec![
             int("kStripes", extent.stripes),
-            int("kRoles", extent.roles),
             int("kUnitBytes", option("unit", DIRECT_UNIT).clamp(1, UNIT_MAX) * 1024),
             int("kRowStride", align(layout.row_bytes, LINE_BYTES)),
             int("kMetaBytes", layout.meta_bytes),
@@ -145,8 +144,6 @@ pub(super) fn words<'a>(
     let (depth, chunk) = (option("depth", 2), option("chunk", 1));
     let header = 8 * channel.header.len() as i64;
     let peers = extent.peers;
-    // A word for each role that may send, and every 32 peers.
-    let claims = extent.roles * ((peers + 31) / 32);
     match channel.kind {
         ChannelKind::Ring => ring_words(extent, (depth, chunk), header, (sender, receiver)),
         ChannelKind::Direct if extent.senders > 0 => {
@@ -169,7 +166,6 @@ pub(super) fn words<'a>(
             ("ready", peers * 32, receiver, sender, format!("{peers} peers x 32")),
             ("closed", each * 16, sender, receiver, formula(extent, 1, 16)),
             ("stored", each * 8, sender, sender, formula(extent, 1, 8)),
-            ("claims", 2 * claims * 4, sender, sender, format!("2 calls x {claims} words x 4")),
         ],
         ChannelKind::Slots => slot_words(channel, extent, sender),
         ChannelKind::Pull => vec![

@@ -26,8 +26,6 @@ pub(super) struct Window {
 pub(super) struct Extent<'a> {
     pub(super) peers: i64,
     pub(super) stripes: i64,
-    /// Roles of the pipeline.
-    pub(super) roles: i64,
     /// The most warps of a rank that tell of rows in one launch; 0: stripes are told of.
     pub(super) senders: i64,
     /// Pieces of a row that are told of one by one in one launch; 0: a warp tells of all that it has sent.

@@ -136,7 +136,7 @@ impl Renderer<'_> {
             RoleUse { parts: true, .. } => self.library(ep::PartSmem),
             _ => return Ok(None),
         };
-        let cfg = self.role_cfg(self.leader_of(role).unwrap_or(role));
+        let cfg = self.role_cfg(role);
         let (name, own) = (role_fn(role), self.role_cfg(role));
         Ok(Some(format!("{kind}<{cfg}> {name}[{own}::kWarps];")))
     }
@@ -220,12 +220,6 @@ impl Renderer<'_> {
     }
 
     fn role_call(&self, role: &Role) -> String {
-        if self.leader_of(role).is_some() {
-            return String::new();
-        }
-        if let Some(twin) = self.twin_of(role) {
-            return self.twin_call(role, twin);
-        }
         let (test, team) = self.team(role);
         let smem = if self.uses_smem(role) { "smem, " } else { "" };
         let name = role_fn(role);

@@ -1,31 +1,20 @@
 //! One function per role.
 
 use super::{RenderError, Rendered, Renderer};
+use crate::ir::Role;
 use crate::ir::naming::function_of;
-use crate::ir::{Blocks, Role};
 use crate::plan::{self, sums};
 use crate::schedule::library::ep;
-use crate::schedule::{self, COUNTED, Constant, MEMORY, PEERS, RANKS, RoleSteps};
+use crate::schedule::{self, COUNTED, Constant, RoleSteps};
 
 impl Renderer<'_> {
-    /// The functions of `role`: none where that of another role serves it.
+    /// The functions of `role`.
     pub(super) fn role(&self, role: &Role) -> Rendered {
-        if self.leader_of(role).is_some() {
-            return Ok(String::new());
-        }
         let steps = self.steps(role)?;
-        let twin = self.twin_of(role);
         let smem = if self.uses_smem(role) { "Smem& smem, " } else { "" };
         let team = self.library(ep::Team);
-        let params = match twin {
-            Some(_) => self.twin_params(role),
-            None => format!("const Args& args, {smem}{team}& team"),
-        };
-        let mut source = role.at.text.clone();
-        if let Some(twin) = twin {
-            source += &format!("\n/// {}: the same for this rank", twin.at.text);
-        }
-        let function = self.function((&source, &role_fn(role)), &params, role, &steps)?;
+        let params = format!("const Args& args, {smem}{team}& team");
+        let function = self.function((&role.at.text, &role_fn(role)), &params, role, &steps)?;
         match self.one_launch().and_then(|_| schedule::tables(self.ir)) {
             Some(tables) => {
                 let source = format!("What the last block of {} records", role.name);
@@ -76,54 +65,6 @@ impl Renderer<'_> {
                 ("opening", &opening.join("\n")),
                 ("body", &self.steps_text(&steps.steps)),
             ],
-        )
-    }
-
-    // ---- Roles that share a function ----
-
-    /// The earlier role whose function serves `role` too.
-    pub(super) fn leader_of(&self, role: &Role) -> Option<&Role> {
-        let whole = |role: &&Role| !self.ways.is_composed(&role.name);
-        Some(role).filter(whole).and_then(|role| schedule::leader_of(self.ir, role)).filter(whole)
-    }
-
-    /// The role that the function of `role` serves besides.
-    pub(super) fn twin_of(&self, role: &Role) -> Option<&Role> {
-        let whole = |role: &&Role| !self.ways.is_composed(&role.name);
-        Some(role).filter(whole).and_then(|role| schedule::twin_of(self.ir, role)).filter(whole)
-    }
-
-    /// The call of a function that serves two roles, each with its own test, team, memory and peers. When
-    /// the blocks of the first one are all there are, it serves the peer of the second as well.
-    pub(super) fn twin_call(&self, role: &Role, twin: &Role) -> String {
-        let peers = |role: &Role| schedule::peers_of(self.ir, role).map(|it| self.term(&it));
-        let (name, other) = (role_fn(role), role_fn(twin));
-        let ((test, team), (other_test, other_team)) = (self.team(role), self.team(twin));
-        let mut own = peers(role).unwrap_or_default();
-        let others = peers(twin).unwrap_or_default();
-        if let (Blocks::Range { high, .. }, Blocks::Other) = (&role.blocks, &twin.blocks) {
-            let (all, ranks) = (self.library(ep::all_peers), self.constant(RANKS));
-            own = format!("{} < blocks ? {own} : {all}({ranks})", self.text(high));
-        }
-        let class = self.library(ep::Team);
-        format!(
-            "const bool is_{name} = {test};\nconst bool is_{other} = {other_test};\n\
-             if (is_{name} || is_{other}) {{\n\
-             const int me = args.group.rank;\n\
-             {class} team(\nis_{name} ? {class}({team})\n: {class}({other_team}));\n\
-             {name}(args, is_{name} ? smem.{name}[team.warp] : smem.{other}[team.warp], team,\n\
-             is_{other} ? {others}\n: {own});\n}}"
-        )
-    }
-
-    /// The parameters of a function that serves two roles.
-    fn twin_params(&self, role: &Role) -> String {
-        format!(
-            "const Args& args, {}<{}>& {MEMORY}, {}& team, const {}& {PEERS}",
-            self.library(ep::MoverSmem),
-            self.role_cfg(role),
-            self.library(ep::Team),
-            self.library(ep::Peers)
         )
     }
 

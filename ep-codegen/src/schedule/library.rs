@@ -42,11 +42,8 @@ pub mod ep {
         count {
             add_count, clear_stripes, clear_tensor, CounterSmem, Counters, for_hits, leave_counted,
         }
-        direct {
-            direct_ready, DirectProducer, DirectUnits, for_direct_messages as "ep::for_messages",
-        }
-        directs { DirectIn, DirectOut, StripePart, StripeParts }
-        messages { DirectMessages, fill }
+        direct { direct_ready, DirectIn, DirectOut, StripePart, StripeParts }
+        messages { fill }
         made { cast_from, PieceMover }
         mover { at_each, at_lane_of, at_leader, Mover, MoverSmem, settle, tell }
         net_rings { NetRings }

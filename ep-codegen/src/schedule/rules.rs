@@ -33,7 +33,7 @@ mod way_back;
 mod wide;
 mod width;
 
-pub use fanout::{Fanout, Reached};
+pub use fanout::Fanout;
 pub(crate) use one_launch::OneLaunch;
 pub(crate) use one_launch::{Counted, counted_field};
 pub(crate) use packed::{Packs, Turns, row_cast};
@@ -49,7 +49,7 @@ use super::{RoleLowering, RoleRule, RuleSet};
 
 use crate::ir::counting::{Counting, counted};
 use crate::ir::kind::Traits;
-use crate::ir::{BinaryOp, Channel, Expr, Message, Pipeline, Role, Source, Stmt, Tensor, walk};
+use crate::ir::{BinaryOp, Channel, Expr, Message, Pipeline, Role, Source, Stmt, Tensor};
 
 /// What the rules over steps need from the plan for a role.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -234,26 +234,10 @@ impl<'a> Forms<'a> {
         self.ir.channels.iter().any(|known| known.name == channel && fact(known.kind.traits()))
     }
 
-    fn pushes_direct(&self, stmt: &Stmt) -> bool {
-        pushes_direct(self.ir, stmt)
-    }
-
     fn counting(&self, tensor: &Tensor) -> Option<Counting> {
         let found = counted(self.ir).into_iter().find(|(known, _)| known.name == tensor.name);
         found.map(|(_, kind)| kind)
     }
-}
-
-/// Whether a statement pushes into a direct channel.
-pub(crate) fn pushes_direct(ir: &Pipeline, stmt: &Stmt) -> bool {
-    let mut found = false;
-    walk::stmts(std::slice::from_ref(stmt), &mut |inner| {
-        if let crate::ir::Action::Push { channel, .. } = &inner.action {
-            found |=
-                ir.channels.iter().any(|known| known.name == *channel && known.kind.traits().lands);
-        }
-    });
-    found
 }
 
 /// The field of `sum(part.field)` and the tensor of `+ bias[token]`.

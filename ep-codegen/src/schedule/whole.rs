@@ -5,7 +5,6 @@
 //! them and those of composed roles.
 
 mod counts;
-mod direct;
 mod fields;
 mod gather;
 mod looked_at;
@@ -16,25 +15,19 @@ mod spread;
 mod team;
 mod way_back;
 
-use super::rules::{OneLaunch, Spread, WayBack, back_channel, pushes_direct};
+use super::rules::{OneLaunch, Spread, WayBack, back_channel};
 use super::scope::Scope;
 use super::step::{Lambda, Param, ParamType, Step};
 use super::term::{Node, Term};
 use super::{Lowered, RoleLowering};
 use crate::ir::naming::function_of;
-use crate::ir::{Action, BinaryOp, Channel, Domain, Elem, Expr, Place, Role, Source, Stmt, Tensor};
+use crate::ir::{Action, BinaryOp, Channel, Domain, Elem, Expr, Place, Source, Stmt, Tensor};
 use crate::schedule::library::ep;
 use crate::schedule::limit::broken;
 use crate::schedule::symbol::{Constant, Symbol};
 
-pub(super) use direct::{leader_of, peers_of, twin_of};
 pub(super) use fields::fields_of;
 pub(super) use one_launch::tables;
-
-/// What a function that serves two roles calls the memory of its mover that it is given,
-pub const MEMORY: &str = "own";
-/// and the peers.
-pub const PEERS: &str = "peers";
 
 /// The steps of a role that `rules` have found to be of a known form.
 pub(super) fn steps(role: &mut RoleLowering<'_>) -> Lowered<Vec<Step>> {
@@ -89,18 +82,14 @@ impl<'r, 'a> Whole<'r, 'a> {
             self.spread(&spread, &mut out)?;
             return Ok(out);
         }
-        let twin = twin_of(self.role.ir, self.role.role);
-        let own = match twin {
-            Some(_) => self.shared_names()?,
-            None => format!("smem.{}[team.warp]", function_of(&self.role.role.name)),
-        };
+        let own = format!("smem.{}[team.warp]", function_of(&self.role.role.name));
         let mut front = Vec::new();
         self.role.own_experts(&mut front);
         self.role.offers(&mut out);
         self.role.rooms(&mut out);
         self.role.fills(&mut out);
         self.slots(&mut out)?;
-        self.flows(&Scope::default(), twin, &mut out)?;
+        self.flows(&mut out)?;
         if self.moves {
             let class = ep::Mover.of(self.cfg());
             front.push(object(class, &self.mover, vec![name(&own), team()]));
@@ -110,33 +99,18 @@ impl<'r, 'a> Whole<'r, 'a> {
         Ok(front)
     }
 
-    /// The names of what a function that serves two roles is given: that of its memory.
-    fn shared_names(&mut self) -> Lowered<String> {
-        for given in [MEMORY, PEERS] {
-            if self.role.names.fresh(given) != given {
-                return Err(broken(format!("`{given}` is a function of the user")));
-            }
-        }
-        Ok(MEMORY.to_string())
-    }
-
-    /// The statements of the role in order, which `twin` does for this rank as well.
-    fn flows(&mut self, scope: &Scope, twin: Option<&Role>, out: &mut Vec<Step>) -> Lowered<()> {
+    /// The statements of the role in order.
+    fn flows(&mut self, out: &mut Vec<Step>) -> Lowered<()> {
         let body = &self.role.role.body;
-        let mut scope = scope.clone();
+        let mut scope = Scope::default();
         for stmt in body {
             match &stmt.action {
-                Action::For { domain: Domain::Stripe, .. } if pushes_direct(self.role.ir, stmt) => {
-                    let twin = twin.and_then(|twin| twin.body.first());
-                    self.direct_send(&scope, (stmt, twin), out)?;
-                }
                 Action::For { domain: Domain::Stripe, binder, body, .. } => match body.as_slice() {
                     [inner @ Stmt { action: Action::For { position: Some(_), .. }, .. }] => {
                         self.placed(&scope, (stmt, binder), inner, out)?;
                     }
                     _ => self.count_tokens(&scope, stmt, out)?,
                 },
-                Action::Receive { .. } => self.direct_receive(&scope, stmt, out)?,
                 Action::Gather { .. } => self.gather(&scope, stmt, out)?,
                 _ => self.of_team(&mut scope, stmt, out)?,
             }

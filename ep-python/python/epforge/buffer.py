@@ -28,7 +28,7 @@ class Buffer(Caller):
     ``capacity`` is how many rows an output holds: all tokens of all ranks unless it is given. ``live`` outputs
     and as many combine inputs may be in use at once, and ``handles`` handles. A graph keeps those of its calls, unless
     ``graphs_keep`` is off: graphs share them then, as they do a pool of torch. ``one_launch`` is whether a dispatch is
-    one kernel, for few tokens; without it the machine's rates decide. ``docs/calls.md`` has the others.
+    one kernel, for few tokens; without it the number of tokens decides. ``docs/calls.md`` has the others.
     """
 
     def __init__(

@@ -42,7 +42,7 @@ fn numbers(options: &BufferOptions, ranks: usize) -> Vec<Number> {
     ]
 }
 
-/// Something that the rates decide unless it is said.
+/// Something that the buffer decides unless it is said.
 fn choice(what: &'static str, said: Option<bool>) -> Number {
     Number { what, value: said.map_or(2, u64::from), words: choice_words }
 }
@@ -70,7 +70,7 @@ fn payload_words(value: u64) -> String {
 }
 
 fn choice_words(value: u64) -> String {
-    let words = ["off", "on", "left to the rates"];
+    let words = ["off", "on", "left open"];
     usize::try_from(value)
         .ok()
         .and_then(|at| words.get(at))
@@ -213,7 +213,7 @@ mod tests {
         };
         let said = made(one_launch, standard);
         let text = "rank 1 makes a buffer with one_launch off, and rank 0 makes one with one_launch left \
-                to the rates";
+                open";
         assert_eq!(said[0], text);
         let tuned = |rank: usize| {
             let mut tunes = BufferTunes::default();

@@ -82,15 +82,14 @@ impl Buffer {
         at::x.put(&x, &mut given);
         at::topk_idx.put(&topk_idx, &mut given);
         at::topk_weights.put(topk_weights.as_ref(), &mut given);
-        let numbers = self.dispatch_numbers(handle, call);
+        let numbers = self.dispatch_numbers(handle);
         let (kernel, rank) = (&near.dispatch.core, handle.rank());
         let held = [&handle.memory()?.held.dispatch, &received.memory()?.held.dispatch];
         kernel.bind_with(rank, call, &held, &given, numbers.as_ref())
     }
 
-    fn dispatch_numbers(&self, handle: &Handle, call: &CallOptions) -> impl AsRef<[u64]> + use<> {
-        let remote_blocks = self.shared.remote_sms(call) as i32;
-        let args = nvl_dispatch::Args { remote_blocks, tokens_from: handle.tokens_word() };
+    fn dispatch_numbers(&self, handle: &Handle) -> impl AsRef<[u64]> + use<> {
+        let args = nvl_dispatch::Args { tokens_from: handle.tokens_word() };
         nvl_dispatch::Kernel::numbers(&args)
     }
 
@@ -117,7 +116,7 @@ impl Buffer {
         let x = nvl_dispatch::PayloadTensor::from(input.rows(self.options()));
         let mut given = nvl_dispatch::Kernel::NO_TENSORS;
         nvl_dispatch::places::x.put(&x, &mut given);
-        let numbers = self.dispatch_numbers(handle, call);
+        let numbers = self.dispatch_numbers(handle);
         let held = [&handle.memory()?.held.cached, &received.memory()?.held.cached];
         kernel.core.bind_with(handle.rank(), call, &held, &given, numbers.as_ref())
     }

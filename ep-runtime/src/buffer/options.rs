@@ -135,8 +135,7 @@ pub struct BufferOptions {
     pub biases: usize,
     /// Whether cached dispatches are compiled.
     pub cached: bool,
-    /// Whether one kernel counts and sends, which suits few tokens. `None`: if the rates of the machine say
-    /// that it is faster.
+    /// Whether one kernel counts and sends, which suits few tokens. `None`: if that is faster.
     pub one_launch: Option<bool>,
     /// Whether a combine pushes rows to the ranks of their tokens, which otherwise pull them. A push suits
     /// few tokens and takes memory for two sets of slots, each for the tokens of all ranks. `None`: if the
@@ -148,7 +147,7 @@ pub struct BufferOptions {
     pub placement: Option<Placement>,
     /// Tunes that differ from their default.
     pub tunes: BufferTunes,
-    /// Rates by which a direct dispatch splits its SMs, unless the call sets the split.
+    /// Rates by which calls choose how many SMs they take, and a buffer how it combines.
     pub rates: Rates,
 }
 
@@ -190,9 +189,7 @@ impl BufferOptions {
     /// Whether dispatches of a buffer with these options count and send in one launch.
     pub fn uses_one_launch(&self, ranks: usize) -> bool {
         let fits = self.one_launch_fits(ranks).is_ok();
-        let is_faster =
-            || is_faster_in_one_launch(&self.rates, &self.traffic(ranks), self.tokens as u64);
-        fits && self.one_launch.unwrap_or_else(is_faster)
+        fits && self.one_launch.unwrap_or(is_faster_in_one_launch(self.tokens as u64))
     }
 
     /// Whether combines of a buffer with these options push rows to the ranks of their tokens.

@@ -100,7 +100,7 @@ impl MemoryUsage {
     }
 }
 
-/// Leaves nothing to the rates: processes may have measured others, and all ranks have to do the same.
+/// Leaves nothing open: processes may have measured other rates, and all ranks have to do the same.
 pub(super) fn choose(options: &mut BufferOptions, group: &Group) -> Result<(), CallError> {
     let ranks = group.ranks();
     let launches = u64::from(options.uses_one_launch(ranks));

@@ -11,11 +11,9 @@ use super::lease::Pool;
 use super::memory::MemoryUsage;
 use super::options::BufferOptions;
 use super::places::{OfferMemory, OutputMemory, Tables};
-use crate::calls::CallOptions;
 use crate::error::CallError;
 use crate::group::Group;
 use crate::tensor::DeviceTensor;
-use crate::tune::{Traffic, Tuning};
 
 /// Everything of one rank that calls take from.
 pub(super) struct RankMemory {
@@ -69,7 +67,6 @@ pub(super) struct Shared {
     pub(super) kernels: Kernels,
     pub(super) ranks: Vec<RankMemory>,
     pub(super) memory: MemoryUsage,
-    pub(super) traffic: Traffic,
     /// Whether a place for rows is an output and a combine input.
     pub(super) has_shared_rows: bool,
     pub(super) options: BufferOptions,
@@ -125,18 +122,7 @@ impl RankMemory {
     }
 }
 
-/// Most blocks of a dispatch that send to other ranks, as its declaration says.
-const MOST_REMOTE: u32 = 128;
-
 impl Shared {
-    /// SMs of a direct dispatch that send to other ranks, which may be all of them.
-    pub(super) fn remote_sms(&self, call: &CallOptions) -> u32 {
-        let sms = call.sms.unwrap_or(self.kernels.dispatch().usual_sms());
-        let most = sms.clamp(1, MOST_REMOTE);
-        let chosen = || Tuning::split(&self.options.rates, &self.traffic, sms).remote;
-        call.remote_sms.unwrap_or_else(chosen).clamp(1, most)
-    }
-
     pub(super) fn rank(&self, rank: usize) -> Result<&RankMemory, CallError> {
         Ok(&self.ranks[self.group.local_index(rank)?])
     }

@@ -193,17 +193,20 @@ fn optional_tensors_come_as_the_options_say() {
 
 #[test]
 fn args_and_tunes_keep_their_ranges() {
-    let calls = Calls::new(nvl_dispatch::Options::default());
-    let (call, args) = (CallOptions::default(), nvl_dispatch::Args::default());
-    assert_eq!(args.remote_blocks, 8);
-    let args = nvl_dispatch::Args { remote_blocks: 129, ..args };
-    let Calls { group, kernel, inputs, outputs, routes } = &calls;
-    let error = kernel.launch(0, &call, inputs, outputs, routes, None, &args).unwrap_err();
-    assert_eq!(error.to_string(), "NvlDispatch: `remote_blocks` is 129, it takes 1..=128");
+    let Calls { group, inputs, .. } = &Calls::new(nvl_dispatch::Options::default());
+    let (call, args) = (CallOptions::default(), layout::Args::default());
+    assert_eq!(args.alignment, 1);
+    let args = layout::Args { alignment: 0, ..args };
+    let counts = layout::Shape { topk: 2, experts: 4, stripes: 64, tokens: TOKENS };
+    let layout = Layout::prepare(group, counts, layout::Options::default()).unwrap();
+    let topk_idx = inputs.topk_idx.clone().unwrap();
+    let to = layout::Inputs { topk_idx, expert_begin: inputs.expert_begin.clone() };
+    let error = layout.launch(0, &call, &to, &layout.outputs(0).unwrap(), &args).unwrap_err();
+    assert_eq!(error.to_string(), "Layout: `alignment` is 0, it takes 1..=65536");
     let tunes = nvl_dispatch::TuneOptions { depth: Some(32), ..Default::default() };
     let idle = nvl_dispatch::Options { tunes, ..Default::default() };
     let error = NvlDispatch::prepare(group, SHAPE, idle).err().unwrap().to_string();
-    let text = "NvlDispatch with these arms has no `depth`; it takes stages, piece, stripes, \
+    let text = "NvlDispatch with these arms has no `depth`; it takes piece, stages, stripes, \
                 send_warps, unit";
     assert_eq!(error, text);
     let none = nvl_dispatch::Options { live: 0, ..nvl_dispatch::Options::default() };

@@ -14,9 +14,6 @@ pub struct CallOptions {
     /// link. A kernel whose roles need more blocks gets as many as they need, and one whose blocks work in pairs leaves an
     /// odd one out.
     pub sms: Option<u32>,
-    /// SMs of a direct dispatch of a [`Buffer`](crate::buffer::Buffer) that send to other ranks. If these
-    /// are all SMs, they serve their own rank as well. `None`: chosen by the buffer's rates.
-    pub remote_sms: Option<u32>,
     /// Longest wait inside a kernel of the call; `None`: that of the group.
     pub timeout: Option<Duration>,
     /// An event that the call waits for, such as one recorded after the kernel that produces its inputs.

@@ -36,10 +36,11 @@ pipeline! {
             experts: i32[topk] with topk_idx,
             weights: f32[topk] with topk_weights,
         }
-        tune { stages: 3 in [2, 3, 4, 6], piece: 3584 in [1024, 2048, 3584, 7168] }
+        tune { piece: 3584 in [1024, 2048, 3584, 7168] }
 
         when via is Ring {
             tune {
+                stages: 3 in [2, 3, 4, 6],
                 stripes: 12 in [4, 6, 8, 10, 12, 16, 24],
                 depth: 64 in [16, 32, 64, 128, 256, 512],
                 chunk: 8 in [1, 2, 4, 8, 16, 32],
@@ -70,18 +71,18 @@ pipeline! {
 
         when via is Direct {
             tune {
+                stages: 4 in [2, 3, 4, 6],
                 stripes: 64 in [4, 8, 16, 32, 64, 96, 128, 256],
                 send_warps: 8 in [4, 8, 12, 16],
                 unit: 112 in [1, 7, 14, 28, 56, 112, 224],
             }
-            arg { remote_blocks: i32 = 8 in 1..=128 }
             when mode is Fresh { table send_row: i32[tokens, ranks]; }
             when mode is Cached { uses handle NvlDispatch { send_row: i32[tokens, ranks] }; }
-            channel rows: direct<Token> over nvlink from Send, Local to Unpack per all { unit: unit };
-            role Send on blocks 0..remote_blocks, send_warps warps, warps shared by token {
+            channel rows: direct<Token> over nvlink from Send to Unpack per all { unit: unit };
+            role Send on all blocks, send_warps warps, warps shared by token {
                 when mode is Fresh {
                     for token in stripe {
-                        for peer in others where in_rank[token, peer] {
+                        for peer in ranks where in_rank[token, peer] {
                             push rows[peer] at rank_prefix[me, peer] + stripe_prefix[peer, stripe] {
                                 x: x[token], src: token, experts: topk_idx[token], weights: topk_weights[token],
                             };
@@ -91,28 +92,11 @@ pipeline! {
                 }
                 when mode is Cached {
                     for token in stripe {
-                        for peer in others where send_row[token, peer] >= 0 {
+                        for peer in ranks where send_row[token, peer] >= 0 {
                             push rows[peer] at if stripe.count > 0 { max(send_row[stripe.first, peer], -1 - send_row[stripe.first, peer]) } else { 0 } {
                                 x: x[token], src: token, experts: topk_idx[token], weights: topk_weights[token],
                             };
                         }
-                    }
-                }
-            }
-            role Local on other blocks, 8 warps, warps shared by token {
-                when mode is Fresh {
-                    for token in stripe where in_rank[token, me] {
-                        push rows[me] at rank_prefix[me, me] + stripe_prefix[me, stripe] {
-                            x: x[token], src: token, experts: topk_idx[token], weights: topk_weights[token],
-                        };
-                        record send_row[token, me] = rows[me].position;
-                    }
-                }
-                when mode is Cached {
-                    for token in stripe where send_row[token, me] >= 0 {
-                        push rows[me] at if stripe.count > 0 { max(send_row[stripe.first, me], -1 - send_row[stripe.first, me]) } else { 0 } {
-                            x: x[token], src: token, experts: topk_idx[token], weights: topk_weights[token],
-                        };
                     }
                 }
             }

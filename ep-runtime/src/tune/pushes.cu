@@ -1,5 +1,5 @@
-// Every rank pushes as much as it can to some ranks, with no flags and no order: to all the others, for
-// what the wire gives, to itself, for what a copy gives, or to all.
+// Every rank pushes as much as it can, with no flags and no order: to all other ranks, for what the wire
+// gives, or to all ranks, for what an SM stores.
 #include <ep/sync.cuh>
 
 namespace wire {

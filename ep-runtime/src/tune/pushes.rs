@@ -1,5 +1,5 @@
-//! Measures plain pushes of bytes: to every other rank, as the link carries them, and to the rank itself,
-//! as a copy.
+//! Measures plain pushes of bytes: to every other rank, as the link carries them, and to all ranks, as an
+//! SM stores them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,8 +32,6 @@ const ROUNDS: u32 = 10;
 pub enum Destination {
     /// Every other rank.
     Others,
-    /// The rank itself.
-    Own,
     /// Every rank, including the rank itself.
     All,
 }
@@ -43,7 +41,6 @@ impl Destination {
     pub fn peers(self, ranks: usize) -> u64 {
         match self {
             Destination::Others => ranks as u64 - 1,
-            Destination::Own => 1,
             Destination::All => ranks as u64,
         }
     }
@@ -89,9 +86,8 @@ pub fn push_rate(
 
 fn can_be_timed(group: &Group, destination: Destination) -> bool {
     let backend = group.backend();
-    let reaches_all = destination == Destination::Own || group.nodes() == 1;
     let has_peers = destination.peers(group.ranks()) > 0;
-    reaches_all && has_peers && backend.arch().has_tma() && backend.runs_alone()
+    group.nodes() == 1 && has_peers && backend.arch().has_tma() && backend.runs_alone()
 }
 
 /// A prepared plain push by every rank.
@@ -109,7 +105,7 @@ pub struct Pushes {
 impl Pushes {
     /// Prepares a push of `bytes` from each rank to all its peers together; rounding may add some.
     pub fn new(group: &Group, destination: Destination, bytes: u64) -> Result<Pushes, CallError> {
-        if destination != Destination::Own && group.nodes() > 1 {
+        if group.nodes() > 1 {
             let nodes = group.nodes();
             let what = format!(
                 "plain pushes reach only the ranks of one node, and this group has {nodes}"

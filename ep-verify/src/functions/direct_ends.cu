@@ -1,7 +1,7 @@
 // Ends of direct channels, and of rows that are pulled, among many ranks: one warp writes the words of all of them itself,
 // and looks at each word that an end leaves, and at what it records where a word is missing. The host knows what each
 // check leaves in `out`; see direct_ends.rs, which has the checks in the same order.
-#include <ep/directs.cuh>
+#include <ep/direct.cuh>
 #include <ep/pull.cuh>
 #include <ep/sync.cuh>
 

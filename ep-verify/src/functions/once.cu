@@ -45,8 +45,8 @@ __device__ __forceinline__ void receive(ep::Team& team, Memory* memory, char* re
     ep::OnceIn<Rows> rows(team, record, it.tokens, 0);
     rows.open([&](int source) { return &memory->own_counts[source]; });
     rows.for_messages([&](const ep::OnceMessage& message) {
-        const ep::u32* fields = reinterpret_cast<const ep::u32*>(message.record[0]);
-        ep::i64* own = out + 2400 + message.row[0] * 36;
+        const ep::u32* fields = reinterpret_cast<const ep::u32*>(message.record);
+        ep::i64* own = out + 2400 + message.row * 36;
         for (int i = next; i < kWords; i += ep::kLanes) own[i] = fields[i];
         if (team.leader()) own[34] = team.index() + 1;
     });

@@ -354,8 +354,8 @@ inline __device__ __noinline__ void takes(const ep::Group& given, Bytes& bytes, 
         ep::OnceIn<S> rows(team, bytes.bytes, taken.tokens, kRowsAt);
         rows.open([&](int source) { return count_of(given, source, 0); });
         rows.for_messages([&](const ep::OnceMessage& message) {
-            const ep::u32* fields = reinterpret_cast<const ep::u32*>(message.record[0]);
-            ep::i64* own = out + message.row[0] * 40;
+            const ep::u32* fields = reinterpret_cast<const ep::u32*>(message.record);
+            ep::i64* own = out + message.row * 40;
             for (int i = (team.lane + 1) % ep::kLanes; i < S::kRecordWords; i += ep::kLanes) own[i] = fields[i];
             if (team.leader()) own[36] = index + 1;
         });

@@ -334,8 +334,8 @@ __device__ __forceinline__ void take(const ep::Group& given, Bytes& bytes, ep::T
     ep::i64 faults = 0;
     rows.template for_places<kWidth>(
         [&](const ep::OnceMessage& message) {
-            const ep::u32* fields = reinterpret_cast<const ep::u32*>(message.record[0]);
-            ep::i64* own = out + message.row[0] * 64;
+            const ep::u32* fields = reinterpret_cast<const ep::u32*>(message.record);
+            ep::i64* own = out + message.row * 64;
             for (int i = (team.lane + 1) % ep::kLanes; i < S::kRecordWords; i += ep::kLanes) own[i] = fields[i];
             if (team.leader()) own[48] += team.index() + 1;
         },

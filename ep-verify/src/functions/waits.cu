@@ -11,7 +11,6 @@ namespace waits {
 constexpr int kWarps = 2;
 constexpr int kRounds = 60;  // those of `sequences`, of 70
 constexpr ep::u64 kNever = 1ull << 62;
-constexpr ep::u64 kOffers = 64 + 38 * 320;  // behind what 38 groups have of their own
 
 struct Args {
     ep::Group group;
@@ -19,27 +18,8 @@ struct Args {
     ep::i64* out;
 };
 
-/// A direct channel that a receiver in each lane has announced its room in, and the role that sends.
-struct Offer {
-    static constexpr int kChannel = 6;
-    static constexpr int kStripes = 1;
-    static constexpr int kPeers = 32;
-    static constexpr int kRoles = 1;
-    static constexpr int kRowBytes = 16;
-    static constexpr int kRowStride = 16;
-    static constexpr int kPieceBytes = 16;
-    static constexpr int kUnitBytes = 1024;
-    static constexpr int kMetaBytes = 16;
-    static constexpr int kStages = 2;
-    static constexpr bool kTma = false;
-    static constexpr ep::u64 kReady = kOffers;
-    static constexpr ep::u64 kWindows = kReady + kPeers * sizeof(ep::DirectReady);
-    static constexpr ep::u64 kClaims = kWindows + kPeers * sizeof(char*);
-};
-
 struct Smem {
     ep::Sequence sequences[70];
-    ep::MoverSmem<Offer> mover;
     alignas(16) ep::u32 row[4];
     ep::u64 full;
 };
@@ -429,91 +409,41 @@ __device__ __forceinline__ void late(const ep::Group& given, int warp, ep::i64* 
     ep::leave(group, call);
 }
 
-/// A direct channel: its stripes, and bytes of a row and of a unit.
+/// A direct channel: its stripes, and bytes of a row and of a part.
 template <int kStripes_, int kRow, int kUnit>
 struct Direct {
     static constexpr int kStripes = kStripes_;
-    static constexpr int kPeers = 32;
-    static constexpr int kRoles = 2;
     static constexpr int kRowStride = kRow;
     static constexpr int kUnitBytes = kUnit;
-    static constexpr ep::u64 kClaims = 48;
 };
 
-/// The units of a call as one warp takes them: how many, those of stripes by their weights, and stripe and tokens of
-/// each.
+/// The parts of all stripes that are sent to two sets of three, or to each of 33 peers but one: how many, and each one.
 template <class Rows>
-__device__ __forceinline__ ep::i64* cuts(ep::Team& team, int peers, int tokens, ep::i64* out) {
-    ep::DirectUnits<Rows> units(team, 0, team.lane < peers ? team.lane : -1, tokens);
-    ep::i64* head = out;
-    out += 2;
-    while (units.take()) {
-        const ep::i64 all = units.all().begin * 2000ll + units.all().end;
-        const ep::i64 own = units.tokens().begin * 2000ll + units.tokens().end;
-        if (team.leader()) *out = (units.stripe() * 10000000ll + all) * 10000000ll + own;
+__device__ __forceinline__ ep::i64* cuts(const ep::Team& team, int longest, ep::i64* out) {
+    const ep::Peers sets[3] = {{2, 5, ep::kNobody}, {0, 33, 7}, {1, 2, 1}};
+    for (const ep::Peers& peers : sets) {
+        const ep::StripeParts<Rows> parts(team, peers.skip < 0 ? 2 : 1, longest, peers);
+        if (team.leader()) *out = parts.count();
         ++out;
-    }
-    if (team.leader()) {
-        head[0] = out - head - 2;
-        head[1] = 0;
-        for (int stripe = 0; stripe < Rows::kStripes; ++stripe) {
-            head[1] += (stripe + 1) * units.per_stripe(stripe);
+        for (int i = 0; i < parts.count(); ++i) {
+            const ep::StripePart part = parts.at(i);
+            if (team.leader()) *out = (part.stripe * 1000ll + part.part) * 1000ll + part.parts;
+            ++out;
         }
     }
-    ++team.epoch;
     return out;
 }
 
-/// Calls of direct channels, with stripes that are long and short, and rows that are large and small.
-__device__ __forceinline__ void all_cuts(ep::Team& given, ep::i64* out) {
-    ep::Team team(given.group, ep::Call{given.epoch, false, true}, 0);
-    if (team.index() != 0 || team.count() != 1 || team.peers != 1 || team.parts != 1) return;
-    const int tokens[9] = {0, 3, 100, 500, 513, 1023, 1024, 1025, 1900};
-    for (int count : tokens) {
-        for (int peers = 0; peers < 6; ++peers) {
-            out = cuts<Direct<1, 256, 1024>>(team, peers, count, out);
+/// Parts where there are as many warps as stripes and more, with rows that are large and small.
+__device__ __forceinline__ void all_cuts(const ep::Group& group, const ep::Call& call, ep::i64* out) {
+    const int counts[3] = {1, 5, 40}, tokens[5] = {0, 1, 7, 64, 300};
+    for (int warps : counts) {
+        const ep::Team team(group, call, 0, 0, warps, 0, 1);
+        for (int longest : tokens) {
+            out = cuts<Direct<1, 256, 4096>>(team, longest, out);
+            out = cuts<Direct<6, 16, 1024>>(team, longest, out);
+            out = cuts<Direct<9, 7168, 114688>>(team, longest, out);
         }
-        out = cuts<Direct<1, 256, 4096>>(team, 3, count, out);
-        // Units of whole rows, of a byte more, and of so many that a quarter has a byte more.
-        out = cuts<Direct<8, 100, 1600>>(team, 32, count, out);
-        out = cuts<Direct<8, 100, 2001>>(team, 32, count, out);
-        out = cuts<Direct<8, 100, 1604>>(team, 32, count, out);
-        out = cuts<Direct<8, 100, 1604>>(team, 3, count, out);
-        out = cuts<Direct<6, 16, 240>>(team, 1, count, out);
-        out = cuts<Direct<1, 16, 4096>>(team, 2, count, out);
-        out = cuts<Direct<6, 16, 1100>>(team, 1, count, out);
-    }
-}
-
-/// Sends to receivers of which all have room for their rows and no more, two lack it, or the last one does;
-/// every third lane has none.
-__device__ __forceinline__ void offers(Smem& smem, const ep::Group& given, const ep::Call& call,
-                                       ep::i64* out) {
-    const int lane = ep::lane_index();
-    char** windows = reinterpret_cast<char**>(given.window + Offer::kWindows);
-    windows[lane] = given.window;
-    __syncwarp();
-    for (int c = 0; c < 3; ++c) {
-        ep::Group group = group_of(given, 35 + c, kNever);
-        group.windows = windows;
-        ep::Team team(group, call, 4);
-        team.epoch = 500 + c;
-        const bool lacks = c == 1 ? lane == 10 || lane == 11 : c == 2 && lane == 31;
-        const int rows = 40 + lane;
-        ep::DirectReady* ready =
-            reinterpret_cast<ep::DirectReady*>(given.window + Offer::kReady) + lane;
-        ready->rows = ep::stamped(team.epoch, 0);
-        ready->meta = ep::stamped(team.epoch, 0);
-        ready->capacity = ep::stamped(team.epoch, lacks ? rows - 1 : rows);
-        const int peer = lane % 3 == 0 ? -1 : lane;
-        ep::Mover<Offer> mover(smem.mover, team);
-        ep::DirectUnits<Offer> units(team, 0, peer, 5);
-        units.take();
-        ep::DirectProducer<Offer, Offer> producer(team, mover, units, peer);
-        producer.open([](int, int) { return false; }, [](int) { return 0; },
-                      [&](int) { return rows; });
-        out[c * 100 + lane] = team.stopped ? 1 : 0;
-        if (lane == 2) put(out + c * 100 + ep::kLanes, *own_of(given, given.rank, 35 + c));
     }
 }
 
@@ -620,9 +550,8 @@ extern "C" __global__ void __launch_bounds__(waits::kWarps * 32)
             case 10: waits::stops(args.group, call, block, out); break;
             case 11: waits::told(args.group, block, out); break;
             case 12: waits::words(args.group, call, block, out); break;
-            case 15: if (block == 0) waits::all_cuts(team, out); break;
-            case 16: if (block == 0) waits::offers(smem, args.group, call, out); break;
-            case 17: waits::kernels(smem, args.group, call, block, out); break;
+            case 15: if (block == 0) waits::all_cuts(args.group, call, out); break;
+            case 16: waits::kernels(smem, args.group, call, block, out); break;
             default: break;
         }
     }

@@ -2,14 +2,13 @@
 
 use super::{Check, Sheet};
 
-/// 70 sequences, the record of a mover, and a row with its barrier.
-pub(super) const SHARED_BYTES: i64 = 70 * 40 + 16 + 32;
+/// 70 sequences, and a row with its barrier.
+pub(super) const SHARED_BYTES: i64 = 70 * 40 + 32;
 
-/// Words of claims, what 38 groups have of their own, and announcements and windows of 32 receivers with words of
-/// claims.
-pub(super) const WINDOW_BYTES: i64 = 64 + 38 * 320 + 32 * (32 + 8) + 64;
+/// Words of claims, and what 36 groups have of their own.
+pub(super) const WINDOW_BYTES: i64 = 64 + 36 * 320;
 
-pub(super) const CHECKS: [Check; 18] = [
+pub(super) const CHECKS: [Check; 17] = [
     ("units of a first call", units),
     ("units of a second call", units),
     ("units of a third call", units),
@@ -25,8 +24,7 @@ pub(super) const CHECKS: [Check; 18] = [
     ("words of another rank", words),
     ("a call that is stopped as it begins", || vec![1; 64]),
     ("a warp that leaves late", late),
-    ("units of direct channels", cuts),
-    ("room of receivers", offers),
+    ("parts of stripes", cuts),
     ("words of another kernel", kernels),
 ];
 
@@ -224,86 +222,51 @@ fn late() -> Vec<i64> {
     sheet.0
 }
 
-/// A direct channel, and how many peers of a call a warp has.
+/// A direct channel.
 struct Direct {
     stripes: i64,
     row: i64,
     unit: i64,
-    peers: i64,
 }
 
 impl Direct {
-    /// Tokens of a unit with so many bytes, and how many of them the longest stripe has: 32, of 32 tokens at
-    /// most, unless they would be longer than a unit of that size.
-    fn cut(&self, tokens: i64, bytes: i64) -> (i64, i64) {
-        let longest = (tokens + self.stripes - 1) / self.stripes;
-        let row = self.row * self.peers.clamp(1, 4);
-        let wanted = ((bytes + row - 1) / row).min(16);
-        let each = if wanted * 32 < longest { ((longest + 31) / 32).min(32) } else { wanted };
-        (each, ((longest + each - 1) / each).max(1))
-    }
-
-    /// What a warp takes that has all units of a call to itself.
-    fn units(&self, tokens: i64) -> Vec<i64> {
-        let first = self.cut(tokens, self.unit);
-        let last = if first.1 == 1 { first } else { self.cut(tokens, self.unit / 4) };
-        let first_last = self.stripes - (self.stripes + 3) / 4;
-        let (mut units, mut begin) = (Vec::new(), 0);
-        for stripe in 0..self.stripes {
-            let end = begin + tokens / self.stripes + i64::from(stripe < tokens % self.stripes);
-            let (each, count) = if stripe < first_last { first } else { last };
-            units.extend((0..count).map(|unit| {
-                let own = [unit, unit + 1].map(|it| (begin + it * each).min(end));
-                let span = |[begin, end]: [i64; 2]| begin * 2000 + end;
-                (stripe * 10_000_000 + span([begin, end])) * 10_000_000 + span(own)
-            }));
-            begin = end;
-        }
-        let per_stripe = |stripe: i64| if stripe < first_last { first.1 } else { last.1 };
-        let weighed = (0..self.stripes).map(|stripe| (stripe + 1) * per_stripe(stripe)).sum();
-        [vec![units.len() as i64, weighed], units].concat()
+    /// The parts into which so many warps cut stripes that they send `sets` times, to so many peers each time.
+    fn parts(&self, (warps, longest): (i64, i64), (sets, peers): (i64, i64)) -> Vec<i64> {
+        let units = sets * self.stripes;
+        let least = (warps + units - 1) / units;
+        let most = (self.unit / (self.row * peers.clamp(1, 4))).clamp(1, 16);
+        let parts_of = |stripe: i64| {
+            let tokens = sets * longest.max(1) * (self.stripes - stripe);
+            let fit = |size: &i64| tokens > 2 * (most >> size).max(1) * warps;
+            let size = most >> (0..4).find(fit).unwrap_or(4);
+            ((longest + size.max(1) - 1) / size.max(1)).max(least).min(longest.max(1))
+        };
+        let all = (0..self.stripes).flat_map(|stripe| {
+            let parts = parts_of(stripe);
+            (0..parts).map(move |part| (stripe * 1000 + part) * 1000 + parts)
+        });
+        let all: Vec<i64> = all.collect();
+        [vec![all.len() as i64], all].concat()
     }
 }
 
 fn cuts() -> Vec<i64> {
-    let one = (0..6).map(|peers| Direct { stripes: 1, row: 256, unit: 1024, peers });
-    let all = one.chain([
-        Direct { stripes: 1, row: 256, unit: 4096, peers: 3 },
-        Direct { stripes: 8, row: 100, unit: 1600, peers: 32 },
-        Direct { stripes: 8, row: 100, unit: 2001, peers: 32 },
-        Direct { stripes: 8, row: 100, unit: 1604, peers: 32 },
-        Direct { stripes: 8, row: 100, unit: 1604, peers: 3 },
-        Direct { stripes: 6, row: 16, unit: 240, peers: 1 },
-        Direct { stripes: 1, row: 16, unit: 4096, peers: 2 },
-        Direct { stripes: 6, row: 16, unit: 1100, peers: 1 },
-    ]);
-    let all: Vec<Direct> = all.collect();
-    let calls = [0, 3, 100, 500, 513, 1023, 1024, 1025, 1900].into_iter();
-    calls.flat_map(|tokens| all.iter().flat_map(move |it| it.units(tokens))).collect()
-}
-
-fn offers() -> Vec<i64> {
-    let mut sheet = Sheet::new();
-    // The first lane that lacks room.
-    for (c, blamed) in [None, Some(10), Some(31)].into_iter().enumerate() {
-        let (number, epoch) = (35 + c as i64, 500 + c as i64);
-        let record = |lane: i64| Record {
-            pipeline: 70 + number,
-            role: 4,
-            channel: 6,
-            kind: 10,
-            expired: 1,
-            stripe: -1,
-            peer: lane,
-            want: 40 + lane,
-            seen: 39 + lane,
-            block: 0,
-        };
-        let own = blamed.map_or(Own::NEW, |lane| Own::gave_up(epoch, record(lane)));
-        sheet.put(c * 100, [own.stop; 32]);
-        sheet.put(c * 100 + 32, own.numbers());
+    let channels = [
+        Direct { stripes: 1, row: 256, unit: 4096 },
+        Direct { stripes: 6, row: 16, unit: 1024 },
+        Direct { stripes: 9, row: 7168, unit: 114_688 },
+    ];
+    let mut all = Vec::new();
+    for warps in [1, 5, 40] {
+        for longest in [0, 1, 7, 64, 300] {
+            for (channel, sent) in
+                channels.iter().flat_map(|it| [(2, 3), (1, 32), (1, 0)].map(|sent| (it, sent)))
+            {
+                all.extend(channel.parts((warps, longest), sent));
+            }
+        }
     }
-    sheet.0
+    all
 }
 
 fn polls() -> Vec<i64> {
@@ -481,7 +444,7 @@ fn kernels() -> Vec<i64> {
         seen: 2,
         block: 1,
     };
-    let mut own = Own::gave_up(18, record).numbers();
+    let mut own = Own::gave_up(17, record).numbers();
     own[7 + 3 * 13..][..5].copy_from_slice(&[60, 61, 70, 71, 1]);
     sheet.put(200, own);
     sheet.0

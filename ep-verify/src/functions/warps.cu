@@ -306,52 +306,53 @@ __device__ __forceinline__ void clears(ep::i64* out) {
     ep::clear_tensor(reinterpret_cast<ep::i32*>(out + 200), 600);
 }
 
-constexpr int kRows = 62;
-constexpr int kRecord = 304;  // bytes
+constexpr int kRows = 5;
+constexpr int kRecord = 4432;  // bytes
 
-/// Fields of 33 messages, two batches and one more, that have arrived in runs: with either axis dense, and beside a field
-/// that has as many elements or none.
+/// Fields of messages that have arrived: with either axis dense, and beside a field that has as many elements or none.
 template <int kCount>
-__device__ __forceinline__ ep::i64* runs_of(const char* meta, ep::i64* out) {
-    const int lane = ep::lane_index();
-    const int rows = lane < 13 ? lane % 5 : lane == 20 ? 10 : 0;
-    ep::for_runs<kRecord>(lane < 13 ? lane * 4 : 52, rows, meta, [&](const ep::DirectMessages& messages) {
-        const auto values = messages.ask<ep::i32, kCount>(8);
-        const auto next = messages.ask<ep::i32, kCount>(12);
-        const auto none = messages.ask<ep::i32, 0>(0);
-        values.store(out, kCount, 1);
+__device__ __forceinline__ ep::i64* arrived_of(const char* meta, ep::i64* out) {
+    for (int row = 0; row < kRows; ++row) {
+        const ep::OnceMessage message{row, meta + row * kRecord};
+        const auto values = message.ask<ep::i32, kCount>(16);
+        const auto next = message.ask<ep::i32, kCount>(20);
+        const auto none = message.ask<ep::i32, 0>(0);
         const auto both = [](ep::i32 value, ep::i32 more) { return value * 10000ll + more; };
+        values.store(out, kCount, 1, [](ep::i32 value) { return ep::i64{value}; });
         values.store(out + kRows * kCount, 1, kRows, both, next);
         values.store(out + 2 * kRows * kCount, kCount, 1, both, none);
-    });
-    ep::i64* none = out + 2 * kRows * kCount;
-    if (lane == 9) none[0] = out[4 * kCount] + 1;
-    return none + kRows * kCount;
+        values.store(reinterpret_cast<ep::i32*>(out + 2 * kRows * kCount), kCount, 1);
+    }
+    return out + 3 * kRows * kCount;
 }
 
-__device__ __forceinline__ void runs(ep::i64* out) {
+__device__ __forceinline__ void arrived(ep::i64* out) {
     ep::i32* records = reinterpret_cast<ep::i32*>(out);
     constexpr int kWords = kRows * kRecord / 4;
     ep::for_lanes(0, kWords, [&](int i) { records[i] = i; });
     const char* meta = reinterpret_cast<const char*>(records);
-    ep::i64* to = runs_of<3>(meta, out + kWords / 2);
-    to = runs_of<11>(meta, to);
-    runs_of<70>(meta, to);
+    ep::i64* to = arrived_of<4>(meta, out + (kWords + 1) / 2);
+    to = arrived_of<70>(meta, to);
+    arrived_of<1101>(meta, to);
 }
 
-/// Runs in the last lanes, whose records are far away: where each message's record is.
-__device__ __forceinline__ void far_runs(ep::i64* out) {
-    const int lane = ep::lane_index(), rows = lane == 30 ? 17 : lane == 31 ? 3 : 0;
-    const char* meta = reinterpret_cast<const char*>(16);
-    ep::i64* to = out + 1;
-    ep::for_runs<1 << 20>(lane == 30 ? 100 : 5000, rows, meta, [&](const ep::DirectMessages& messages) {
-        for (int i = 0; i < 4; ++i) {
-            const ep::i64 record = reinterpret_cast<ep::i64>(messages.record[i]);
-            if (lane % 8 == 5) to[i * 4 + lane / 8] = record;
-        }
-        to += 16;
-        if (lane == 0) out[0] = to - out;
-    });
+/// Small rows of three kinds, one of them absent: some of a lane, more than all lanes take at once, and none.
+__device__ __forceinline__ void kinds(ep::i64* out) {
+    const int ends[4] = {3, 17, 50, 2};
+    for (int c = 0; c < 4; ++c) {
+        ep::i64* own = out + c * 8000;
+        ep::for_row_elements(
+            2, ends[c],
+            ep::row_elements<ep::i64>(
+                true, 37, [&](int row, int i) { return row * 100ll + i; },
+                [&](int row, int i, ep::i64 value) { own[row * 37 + i] = value; }),
+            ep::row_elements<ep::i32>(
+                true, 70, [&](int row, int i) { return row * 300 + i; },
+                [&](int row, int i, ep::i32 value) { own[2000 + row * 70 + i] = value; }),
+            ep::row_elements<ep::i32>(
+                c == 1, 1, [&](int row, int) { return row; },
+                [&](int row, int i, ep::i32 value) { own[7000 + row + i] = value; }));
+    }
 }
 
 /// Value `i` of a block: magnitudes of so many octaves from some power of two on.
@@ -550,11 +551,11 @@ extern "C" __global__ void __launch_bounds__(warps::kWarps * 32)
             case 10: warps::fanout(team, out); break;
             case 11: warps::counters(out); break;
             case 12: warps::hits(out); break;
-            case 13: warps::runs(out); break;
+            case 13: warps::arrived(out); break;
             case 14: warps::blocks(out); break;
             case 15: warps::casts(team, out); break;
             case 16: warps::token_parts(out); break;
-            case 17: warps::far_runs(out); break;
+            case 17: warps::kinds(out); break;
             case 18: warps::slices(out); break;
             case 19: warps::ahead(out); break;
             case 20: warps::row_sums(out); break;

@@ -19,11 +19,11 @@ pub(super) const CHECKS: [Check; 21] = [
     ("rows by an index", fanout),
     ("places that are dealt out", counters),
     ("numbers that come up", hits),
-    ("messages that have arrived", runs),
+    ("messages that have arrived", arrived),
     ("blocks of values", blocks),
     ("rows that are cast", casts),
     ("parts of a token", token_parts),
-    ("messages that are far away", far_runs),
+    ("small rows of several kinds", kinds),
     ("slices of rows, and large quotients", slices),
     ("what is asked for ahead", ahead),
     ("sums of rows", row_sums),
@@ -222,35 +222,44 @@ fn hits() -> Vec<i64> {
     sheet.0
 }
 
-fn runs() -> Vec<i64> {
-    const ROWS: usize = 62;
-    const RECORD: usize = 304;
+fn arrived() -> Vec<i64> {
+    const ROWS: usize = 5;
+    const RECORD: usize = 4432;
     let mut sheet = Sheet::new();
     let words = (ROWS * RECORD / 4) as i64;
     sheet.put(0, (0..words).step_by(2).map(|i| i | (i + 1) << 32));
     let mut place = ROWS * RECORD / 8;
-    for count in [3, 11, 70] {
-        let rows = (0..13).flat_map(|lane| lane * 4..lane * 4 + lane % 5).chain(52..62);
-        for row in rows {
-            for i in 0..count {
-                let value = row * RECORD / 4 + 2 + i;
-                sheet.set(place + row * count + i, value as i64);
-                let both = value * 10000 + value + 1;
-                sheet.set(place + ROWS * count + i * ROWS + row, both as i64);
-            }
+    for count in [4, 70, 1101] {
+        let value = |at: usize| (at / count * RECORD / 4 + 4 + at % count) as i64;
+        for at in 0..ROWS * count {
+            sheet.set(place + at, value(at));
+            let by_element = place + ROWS * count + at % count * ROWS + at / count;
+            sheet.set(by_element, value(at) * 10000 + value(at) + 1);
         }
-        let first = *sheet.at(place + 4 * count);
-        sheet.set(place + 2 * ROWS * count, first + 1);
+        // Two elements in each number, and half of one in the last.
+        for at in (0..ROWS * count).step_by(2) {
+            let beside = match at + 1 < ROWS * count {
+                true => value(at + 1),
+                false => i64::from_le_bytes(UNTOUCHED) >> 32,
+            };
+            sheet.set(place + 2 * ROWS * count + at / 2, value(at) | beside << 32);
+        }
         place += 3 * ROWS * count;
     }
     sheet.0
 }
 
-fn far_runs() -> Vec<i64> {
+fn kinds() -> Vec<i64> {
     let mut sheet = Sheet::new();
-    let rows = (100..117).chain(5000..5003);
-    sheet.set(0, 33);
-    sheet.put(1, rows.map(|row: i64| (row << 20) + 16).chain([0; 12]));
+    for (c, end) in [3, 17, 50, 2].into_iter().enumerate() {
+        for row in 2..end {
+            sheet.put(c * 8000 + row * 37, (0..37).map(|i| row as i64 * 100 + i));
+            sheet.put(c * 8000 + 2000 + row * 70, (0..70).map(|i| row as i64 * 300 + i));
+            if c == 1 {
+                sheet.set(c * 8000 + 7000 + row, row as i64);
+            }
+        }
+    }
     sheet.0
 }
 

@@ -54,10 +54,9 @@ impl Case {
             ..RoutingOptions::even(options.topk, options.experts)
         };
         let sms = 2 + random.below(3);
-        let remote_sms = Some(1 + random.below(sms) as u32);
         let combine = CallOptions::sms(1 + random.below(4) as u32);
         let options = BufferOptions { alignment: 1 + random.below(9) as i32, ..options };
-        let dispatch = CallOptions { remote_sms, ..CallOptions::sms(sms as u32) };
+        let dispatch = CallOptions::sms(sms as u32);
         Case { options, tokens, routing, dispatch, combine, seed }
     }
 }

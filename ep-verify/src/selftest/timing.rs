@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::Selftest;
 use crate::findings::Findings;
-use ep_runtime::buffer::{Buffer, CombineInput, Handle, Offered, Received, StandardPipeline, Via};
+use ep_runtime::buffer::{Buffer, CombineInput, Handle, Offered, Received, StandardPipeline};
 use ep_runtime::error::CallError;
 
 use replays::Replays;
@@ -124,8 +124,6 @@ pub struct Timing {
     pub mode: Mode,
     /// Most SMs that any kernel of the call took: kernels of one call run in turn.
     pub sms: u32,
-    /// Those of them that send to other ranks, where they are set apart.
-    pub remote: Option<u32>,
     /// Calls in a graph, if they were captured.
     pub graph: Option<u32>,
     /// Time of one call: that of the slowest rank, or the median over the ranks of the period of a graph
@@ -197,7 +195,6 @@ impl Selftest {
             mode,
             graph: repeats.graph,
             sms: self.sms(operation),
-            remote: self.sending(operation),
             time: times.as_ref().map(|times| times.device.p50),
             spread: times.as_ref().filter(|times| times.is_spread).map(|times| times.device),
             host_time: times.as_ref().map(|times| times.host),
@@ -218,15 +215,6 @@ impl Selftest {
             self.buffer.sms(*pipeline, call)
         };
         operation.pipelines(&self.buffer).iter().map(of).max().unwrap_or(0)
-    }
-
-    /// Blocks of the call that send to other ranks, if it splits them.
-    fn sending(&self, operation: Operation) -> Option<u32> {
-        let apart = [StandardPipeline::NvlDispatch, StandardPipeline::NvlDispatchCached];
-        let moves =
-            operation.pipelines(&self.buffer).iter().any(|pipeline| apart.contains(pipeline));
-        let splits = moves && self.case.options.via == Via::Direct;
-        splits.then(|| self.buffer.remote_sms(&self.case.dispatch))
     }
 
     /// Handles and combine inputs, from one dispatch before the clock starts.

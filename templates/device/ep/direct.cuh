@@ -1,19 +1,24 @@
 // Direct channels: the sender stores rows where the receiver wants them.
 //
-// The receiver announces where its output and its meta records are, and how many rows they hold.
-// The warps of a sending role take the tokens of the stripes a few at a time, as they come free for
-// them: peers and links are not equally fast, and a warp that stands still keeps nobody else. When
-// all rows of a stripe have arrived, the sender says which one comes first and how many they are.
-// `Rows` is the channel's Cfg struct; its words in a window are
+// The receiver announces where its output and its meta records are, and how many rows they hold. A sender stores the rows of
+// a stripe; when all of them have arrived, it says which one comes first and how many they are. Each end is carried by one
+// warp that does its work in order:
+//
+//   DirectOut  open -> next, reserve -> row, meta -> stored -> .. -> close
+//              open -> begin -> next, ..            where the first positions are known at once
+//              count .. meet -> open -> begin_run -> ..   of a run of pushes, which is a stripe
+//              open_part -> begin -> behind -> next, .. -> close_part .. -> finish   of parts of stripes (StripeParts)
+//   DirectIn   arrived -> first, rows, meta
+//
+// Several warps send a stripe in parts: each counts its part in kStored, and the lane that counts the last part tells the
+// receiver. `Rows` is the channel's Cfg struct; its words in a window are
 //   kReady  [source of the announcement]  {rows at, meta at, capacity}, in the sender's window
 //   kClosed [sender, stripe]              {first row, rows},
 // each word with its epoch (M7), and for the sender's own warps
-//   kStored [receiver, stripe]            {units, rows} that are stored, zero between calls
-//   kClaims [call % 2, role, 32 peers]    units given out, after the first one of each warp
+//   kStored [receiver, stripe]            {parts, rows} that are stored, zero between calls
 #pragma once
 
-#include <ep/messages.cuh>
-#include <ep/mover.cuh>
+#include <ep/compute.cuh>
 #include <ep/ptx.cuh>
 #include <ep/rows.cuh>
 #include <ep/sync.cuh>
@@ -43,7 +48,7 @@ __device__ __forceinline__ void direct_ready(Team& team, u64 rows_at, u64 meta_a
                 team.group.windows[team.rank_of(peer, Rows::kPeers)] + Rows::kReady) +
             team.own(Rows::kPeers);
         // M4: whatever this device did with the memory it now offers is over; the sender acquires
-        // the word in DirectProducer::wait_ready. It comes first: a release waits until all stores
+        // the word in DirectOut::wait_ready. It comes first: a release waits until all stores
         // before it have been acknowledged.
         store_release_sys(&ready->rows, stamped(team.epoch, static_cast<u32>(rows_at / 128)));
         store_relaxed_sys(&ready->meta, stamped(team.epoch, static_cast<u32>(meta_at / 128)));
@@ -52,291 +57,387 @@ __device__ __forceinline__ void direct_ready(Team& team, u64 rows_at, u64 meta_a
     __syncwarp();
 }
 
-/// The stripes that are sent last: what is left to do with them is what a call waits for.
-template <class Rows>
-struct LastStripes {
-    static constexpr int kCount = (Rows::kStripes + 3) / 4;
-    static constexpr int kFirst = Rows::kStripes - kCount;
+/// A part of a stripe, one of `parts`.
+struct StripePart {
+    int stripe, part, parts;
 };
 
-/// What the warps of a sending role take in turn: a few neighbouring tokens of one stripe, for 32
-/// peers from `base` on, with rows of `kUnitBytes` together. A unit costs some time of its own, and
-/// what a warp has left when the others are done is time lost: so those of the last stripes are a
-/// quarter as large.
+/// How the warps of a role cut stripes of up to `longest` tokens: into parts with rows of `kUnitBytes` together for
+/// `peers`, which they take in turn, but into no fewer than there are warps. A part costs some time of its own, and what
+/// a warp has left when the others are done is time lost: parts become half as large as soon as each warp would get fewer
+/// than two, again and again. `sets`: so many times are all stripes sent, each time to other peers.
 template <class Rows>
-class DirectUnits {
-    static constexpr int kFirst = LastStripes<Rows>::kFirst;
-    // Words to claim from, of one role and of all.
-    static constexpr int kGroups = (Rows::kPeers + kLanes - 1) / kLanes;
-    static constexpr int kWords = Rows::kRoles * kGroups;
+class StripeParts {
     // With many peers a token still goes to few of them.
     static constexpr int kMostTargets = 4;
+    // Tokens of the largest part, which is halved up to four times.
+    static constexpr int kMostTokens = 16, kSizes = 5;
 
 public:
-    /// `peer`: the lane's one.
-    __device__ __forceinline__ DirectUnits(const Team& team, int base, int peer, int tokens)
-        : team_(team), tokens_(tokens),
-          claims_(team, words(team, team.epoch) + team.role * kGroups + base / kLanes) {
-        const int peers = __popc(__ballot_sync(kAllLanes, peer >= 0));
-        const int targets = peers < kMostTargets ? peers : kMostTargets;
-        const int row = Rows::kRowStride * (targets == 0 ? 1 : targets);
-        const int longest = (tokens + Rows::kStripes - 1) / Rows::kStripes;
-        first_ = cut(longest, (Rows::kUnitBytes + row - 1) / row);
-        last_ = first_.per_stripe == 1 ? first_ : cut(longest, (Rows::kUnitBytes / 4 + row - 1) / row);
-        // Those of the next call: nobody looks at them now. Of all roles, since a call may do without
-        // some of them.
-        if (team.index() == 0 && base == 0) {
-            u32* next = words(team, team.epoch + 1);
-            for (int i = team.lane; i < kWords; i += kLanes) store_relaxed_gpu(next + i, 0u);
+    __device__ __forceinline__ StripeParts(const Team& team, int sets, int longest, const Peers& peers) {
+        const int targets = peers.size() < kMostTargets ? peers.size() : kMostTargets;
+        const int bytes = Rows::kUnitBytes / (Rows::kRowStride * (targets == 0 ? 1 : targets));
+        const int most = bytes < 1 ? 1 : bytes < kMostTokens ? bytes : kMostTokens;
+        const int units = sets * Rows::kStripes, all = sets * (longest < 1 ? 1 : longest);
+        const int least = (team.count() + units - 1) / units;
+        int begin = 0;
+#pragma unroll
+        for (int size = 0; size < kSizes; ++size) {
+            const int tokens = most >> size < 1 ? 1 : most >> size;
+            // With so many stripes left there are at most two parts of this size for each warp.
+            const int left = size + 1 < kSizes ? 2 * tokens * team.count() / all : 0;
+            const int end = left < Rows::kStripes - begin ? Rows::kStripes - left : begin;
+            stripes_[size] = end - begin;
+            parts_[size] = cut(longest, least, tokens);
+            begin = end;
+        }
+    }
+
+    /// Parts of all stripes.
+    __device__ __forceinline__ int count() const {
+        int all = 0;
+#pragma unroll
+        for (int size = 0; size < kSizes; ++size) all += stripes_[size] * parts_[size];
+        return all;
+    }
+
+    __device__ __forceinline__ StripePart at(int index) const {
+        StripePart found{0, 0, 1};
+        int stripe = 0;
+#pragma unroll
+        for (int size = 0; size < kSizes; ++size) {
+            const int parts = stripes_[size] * parts_[size];
+            if (0 <= index && index < parts) {
+                found = StripePart{stripe + index / parts_[size], index % parts_[size], parts_[size]};
+            }
+            index -= parts;
+            stripe += stripes_[size];
+        }
+        return found;
+    }
+
+private:
+    static __device__ __forceinline__ int cut(int longest, int least, int tokens) {
+        const int wanted = (longest + tokens - 1) / tokens;
+        const int parts = wanted < least ? least : wanted;
+        return parts < longest ? parts : longest < 1 ? 1 : longest;
+    }
+
+    int stripes_[kSizes], parts_[kSizes];  // stripes that have parts of each size, and how many each has
+};
+
+/// The sending ends of one stripe, a lane for each peer in groups of 32.
+template <class Rows>
+class DirectOut {
+    static constexpr int kPeers = Rows::kPeers;
+    static constexpr int kGroups = (kPeers + kLanes - 1) / kLanes;
+
+public:
+    __device__ __forceinline__ explicit DirectOut(Team& team) : team_(team), peers_{0, 0, -1} {}
+
+    /// Begins a stripe for some peers: waits until they take rows of this call, once for all stripes. Whether it has
+    /// waited.
+    __device__ __forceinline__ bool open(int stripe, const Peers& peers) {
+        stripe_ = stripe;
+        const bool same = peers.begin == peers_.begin && peers.end == peers_.end &&
+                          peers.skip == peers_.skip;
+        peers_ = peers;
+#pragma unroll
+        for (int g = 0; g < kGroups; ++g) {
+            first_[g] = ahead_[g] = rows_[g] = 0;
+            if (!same) wait_ready(g);
+        }
+        return !same;
+    }
+
+    /// Begins a part of a stripe. Whether it has waited.
+    __device__ __forceinline__ bool open_part(const StripePart& part, const Peers& peers) {
+        parts_ = part.parts;
+        return open(part.stripe, peers);
+    }
+
+    /// The position of the stripe's first row for `peer`, in the lane that keeps the peer.
+    __device__ __forceinline__ void begin(int peer, int first) {
+#pragma unroll
+        for (int g = 0; g < kGroups; ++g) {
+            if (g == peer / kLanes) first_[g] = first;
+        }
+    }
+
+    /// The next rows follow these rows of the stripe.
+    __device__ __forceinline__ void behind(const RowsAhead<kPeers>& ahead) {
+#pragma unroll
+        for (int g = 0; g < kGroups; ++g) ahead_[g] = ahead.rows[g] - rows_[g];
+    }
+
+    /// The next rows follow these rows as well.
+    __device__ __forceinline__ void and_behind(const RowsAhead<kPeers>& ahead) {
+#pragma unroll
+        for (int g = 0; g < kGroups; ++g) ahead_[g] += ahead.rows[g];
+    }
+
+    /// `behind` and `and_behind` where all rows are for `peer`.
+    __device__ __forceinline__ void behind(int peer, const RowsAhead<1>& ahead) {
+        behind(spread(peer, ahead));
+    }
+    __device__ __forceinline__ void and_behind(int peer, const RowsAhead<1>& ahead) {
+        and_behind(spread(peer, ahead));
+    }
+
+    /// The position of the first row for `peer` of a run of pushes: behind those of the runs before, the first of which
+    /// begins at `first`. All runs have been counted, and all warps have met since.
+    __device__ __forceinline__ void begin_run(int peer, int first) {
+        const u32* counts = counted(peer);
+        i64 before = 0;
+#pragma unroll 1
+        for (int run = team_.lane; run < stripe_; run += kLanes) before += counts[run];
+        const int begins = first + static_cast<int>(sum_of_lanes(before));
+        if (team_.lane == peer % kLanes) begin(peer, begins);
+        __syncwarp();  // converges; orders nothing
+    }
+
+    /// Keeps how many rows a run pushes to `peer`.
+    __device__ __forceinline__ void count(int peer, int run, int rows) {
+        if (team_.leader()) counted(peer)[run] = static_cast<u32>(rows);
+        __syncwarp();  // converges; orders nothing
+    }
+
+    /// The position of the next row for `peer`, which may be another one in each lane of a group.
+    __device__ __forceinline__ int next(int peer) {
+        u32 rows = 0;
+#pragma unroll
+        for (int g = 0; g < kGroups; ++g) {
+            if (g == peer / kLanes) rows = static_cast<u32>(first_[g] + ahead_[g] + rows_[g]);
+        }
+        return static_cast<int>(__shfl_sync(kAllLanes, rows, peer % kLanes));
+    }
+
+    /// The position of the next row for `peer`; those of a stripe begin at `first`.
+    __device__ __forceinline__ int next(int peer, int first) {
+        u32 rows = 0;
+#pragma unroll
+        for (int g = 0; g < kGroups; ++g) {
+            if (g != peer / kLanes) continue;
+            if (rows_[g] == 0) first_[g] = first;
+            rows = static_cast<u32>(first_[g] + rows_[g]);
+        }
+        return static_cast<int>(__shfl_sync(kAllLanes, rows, peer % kLanes));
+    }
+
+    /// Whether there is room for a row at `position`. False: the team is stopped, by this warp if
+    /// there is none.
+    __device__ __forceinline__ bool reserve(int peer, int position) {
+        const u32 capacity = capacity_of(peer);
+        const bool fits = position >= 0 && static_cast<u32>(position) < capacity;
+        if (!fits && !team_.stopped) refuse(peer, position, capacity, team_.leader());
+        return !team_.stopped;
+    }
+
+    /// Whether there is room for the rows of all lanes that send one to a peer of their own. False: the team is stopped, or
+    /// no lane sends one.
+    __device__ __forceinline__ bool reserve_each(bool sends, int peer, int position) {
+        const u32 capacity = capacity_of(peer);
+        const bool fits = position >= 0 && static_cast<u32>(position) < capacity;
+        const u32 lanes = __ballot_sync(kAllLanes, sends && !fits);
+        const bool any = __ballot_sync(kAllLanes, sends) != 0;
+        if (lanes != 0 && !team_.stopped) {
+            refuse(peer, position, capacity, team_.lane == __ffs(static_cast<int>(lanes)) - 1);
+        }
+        return any && !team_.stopped;
+    }
+
+    /// Where the row at `position` goes.
+    __device__ __forceinline__ char* row(int peer, int position) const {
+        return at_lane(rows_at_, peer) + static_cast<i64>(position) * Rows::kRowStride;
+    }
+
+    /// Where its other fields go.
+    __device__ __forceinline__ char* meta(int peer, int position) const {
+        return at_lane(meta_at_, peer) + static_cast<i64>(position) * Rows::kMetaBytes;
+    }
+
+    /// Counts a row that all lanes have written.
+    __device__ __forceinline__ void stored(int peer) {
+#pragma unroll
+        for (int g = 0; g < kGroups; ++g) {
+            if (g == peer / kLanes && team_.lane == peer % kLanes) ++rows_[g];
+        }
+    }
+
+    /// Counts the row of each lane that sends one to a peer of its own.
+    __device__ __forceinline__ void stored_each(bool sends, int peer) {
+#pragma unroll
+        for (int g = 0; g < kGroups; ++g) {
+            if (g == peer / kLanes && sends) ++rows_[g];
+        }
+    }
+
+    /// Ends the stripe: tells each receiver how many rows it got, and where the first one is.
+    __device__ __forceinline__ void close() {
+        __syncwarp();
+#pragma unroll
+        for (int g = 0; g < kGroups; ++g) {
+            // M1: comes after the stores of all lanes, by the barrier; the receiver acquires.
+            if (used(g) && !team_.stopped) tell(g, stripe_, first_[g], static_cast<u32>(rows_[g]));
         }
         __syncwarp();
     }
 
-    /// Goes on to the next unit; false: there is none.
-    __device__ __forceinline__ bool take() {
-        const int unit = claims_.take();
-        const int large = kFirst * first_.per_stripe;
-        const bool is_first = unit < large;
-        const Cut now = is_first ? first_ : last_;
-        const int at = is_first ? unit : unit - large;
-        stripe_ = (is_first ? 0 : kFirst) + at / now.per_stripe;
-        if (stripe_ >= Rows::kStripes || team_.stopped) return false;
-        claims_.ask();
-        all_ = stripe_span(tokens_, Rows::kStripes, stripe_);
-        const int begin = all_.begin + at % now.per_stripe * now.each;
-        const int end = begin + now.each;
-        own_ = Span{begin < all_.end ? begin : all_.end, end < all_.end ? end : all_.end};
-        return true;
-    }
+    /// Ends a part of a stripe whose rows are stored.
+    __device__ __forceinline__ void close_part() { count(part()); }
 
-    __device__ __forceinline__ int stripe() const { return stripe_; }
-
-    /// All tokens of the stripe.
-    __device__ __forceinline__ Span all() const { return all_; }
-
-    /// Those of the unit: at most 32.
-    __device__ __forceinline__ Span tokens() const { return own_; }
-
-    /// How many units a stripe has.
-    __device__ __forceinline__ int per_stripe(int stripe) const {
-        return stripe < kFirst ? first_.per_stripe : last_.per_stripe;
-    }
-
-private:
-    /// How stripes are cut.
-    struct Cut {
-        int each;  // tokens of a unit
-        int per_stripe;
-    };
-
-    /// The words of one call.
-    static __device__ __forceinline__ u32* words(const Team& team, u32 epoch) {
-        return reinterpret_cast<u32*>(team.group.window + Rows::kClaims) + epoch % 2 * kWords;
-    }
-
-    /// Cuts stripes of `longest` tokens into units of `wanted`, or into 32 units if they are long.
-    static __device__ __forceinline__ Cut cut(int longest, int wanted) {
-        int each = wanted < 16 ? wanted : 16;
-        if (each * 32 < longest) each = longest < kLanes * 32 ? (longest + 31) / 32 : kLanes;
-        return Cut{each, longest <= each ? 1 : (longest + each - 1) / each};
-    }
-
-    const Team& team_;
-    int tokens_;
-    Claims claims_;
-    Cut first_, last_;
-    int stripe_ = 0;
-    Span all_ = {}, own_ = {};
-};
-
-/// Rows of one unit, from the lane's side.
-struct DirectBatch {
-    int stripe;
-    int first;  // position of the stripe's first row
-    int rows;   // of the unit
-};
-
-/// One warp's sending side, a lane per peer (`peer` < 0: an idle lane).
-template <class Rows, class Role>
-class DirectProducer {
-    // Lanes that may have a peer.
-    static constexpr int kWidth = Rows::kPeers < kLanes ? Rows::kPeers : kLanes;
-
-public:
-    __device__ __forceinline__ DirectProducer(Team& team, Mover<Role>& mover,
-                                              const DirectUnits<Rows>& units, int peer)
-        : team_(team), mover_(mover), units_(units), peer_(peer),
-          window_(peer < 0 ? nullptr : team.group.windows[peer]), opened_(mover.rows_begun()) {}
-
-    /// Begins a unit: the rows of its stripe for a peer start at position `first(peer)`, and those of
-    /// the unit follow on the tokens before it for which `where(token, peer)` holds. Each peer gets
-    /// `total(peer)` rows from all ranks.
-    template <class Where, class First, class Total>
-    __device__ __forceinline__ void open(Where where, First first, Total total) {
-        now_ = DirectBatch{units_.stripe(), peer_ < 0 ? 0 : first(peer_), 0};
-        next_ = now_.first;
-        const int from = units_.all().begin;
-        const Span tokens = units_.tokens();
-        // Two tokens a lane, so that their flags travel together; those of the unit come first.
-#pragma unroll 1
-        for (int end = tokens.end; end > from; end -= 2 * kLanes) {
-            const int near = end - kLanes + team_.lane;
-            const TwoTokens two = look_at(near, near - kLanes, from, where);
-            if (end == tokens.end) to_ = two.near;
-#pragma unroll 1
-            for (int lane = 0; lane < kWidth; ++lane) {
-                const bool is_before = near < tokens.begin && (two.near >> lane & 1) != 0;
-                const int rows = __popc(__ballot_sync(kAllLanes, is_before)) +
-                                 __popc(__ballot_sync(kAllLanes, (two.far >> lane & 1) != 0));
-                if (lane == team_.lane) next_ += rows;
-            }
-        }
-        // Only a warp with a unit waits: without it receivers do not end this call, and announce the
-        // next one.
-        if (!ready_) wait_ready(total);
-        ready_ = true;
-    }
-
-    /// Walks the tokens of the unit: `row(token, position)` in the whole warp when any peer gets the
-    /// token (position -1: not this lane's), then `each(token, peer, match, position)` in the lane of
-    /// every peer.
-    template <class Row, class Each>
-    __device__ __forceinline__ void for_tokens(Row row, Each each) {
-        const Span tokens = units_.tokens();
-#pragma unroll 1
-        for (int token = tokens.begin; token < tokens.end && !team_.stopped; ++token) {
-            const u32 lanes = __shfl_sync(kAllLanes, to_, token - (tokens.end - kLanes));
-            const bool match = (lanes >> team_.lane & 1) != 0;
-            if (lanes != 0) row(token, match ? next_ : -1);
-            if (peer_ >= 0) each(token, peer_, match, next_);
-            next_ += match ? 1 : 0;
-            now_.rows += match ? 1 : 0;
-        }
-    }
-
-    /// Where the lane's row goes; null when `position` is -1.
-    __device__ __forceinline__ char* row(int position) const {
-        return position < 0 ? nullptr : rows_ + static_cast<i64>(position) * Rows::kRowStride;
-    }
-
-    /// Where its meta record goes.
-    __device__ __forceinline__ char* meta(int position) const {
-        return position < 0 ? nullptr : meta_ + static_cast<i64>(position) * Rows::kMetaBytes;
-    }
-
-    /// Ends the unit. Its rows are counted once those of the next one are under way, and need not be
+    /// Ends a part whose rows `mover` carries: counts it once those of the next part are under way, and need not be
     /// waited for.
-    __device__ __forceinline__ void close() {
-        const u32 begun = mover_.rows_begun();
-        const bool has_rows = begun != opened_;
-        // One that waits was the last with rows: `opened_` still says up to which row of the mover it goes.
-        if (has_rows && waiting_) mover_.complete(begun - opened_);
-        const DirectBatch stored = has_rows ? before_ : now_;
-        if (!has_rows || waiting_) count(stored);
-        if (has_rows) before_ = now_;
+    template <class Mover>
+    __device__ __forceinline__ void close_part_behind(Mover& mover) {
+        const u32 begun = mover.rows_begun();
+        const bool has_rows = begun != begun_;
+        if (has_rows && waiting_) {
+            mover.complete(begun - begun_);
+            count(before_);
+        }
+        if (has_rows) {
+            before_ = part();
+        } else {
+            count(part());
+        }
         waiting_ = waiting_ || has_rows;
-        opened_ = begun;
+        begun_ = begun;
     }
 
-    /// Ends the last unit: all rows are stored.
-    __device__ __forceinline__ void finish() {
-        mover_.flush();
+    /// Ends the last part.
+    __device__ __forceinline__ void finish() { look(); }
+
+    /// Ends the last part whose rows `mover` carries.
+    template <class Mover>
+    __device__ __forceinline__ void finish_behind(Mover& mover) {
+        mover.flush();
         if (waiting_) count(before_);
         waiting_ = false;
         look();
     }
 
 private:
-    /// The lanes to whose peers two tokens go, a bit each.
-    struct TwoTokens {
-        u32 near, far;
+    /// A part of a stripe, from the lane's side.
+    struct Part {
+        int stripe;
+        int parts;               // of the stripe
+        bool used[kGroups];  // whether it goes to the lane's peer
+        int first[kGroups];  // position of the stripe's first row
+        u64 rows[kGroups];   // a part and its rows, or all that have been counted
     };
 
-    /// Looks where two tokens go; those before `from` go nowhere.
-    template <class Where>
-    __device__ __forceinline__ TwoTokens look_at(int near, int far, int from, Where where) const {
-        constexpr int kBatch = 4;
-        TwoTokens to{0, 0};
-#pragma unroll 1
-        for (int base = 0; base < kWidth; base += kBatch) {
-            u32 flags[kBatch][2];
+    /// The part that has just been sent.
+    __device__ __forceinline__ Part part() const {
+        Part own{stripe_, parts_, {}, {}, {}};
 #pragma unroll
-            for (int i = 0; i < kBatch; ++i) {
-                const int peer = __shfl_sync(kAllLanes, peer_, base + i);
-                flags[i][0] = peer >= 0 && near >= from ? static_cast<u32>(where(near, peer)) : 0;
-                flags[i][1] = peer >= 0 && far >= from ? static_cast<u32>(where(far, peer)) : 0;
-            }
-#pragma unroll
-            for (int i = 0; i < kBatch; ++i) {
-                to.near |= flags[i][0] << (base + i);
-                to.far |= flags[i][1] << (base + i);
-            }
+        for (int g = 0; g < kGroups; ++g) {
+            own.used[g] = used(g);
+            own.first[g] = first_[g];
+            own.rows[g] = u64{1} << 32 | static_cast<u32>(rows_[g]);
         }
-        return to;
+        return own;
     }
 
-    /// Adds a unit to its stripe, for `look` to see what came of it.
-    __device__ __forceinline__ void count(const DirectBatch& unit) {
+    /// Adds a part to its stripe. `look` finds out later whether it was the last one: the answer takes its time.
+    __device__ __forceinline__ void count(const Part& part) {
         look();
-        counted_ = unit;
-        counting_ = peer_ >= 0 && !team_.stopped;
-        // M1: this lane has waited for its own bulk stores; it releases them to the lane that tells.
-        if (counting_ && units_.per_stripe(unit.stripe) > 1) {
-            before_it_ = fetch_add_release_gpu(sum_of(unit), one(unit));
+        counted_ = part;
+        counting_ = !team_.stopped;
+        __syncwarp();
+#pragma unroll
+        for (int g = 0; g < kGroups; ++g) {
+            if (!counting_ || !part.used[g] || part.parts == 1) continue;
+            // M1: comes after the stores of all lanes, by the barrier, and after this lane's bulk stores, which have
+            // been waited for; released to the lane that tells.
+            counted_.rows[g] += fetch_add_release_gpu(sum_of(g), part.rows[g]);
         }
+        if (part.parts == 1) look();
         __syncwarp();
     }
 
-    /// If the unit counted last completes its stripe, its lane tells the receiver. Not at once: the
-    /// answer to the count takes its time.
+    /// Tells the receivers of the stripe whose part was counted last, if that part completed it.
     __device__ __forceinline__ void look() {
-        if (counting_) {
-            const u64 units = static_cast<u64>(units_.per_stripe(counted_.stripe));
-            const u64 stored = one(counted_) + (units > 1 ? before_it_ : 0);
-            if (stored >> 32 == units) {
-                if (units > 1) {
-                    // M1: acquires the rows of the other lanes that counted, to release them all.
-                    load_acquire_gpu(sum_of(counted_));
-                    // No lane is left that counts; those of the next launch on this stream do.
-                    store_relaxed_sys(sum_of(counted_), u64{0});
-                }
-                tell(counted_, static_cast<u32>(stored));
+        __syncwarp();
+#pragma unroll
+        for (int g = 0; g < kGroups; ++g) {
+            const bool is_last = counted_.rows[g] >> 32 == static_cast<u64>(counted_.parts);
+            if (!counting_ || !counted_.used[g] || !is_last) continue;
+            if (counted_.parts > 1) {
+                // M1: acquires the rows of the other lanes that counted, to release them all.
+                load_acquire_gpu(sum_of(g));
+                // No lane is left that counts; those of the next launch on this stream do.
+                store_relaxed_sys(sum_of(g), u64{0});
             }
+            tell(g, counted_.stripe, counted_.first[g], static_cast<u32>(counted_.rows[g]));
         }
         counting_ = false;
         __syncwarp();
     }
 
-    /// A unit and its rows, as they are counted.
-    static __device__ __forceinline__ u64 one(const DirectBatch& unit) {
-        return u64{1} << 32 | static_cast<u32>(unit.rows);
-    }
-
-    /// Where the units of a stripe are counted for the lane's peer.
-    __device__ __forceinline__ u64* sum_of(const DirectBatch& unit) const {
+    /// Where the parts of a stripe are counted for a peer.
+    __device__ __forceinline__ u64* sum_of(int g) const {
         u64* sums = reinterpret_cast<u64*>(team_.group.window + Rows::kStored);
-        return sums + peer_ * Rows::kStripes + unit.stripe;
+        return sums + peer(g) * Rows::kStripes + counted_.stripe;
     }
 
-    /// Tells the receiver of all rows of a stripe.
-    __device__ __forceinline__ void tell(const DirectBatch& unit, u32 rows) {
-        DirectClosed* closed = reinterpret_cast<DirectClosed*>(window_ + Rows::kClosed) +
-                               team_.group.rank * Rows::kStripes + unit.stripe;
-        // M1: comes after the bulk stores of all lanes that counted; for_messages acquires.
-        store_release_sys(&closed->first, stamped(team_.epoch, static_cast<u32>(unit.first)));
+    /// Tells a receiver how many rows of a stripe it got, and where the first one is.
+    __device__ __forceinline__ void tell(int g, int stripe, int first, u32 rows) {
+        DirectClosed* closed = reinterpret_cast<DirectClosed*>(window_of(peer(g)) + Rows::kClosed) +
+                               team_.own(kPeers) * Rows::kStripes + stripe;
+        // M1: releases what this lane has acquired or was ordered behind; DirectIn acquires.
+        store_release_sys(&closed->first, stamped(team_.epoch, static_cast<u32>(first)));
         // Behind it, so that the release waits for no acknowledgement of this one.
         store_relaxed_sys(&closed->rows, stamped(team_.epoch, rows));
     }
 
-    /// Waits until each peer is ready to take its `total(peer)` rows.
-    template <class Total>
-    __device__ __forceinline__ void wait_ready(Total total) {
-        const DirectReady* ready = nullptr;
-        if (peer_ >= 0) {
-            ready = reinterpret_cast<const DirectReady*>(team_.group.window + Rows::kReady) + peer_;
+    /// The rows of all runs for a peer.
+    __device__ __forceinline__ u32* counted(int peer) const {
+        return reinterpret_cast<u32*>(team_.group.window + Rows::kStored) + peer * Rows::kStripes;
+    }
+
+    /// The rows of all lanes, if all are for `peer`.
+    __device__ __forceinline__ RowsAhead<kPeers> spread(int peer, const RowsAhead<1>& ahead) const {
+        RowsAhead<kPeers> all{};
+        all.add(peer, team_.leader() ? ahead.rows[0] : 0);
+        return all;
+    }
+
+    __device__ __forceinline__ int peer(int g) const { return g * kLanes + team_.lane; }
+
+    __device__ __forceinline__ char* window_of(int peer) const {
+        return team_.group.windows[team_.rank_of(peer, kPeers)];
+    }
+
+    __device__ __forceinline__ bool used(int g) const {
+        const int own = peer(g);
+        return own >= peers_.begin && own < peers_.end && own != peers_.skip;
+    }
+
+    __device__ __forceinline__ u32 capacity_of(int peer) const {
+        u32 capacity = 0;
+#pragma unroll
+        for (int g = 0; g < kGroups; ++g) {
+            if (g == peer / kLanes) capacity = capacity_[g];
         }
-        const int rows = peer_ < 0 ? 0 : total(peer_);
-        const Site site{Rows::kChannel, Waiting::kReady, -1, peer_, team_.epoch};
+        return __shfl_sync(kAllLanes, capacity, peer % kLanes);
+    }
+
+    /// Stops the team: there is no room for a row.
+    __device__ __forceinline__ void refuse(int peer, int position, u32 capacity, bool blames) {
+        const Site site{Rows::kChannel, Waiting::kCapacity, stripe_, peer,
+                        static_cast<u32>(position) + 1};
+        give_up(team_.group, team_.epoch, team_.role, site, capacity, blames, true);
+        team_.stopped = true;
+    }
+
+    /// Waits until the peers of a group take rows: what they did with the memory is over.
+    __device__ __forceinline__ void wait_ready(int g) {
+        const DirectReady* ready = nullptr;
+        if (used(g)) {
+            ready = reinterpret_cast<const DirectReady*>(team_.group.window + Rows::kReady) + peer(g);
+        }
+        const Site site{Rows::kChannel, Waiting::kReady, -1, used(g) ? peer(g) : -1, team_.epoch};
         u64 room = 0, meta = 0;
         const bool done = wait(team_, site, [&](u32& seen) {
             if (ready == nullptr) return true;
@@ -345,104 +446,87 @@ private:
             seen = epoch_of(load_relaxed_sys(&ready->rows));
             return seen == team_.epoch && epoch_of(meta) == seen && epoch_of(room) == seen;
         });
-        const u32 capacity = value_of(room);
         if (done && ready != nullptr) {
-            // M4: pairs with the release in direct_ready.
-            rows_ = window_ + static_cast<u64>(value_of(load_acquire_sys(&ready->rows))) * 128;
-            meta_ = window_ + static_cast<u64>(value_of(meta)) * 128;
-            // M4: this lane's bulk stores come after the receiver's own use of the memory.
-            mover_.fence_global();
+            char* window = window_of(peer(g));
+            // M4: pairs with the release in direct_ready; the other lanes store after the barrier.
+            const u32 rows = value_of(load_acquire_sys(&ready->rows));
+            rows_at_[g] = window + static_cast<u64>(rows) * 128;
+            meta_at_[g] = window + static_cast<u64>(value_of(meta)) * 128;
+            capacity_[g] = value_of(room);
         }
         __syncwarp();
-        if (done) check_capacity(rows, capacity);
     }
 
-    /// No row moves when any receiver lacks the room.
-    __device__ __forceinline__ void check_capacity(int rows, u32 capacity) {
-        const bool small = peer_ >= 0 && rows > static_cast<int>(capacity);
-        const u32 lanes = __ballot_sync(kAllLanes, small);
-        if (lanes == 0) return;
-        const Site site{Rows::kChannel, Waiting::kCapacity, -1, peer_, static_cast<u32>(rows)};
-        const bool blame = team_.lane == __ffs(static_cast<int>(lanes)) - 1;
-        give_up(team_.group, team_.epoch, team_.role, site, capacity, blame, true);
-        team_.stopped = true;
+    __device__ __forceinline__ char* at_lane(char* const (&places)[kGroups], int peer) const {
+        u64 found = 0;
+#pragma unroll
+        for (int g = 0; g < kGroups; ++g) {
+            if (g == peer / kLanes) found = reinterpret_cast<u64>(places[g]);
+        }
+        return reinterpret_cast<char*>(__shfl_sync(kAllLanes, found, peer % kLanes));
     }
 
     Team& team_;
-    Mover<Role>& mover_;
-    const DirectUnits<Rows>& units_;
-    int peer_;
-    char* window_;  // the peer's
-    char* rows_ = nullptr;
-    char* meta_ = nullptr;
-    bool ready_ = false;       // whether all peers are ready
-    DirectBatch now_ = {};     // the unit
-    int next_ = 0;             // position of its next row
-    u32 to_ = 0;               // where the last tokens up to its end go, a lane each
-    DirectBatch before_ = {};  // one that is stored, but for what is on its way,
+    Peers peers_;
+    int stripe_ = 0;
+    char* rows_at_[kGroups] = {};
+    char* meta_at_[kGroups] = {};
+    u32 capacity_[kGroups] = {};
+    int first_[kGroups] = {};  // position of the stripe's first row
+    int ahead_[kGroups] = {};  // rows of the stripe that other warps send before those of this part
+    int rows_[kGroups] = {};   // rows of the stripe, or of the part
+    int parts_ = 1;            // of each stripe
+    Part before_ = {};         // a part that is stored, but for what is on its way,
     bool waiting_ = false;     // if there is one
-    DirectBatch counted_ = {}; // one that was counted,
-    bool counting_ = false;    // if its answer has not been looked at,
-    u64 before_it_ = 0;        // and what was counted before
-    u32 opened_;               // rows of the mover when the unit was opened
+    Part counted_ = {};        // the part that was counted last,
+    bool counting_ = false;    // if nobody has looked since
+    u32 begun_ = 0;            // rows of the mover when the part was opened
 };
 
-/// The receiving side: every warp of the role takes (sender, stripe) pairs in turn, a lane each, and
-/// calls `body(messages)` with the rows of those that have arrived, until none is missing. The rows
-/// themselves are in place by then. The last stripes are read in parts, by several warps each. `meta`:
-/// this rank's meta records.
-template <class Rows, class Body>
-__device__ __forceinline__ void for_messages(Team& team, const char* meta, Body body) {
-    constexpr int kLast = LastStripes<Rows>::kCount, kFirst = LastStripes<Rows>::kFirst;
-    constexpr int kParts = 4, kWhole = Rows::kPeers * kFirst;
-    constexpr int kShares = kWhole + Rows::kPeers * kLast * kParts;
-    const DirectClosed* words =
-        reinterpret_cast<const DirectClosed*>(team.group.window + Rows::kClosed);
-    for (int base = team.index(); base < kShares; base += kLanes * team.count()) {
-        const int share = base + team.lane * team.count();
-        bool open = share < kShares;
-        const bool whole = share < kWhole;
-        const int late = share - kWhole;
-        const int parts = whole ? 1 : kParts;
-        const int part = whole ? 0 : late % kParts;
-        // By peers, since there may be no other stripes than the last ones.
-        const int source = whole ? share % Rows::kPeers : late / kParts % Rows::kPeers;
-        const int stripe =
-            whole ? share / Rows::kPeers : kFirst + late / kParts / Rows::kPeers;
-        const DirectClosed* closed = words + source * Rows::kStripes + stripe;
-        int looks = 0;
-        while (__ballot_sync(kAllLanes, open) != 0 && !team.stopped) {
-            const Site site{Rows::kChannel, Waiting::kClosed, stripe, open ? source : -1,
-                            team.epoch};
-            bool arrived = false;
-            u64 first = 0, all = 0;
-            const bool any = wait_any(team, site, [&](u32& seen) {
-                // Few rows come soon, and all at once. Many come stripe by stripe: it is enough to look
-                // for the first ones missing, and looks take from what an SM can send.
-                const u32 before = __ballot_sync(kAllLanes, open) & ((1u << team.lane) - 1);
-                const int most = looks < kEarlyLooks ? kLanes : whole ? 2 : 4;
-                ++looks;
-                if (!open || __popc(before) >= most) return false;
-                all = load_relaxed_sys(&closed->rows);
-                seen = epoch_of(all);
-                if (seen != team.epoch) return false;
-                // M2: pairs with the release in DirectProducer::tell; plain loads may follow.
-                first = load_acquire_sys(&closed->first);
-                arrived = epoch_of(first) == team.epoch;
-                return arrived;
-            });
-            if (!any) return;
-            int row = 0, rows = 0;
-            if (arrived) {
-                const Span own = stripe_span(static_cast<int>(value_of(all)), parts, part);
-                row = static_cast<int>(value_of(first)) + own.begin;
-                rows = own.end - own.begin;
-                open = false;
-            }
-            __syncwarp();
-            for_runs<Rows::kMetaBytes>(row, rows, meta, body);
-        }
+/// The receiving end: rows are in place, their other fields in records.
+template <class Rows>
+class DirectIn {
+public:
+    /// `meta_at`: where this rank's records are in its window.
+    __device__ __forceinline__ DirectIn(Team& team, u64 meta_at)
+        : team_(team), meta_(team.group.window + meta_at) {}
+
+    /// Waits until all rows of a stripe have come from `source`. False: the team is stopped.
+    __device__ __forceinline__ bool arrived(int source, int stripe) {
+        const DirectClosed* closed =
+            reinterpret_cast<const DirectClosed*>(team_.group.window + Rows::kClosed) +
+            source * Rows::kStripes + stripe;
+        const Site site{Rows::kChannel, Waiting::kClosed, stripe, source, team_.epoch};
+        u64 first = 0, rows = 0;
+        wait(team_, site, [&](u32& seen) {
+            if (!team_.leader()) return true;
+            rows = load_relaxed_sys(&closed->rows);
+            seen = epoch_of(rows);
+            if (seen != team_.epoch) return false;
+            // M2: pairs with the release at the end of the stripe; plain loads may follow.
+            first = load_acquire_sys(&closed->first);
+            return epoch_of(first) == team_.epoch;
+        });
+        first_ = static_cast<int>(__shfl_sync(kAllLanes, value_of(first), 0));
+        rows_ = static_cast<int>(__shfl_sync(kAllLanes, value_of(rows), 0));
+        __syncwarp();
+        return !team_.stopped;
     }
-}
+
+    /// The first row of what has arrived, and how many there are.
+    __device__ __forceinline__ int first() const { return first_; }
+    __device__ __forceinline__ int rows() const { return rows_; }
+
+    /// The other fields of a row.
+    __device__ __forceinline__ const char* meta(int row) const {
+        return meta_ + static_cast<i64>(row) * Rows::kMetaBytes;
+    }
+
+private:
+    Team& team_;
+    const char* meta_;
+    int first_ = 0;
+    int rows_ = 0;
+};
 
 }  // namespace ep

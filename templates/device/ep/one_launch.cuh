@@ -562,9 +562,6 @@ protected:
     int sent_[kGroups] = {};
 };
 
-/// The small fields of a message, in shared memory.
-using OnceMessage = Messages<kLanes, 1>;
-
 /// One warp's receiving side.
 template <class Rows>
 class OnceIn {
@@ -657,8 +654,8 @@ public:
                 }
                 __syncwarp();
                 OnceMessage message;
-                message.row[0] = first + n * step;
-                message.record[0] = record_;
+                message.row = first + n * step;
+                message.record = record_;
                 body(message);
                 __syncwarp();
             }

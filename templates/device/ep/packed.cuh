@@ -265,8 +265,8 @@ public:
             if (!arrive(row, source)) return;
             const bool once = part_.part == 0;
             OnceMessage message;
-            message.row[0] = row;
-            message.record[0] = record_;
+            message.row = row;
+            message.record = record_;
             if (once) take(message);
             int ahead = 0;
             if (!add_up(source, list(row, source, record_, choice), count, ahead)) return;

@@ -68,7 +68,6 @@ impl Planner<'_> {
             let Some(message) = self.layout(channel) else { continue };
             let runs = self.runs(channel);
             let stripes = if runs > 0 { runs } else { self.number("stripes").unwrap_or(1) };
-            let roles = self.ir.roles.len() as i64;
             let peers = self.peers(channel);
             let slots = SlotExtent::of(self.ir, channel, peers, self.numbers);
             let (senders, rows) = (self.route_tokens(), self.rows_of(channel));
@@ -79,7 +78,6 @@ impl Planner<'_> {
             let extent = Extent {
                 peers,
                 stripes,
-                roles,
                 senders,
                 pieces: self.pieces_told(),
                 flags,

@@ -1,13 +1,13 @@
 //! Which roles, and channels at their ends, a class of the library carries as a whole: every other one is
 //! composed. docs/compiler.md has what that gains, measured.
 
-use super::{Checked, Fanout, Forms, Reached, Unfit};
+use super::{Checked, Forms};
 use crate::ir::parts::parts;
-use crate::ir::rows::{moved_row, row_in_place};
+use crate::ir::rows::moved_row;
 use crate::ir::slots::travels_in_words;
 use crate::ir::{
-    Action, Blocks, Channel, DimKind, Domain, Elem, ElemType, Expr, NameKind, PeerSet, Role, Share,
-    Stmt, TensorKind, Transport, walk,
+    Action, Blocks, Channel, DimKind, Domain, Elem, ElemType, Expr, PeerSet, Role, Share, Stmt,
+    TensorKind, Transport, walk,
 };
 use crate::schedule::one_warp::is_one_block;
 
@@ -27,16 +27,9 @@ impl Forms<'_> {
             return self.refuse(&channel.at, "channels have to be `per all`");
         }
         let kind = channel.kind.traits();
-        if kind.in_order {
-            return self.refuse(&channel.at, "no class has both ends of a ring");
-        }
-        if kind.lands {
-            return match self.has_known_rows(channel) {
-                true => self.check_every_peer(channel),
-                false => {
-                    self.refuse(&channel.at, "no table has the total number of rows for each rank")
-                }
-            };
+        if kind.in_order || kind.lands {
+            return self
+                .refuse(&channel.at, "no class has both ends of a ring or a direct channel");
         }
         let is_record = travels_in_words(self.ir, channel) && channel.slot_names == ["source"];
         match kind.is_indexed && !is_record {
@@ -45,38 +38,6 @@ impl Forms<'_> {
             }
             false => Ok(()),
         }
-    }
-
-    /// Whether a table says, for every rank, how many rows of a channel it gets.
-    fn has_known_rows(&self, channel: &Channel) -> bool {
-        let size =
-            row_in_place(self.ir, channel).and_then(|(_, tensor)| match tensor.dims.first() {
-                Some(Expr::Name { name, kind: NameKind::Size }) => {
-                    self.ir.sizes.iter().find(|size| size.name == *name)?.value.as_ref()
-                }
-                _ => None,
-            });
-        size.is_some()
-    }
-
-    /// Receivers of a direct channel wait for all ranks.
-    fn check_every_peer(&self, channel: &Channel) -> Checked {
-        let (mut others, mut own) = (false, false);
-        for role in self.ir.roles.iter().filter(|role| channel.from.contains(&role.name)) {
-            for stmt in role.body.iter().filter(|stmt| self.pushes_direct(stmt)) {
-                let reached = self.fanout(stmt)?.reached;
-                others |= reached != Reached::Own;
-                own |= reached != Reached::Others;
-            }
-        }
-        if others && own {
-            return Ok(());
-        }
-        self.refuse(&channel.at, "its receiver waits for rows of every rank, including this one")
-    }
-
-    pub(super) fn fanout<'s>(&self, stmt: &'s Stmt) -> Result<Fanout<'s>, Unfit> {
-        Fanout::of(stmt).ok_or_else(|| self.no_form(stmt))
     }
 
     /// What the helpers and domains of a role know without being told.
@@ -149,10 +110,10 @@ impl Forms<'_> {
         self.check_moved(role)?;
         self.check_widths(role)?;
         match &role.share {
-            Share::Peer { .. } | Share::Indices { .. } => {
+            Share::Peer { .. } | Share::Indices { .. } | Share::SourceStripe => {
                 self.refuse(&role.at, "no class shares these indices among warps")
             }
-            _ => role.body.iter().try_for_each(|stmt| self.check_flow(role, stmt)),
+            _ => role.body.iter().try_for_each(|stmt| self.check_flow(stmt)),
         }
     }
 
@@ -208,21 +169,12 @@ impl Forms<'_> {
         }
     }
 
-    /// What moves the rows of a role is cut for one message, or for one row.
+    /// What moves the rows of a role is cut for rows of one kind.
     fn check_moved(&self, role: &Role) -> Checked {
-        let mut moved: Vec<(&Stmt, String)> = Vec::new();
+        let mut moved = Vec::new();
         walk::stmts(&role.body, &mut |stmt| {
-            let of = match &stmt.action {
-                Action::Push { channel, .. } => match self.channel(channel) {
-                    Ok(channel) if channel.kind.traits().lands => channel.message.clone(),
-                    _ => return,
-                },
-                _ => match moved_row(self.ir, stmt) {
-                    Some(from) => format!("{:?} of {:?}", from.elem, from.dims.last()),
-                    None => return,
-                },
-            };
-            moved.push((stmt, of));
+            let from = moved_row(self.ir, stmt);
+            moved.extend(from.map(|from| (stmt, (&from.elem, from.dims.last()))));
         });
         match moved.windows(2).find(|pair| pair[0].1 != pair[1].1) {
             Some(pair) => self.refuse(&pair[1].0.at, "a role can move rows of only one kind"),
@@ -241,21 +193,8 @@ impl Forms<'_> {
         Ok(())
     }
 
-    fn check_flow(&self, role: &Role, stmt: &Stmt) -> Checked {
+    fn check_flow(&self, stmt: &Stmt) -> Checked {
         match &stmt.action {
-            Action::Receive { channel, .. } if self.is_kind(channel, |kind| kind.lands) => {
-                self.check_receive(stmt)
-            }
-            _ if role.share == Share::SourceStripe => {
-                self.refuse(&stmt.at, "such a role can only take messages of a direct channel")
-            }
-            Action::For { domain: Domain::Stripe, .. } if self.pushes_direct(stmt) => {
-                if role.share != Share::Token {
-                    let why = "only a role with `warps shared by token` can send rows of a direct channel";
-                    return self.refuse(&role.at, why);
-                }
-                self.check_fanout(stmt)
-            }
             Action::For { domain: Domain::Stripe, body, .. } => match body.as_slice() {
                 [inner @ Stmt { action: Action::For { position: Some(_), .. }, .. }] => {
                     self.check_placed(stmt, inner)

@@ -6,7 +6,7 @@
 
 use super::packed::{Packs, Turns, row_cast};
 use super::values::{is_name, mentions_name};
-use super::{Fanout, Forms, Reached, Unfit};
+use super::{Fanout, Forms, Unfit};
 use crate::ir::kind::Traits;
 use crate::ir::parts::parts;
 use crate::ir::slots::travels_in_words;
@@ -358,7 +358,7 @@ impl<'s> Forms<'s> {
     /// What the loop over all tokens pushes, to the ranks that were counted, behind the rows of the ranks before; and
     /// what it counts for a token.
     fn sends(&self, stmt: &'s Stmt, prefix: &str, routes: &str) -> Result<Sends<'s>, Unfit> {
-        let fanout: Fanout<'s> = self.fanout(stmt)?;
+        let fanout = Fanout::of(stmt).ok_or_else(|| self.no_form(stmt))?;
         let [filter] = fanout.filters.as_slice() else { return Err(self.no_form(stmt)) };
         let counted = of_row("routed", filter).is_some_and(|(tensor, token, peer)| {
             tensor == routes && token == fanout.token && is_name(peer, fanout.peer)
@@ -367,9 +367,9 @@ impl<'s> Forms<'s> {
             return Err(self.no_form(fanout.push));
         };
         let behind = is_prefix(position, prefix, &is_me, &|index| is_name(index, fanout.peer));
-        if fanout.reached != Reached::All || !counted || !behind {
+        if !fanout.reaches_all || !counted || !behind {
             let why = "rows have to go where the counts say, after the rows of earlier ranks";
-            let at = if behind { fanout.inner.unwrap_or(stmt) } else { fanout.push };
+            let at = if behind { fanout.inner } else { fanout.push };
             return Err(self.unfit(&at.at, why));
         }
         let Action::Push { channel, values, .. } = &fanout.push.action else {
@@ -380,7 +380,7 @@ impl<'s> Forms<'s> {
             return Err(self.unfit(&fanout.push.at, why));
         }
         let turns = fanout.ahead.map(|stmt| self.turns(stmt, fanout.token, routes)).transpose()?;
-        let body = fanout.inner.map(walk::nested).unwrap_or_default();
+        let body = walk::nested(fanout.inner);
         let is_peer = |index: &Expr| is_name(index, fanout.peer);
         self.check_sends(self.channel(channel)?, body, (&is_peer, true), fanout.token)?;
         Ok((values, turns))

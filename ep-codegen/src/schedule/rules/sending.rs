@@ -1,10 +1,10 @@
-//! Loops that push rows into rings and direct channels.
+//! Loops that push rows to slots.
 
 use super::packed::row_cast;
-use super::values::{NOT_PLAIN, is_name, mentions_name};
+use super::values::NOT_PLAIN;
 use super::{Checked, Forms};
 use crate::ir::parts::parts;
-use crate::ir::{Action, Channel, Expr, Field, FieldValue, Memory, NameKind, Place, Stmt, walk};
+use crate::ir::{Action, Channel, Expr, Field, FieldValue, Memory, Place, Stmt, walk};
 use crate::schedule::typed::{elem_of, field_of, is_plain, rank_of};
 
 impl Forms<'_> {
@@ -30,45 +30,6 @@ impl Forms<'_> {
                 .refuse(&stmt.at, "only a role that is one team can write a tensor `to host`");
         }
         Ok(())
-    }
-
-    /// `for token in stripe { for peer in .. where .. { push ..; record ..; } }`.
-    pub(super) fn check_fanout(&self, stmt: &Stmt) -> Checked {
-        let Action::For { binder: token, filter, body, position: None, .. } = &stmt.action else {
-            return Err(self.no_form(stmt));
-        };
-        if let Some(condition) = filter {
-            self.check_here(stmt, condition)?;
-        }
-        let fanout = self.fanout(stmt)?;
-        let Action::Push { channel, position, values, .. } = &fanout.push.action else {
-            return Err(self.no_form(stmt));
-        };
-        let channel = self.channel(channel)?;
-        if position.as_ref().is_some_and(|position| mentions_name(position, token)) {
-            let why =
-                "the position of the stripe's first row for the peer cannot depend on the token";
-            return self.refuse(&fanout.push.at, why);
-        }
-        if let Some(position) = position {
-            self.check_here(fanout.push, position)?;
-        }
-        if let [inner] = body.as_slice()
-            && let Action::For { binder: peer, filter, body, .. } = &inner.action
-        {
-            if let Some(condition) = filter {
-                self.check_here(inner, condition)?;
-            }
-            if values.iter().any(|value| mentions_name(&value.value, peer)) {
-                let why = "a message is loaded once and sent to all peers of the loop, so it cannot \
-                depend on the peer";
-                return self.refuse(&fanout.push.at, why);
-            }
-            let is_peer = |index: &Expr| is_name(index, peer);
-            return self.check_sends(channel, body, (&is_peer, false), token);
-        }
-        let own = |index: &Expr| matches!(index, Expr::Name { kind: NameKind::Me, .. });
-        self.check_sends(channel, body, (&own, false), token)
     }
 
     /// One push to the peer, of a row that may be cast or not, and records.

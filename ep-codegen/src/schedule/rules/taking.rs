@@ -12,12 +12,7 @@ use crate::schedule::typed::{field_of, is_plain};
 use crate::schedule::whole::fields_of;
 
 impl Forms<'_> {
-    /// `for message in channel[peer] at .. { store ..; }`.
-    pub(super) fn check_receive(&self, stmt: &Stmt) -> Checked {
-        self.check_messages(stmt, walk::nested(stmt))
-    }
-
-    /// The same of the first statements of such a loop.
+    /// The first statements of `for message in channel[peer] at .. { store ..; }`.
     pub(super) fn check_messages(&self, stmt: &Stmt, body: &[Stmt]) -> Checked {
         let Action::Receive { binder, channel, position, filter, .. } = &stmt.action else {
             return Err(self.no_form(stmt));

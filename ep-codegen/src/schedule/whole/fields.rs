@@ -7,7 +7,7 @@ use crate::schedule::Lowered;
 use crate::schedule::library::ep;
 use crate::schedule::limit::broken;
 use crate::schedule::scope::{Meaning, Scope};
-use crate::schedule::step::ParamType::{Index, Value};
+use crate::schedule::step::ParamType::{Index, Object, Value};
 use crate::schedule::step::{Param, Step};
 use crate::schedule::symbol::{Constant, Symbol};
 use crate::schedule::term::{Node, Term};
@@ -19,27 +19,6 @@ pub(super) struct Asked {
 }
 
 impl Whole<'_, '_> {
-    /// Moves the row of a message to the place of `position`, and sends the record beside it.
-    pub(super) fn push_row(
-        &mut self,
-        scope: &Scope,
-        (channel, object): (&Channel, &str),
-        values: &[FieldValue],
-        position: &Term,
-        out: &mut Vec<Step>,
-    ) -> Lowered<()> {
-        let asked = self.ask(scope, channel, values, out)?;
-        let from = self.pushed_row(scope, channel, values, out)?;
-        let mover = self.mover();
-        let at = |what| method(object, what, vec![position.clone()]);
-        out.push(Step::Do(method(&mover, "row", vec![at("row"), from])));
-        let meta = method(&mover, "meta", Vec::new());
-        let meta = self.role.bytes("meta", meta, false, out);
-        put(&asked, &meta, out);
-        out.push(Step::Do(method(&mover, "send_meta", vec![at("meta")])));
-        Ok(())
-    }
-
     /// The address of the row that is pushed.
     pub(super) fn pushed_row(
         &mut self,
@@ -93,6 +72,31 @@ impl Whole<'_, '_> {
                 false => this.role.scalar(&own, value, steps)?,
             };
             Ok(Some(given))
+        })
+    }
+
+    /// The function that unpacks messages.
+    pub(super) fn taken(
+        &mut self,
+        scope: &Scope,
+        channel: &Channel,
+        (binder, body): (&str, &[Stmt]),
+    ) -> Lowered<Term> {
+        self.function(&[], &[(Object(ep::OnceMessage), binder)], |this, params, steps| {
+            let Node::Name(messages) = &params[0].node else { return Ok(None) };
+            let mut stores = Vec::new();
+            for inner in body {
+                stores.push(Step::Says(inner.at.clone()));
+                let before = stores.len();
+                let of = (channel, binder, messages.as_str());
+                this.unpack(scope, of, inner, (steps, &mut stores))?;
+                if stores.len() == before {
+                    let words = "The sender has stored it in place.";
+                    stores.push(Step::Remark(words.to_string()));
+                }
+            }
+            steps.append(&mut stores);
+            Ok(None)
         })
     }
 

@@ -5,11 +5,11 @@ use super::{Whole, binary, call, cfg_of, method, name, object, team};
 use crate::ir::naming::function_of;
 use crate::ir::parts::{MetaSource, meta_sources, parts};
 use crate::ir::rows::row_in_place;
-use crate::ir::{Action, BinaryOp, Elem, Expr, FieldValue, NameKind};
+use crate::ir::{Action, BinaryOp, Channel, Elem, Expr, FieldValue, NameKind, Stmt};
 use crate::schedule::channels::{End, Object};
 use crate::schedule::library::ep;
 use crate::schedule::limit::broken;
-use crate::schedule::rules::{Counted, Fanout, OneLaunch, counted_field, row_cast};
+use crate::schedule::rules::{Counted, Fanout, OneLaunch, counted_field, is_position, row_cast};
 use crate::schedule::scope::{Meaning, Scope};
 use crate::schedule::statements::there;
 use crate::schedule::step::ParamType::{Bytes, Index, Value};
@@ -50,7 +50,7 @@ impl Whole<'_, '_> {
         out.push(Step::Remark("The first row is loaded while the counts travel.".to_string()));
         out.push(Step::Do(method(&rows, "ask", vec![from.clone()])));
         out.push(Step::Says(one.send.at.clone()));
-        out.extend(fanout.inner.map(|inner| Step::Says(inner.at.clone())));
+        out.extend([Step::Says(fanout.inner.at.clone())]);
         let count = self.slot_word((one, one.rows_to), "peer", &[&one.awaits.at])?;
         let pack = self.packed(&scope, (one, &fanout))?;
         let each = self.each_sent(&scope, one, &fanout)?;
@@ -68,7 +68,7 @@ impl Whole<'_, '_> {
         out.push(Step::Says(one.take.at.clone()));
         scope.by_lane = false;
         let message = (one.message, one.unpacks);
-        let take = self.taken(&scope, (one.rows, ep::OnceMessage), message)?;
+        let take = self.taken(&scope, one.rows, message)?;
         match &one.packs {
             Some(packs) => {
                 self.packs_rows((one, packs), (&scope, &taken), take, out)?;
@@ -186,11 +186,36 @@ impl Whole<'_, '_> {
                 .with(fanout.token, Meaning::Value(token.clone()))
                 .with(fanout.peer, Meaning::Value(peer));
             for stmt in &fanout.records {
-                let record = std::slice::from_ref(*stmt);
-                this.records(&own, one.rows, record, (goes, position), steps)?;
+                this.records(&own, (one.rows, stmt), (goes, position), steps)?;
             }
             Ok(None)
         })
+    }
+
+    /// Records a value for a token and a peer, in one lane: a position for every peer, any other value only for peers to
+    /// which the token goes.
+    fn records(
+        &mut self,
+        scope: &Scope,
+        (channel, stmt): (&Channel, &Stmt),
+        (goes, position): (&Term, &Term),
+        out: &mut Vec<Step>,
+    ) -> Lowered<()> {
+        let mut own = scope.of_lane();
+        let Action::Record { target, value } = &stmt.action else { return Ok(()) };
+        if !is_position(value, channel) {
+            let mut steps = Vec::new();
+            self.role.one(&mut own, stmt, &mut steps);
+            out.push(Step::If { condition: goes.clone(), body: steps });
+            return Ok(());
+        }
+        out.push(Step::Says(stmt.at.clone()));
+        let tensor = self.role.tensor(&target.tensor)?;
+        let at = self.role.indices(&own, &target.indices, out)?;
+        let place = self.role.place(tensor, 0, None, at, None)?;
+        let value = call(ep::recorded, vec![goes.clone(), position.clone()]);
+        out.push(Step::Set { value: value.converted(&place.elem), place });
+        Ok(())
     }
 
     /// The counts that a rank tells every other one: each field by a block that has counted it.

@@ -186,7 +186,7 @@ mod tests {
         assert_eq!(said(|it| it.tunes.node_combine.stripes = Some(4)), text);
     }
 
-    /// Asked for, it has to fit; left to the rates, it is used where it does.
+    /// Asked for, it has to fit; left open, it is used where it does.
     #[test]
     fn one_launch_is_for_few_tokens_of_worst_case_outputs() {
         let asked = |change: &dyn Fn(&mut BufferOptions)| {

@@ -23,8 +23,6 @@ pub(super) struct Standard {
     options: BufferOptions,
     calls: Calls,
     sms: u32,
-    /// Blocks of them that send to other ranks.
-    remote: u32,
     /// Whether the last rank has no tokens, to which rows come all the same.
     idle: bool,
 }
@@ -61,21 +59,19 @@ pub(super) fn all() -> Vec<(&'static str, Standard)> {
             ..options
         };
         let (arch, kernels, calls) = (Arch::Sm90a, Kernels::Chosen, Calls::Chain);
-        Standard { ranks: 3, arch, kernels, options, calls, sms: 4, remote: 2, idle: false }
+        Standard { ranks: 3, arch, kernels, options, calls, sms: 4, idle: false }
     };
     let paid = |it: Standard, payload| {
         let options = BufferOptions { payload, ..it.options };
         Standard { options, ..it }
     };
     let plain = |it: Standard| Standard { kernels: Kernels::Plain, ..it };
-    let all_send = |it: Standard| Standard { remote: it.sms, ..it };
-    let one_stays = |it: Standard| Standard { remote: it.sms - 1, ..it };
     let vector = |it: Standard| Standard { arch: Arch::Sm80, ..it };
     let (direct, ring) = (Via::Direct, Via::Ring);
     let crowd = |via| {
         let mut it = chain(via, 128, 2);
         (it.ranks, it.options.experts) = (33, 41);
-        Standard { calls: Calls::Once, sms: 2, remote: 1, ..it }
+        Standard { calls: Calls::Once, sms: 2, ..it }
     };
     let whole = |it: Standard| {
         let options = BufferOptions { one_launch: Some(true), ..it.options };
@@ -87,10 +83,9 @@ pub(super) fn all() -> Vec<(&'static str, Standard)> {
         ("direct", once(direct, 128)),
         ("ring", once(ring, 128)),
         ("plain direct", plain(paid(once(direct, 272), Payload::Fp8))),
-        ("plain, all blocks send", all_send(plain(once(direct, TIGHT)))),
-        ("all blocks send", all_send(once(direct, TIGHT))),
+        ("plain short rows", plain(once(direct, TIGHT))),
+        ("short rows", once(direct, TIGHT)),
         ("a rank without tokens", Standard { idle: true, ..once(direct, TIGHT) }),
-        ("one block stays", one_stays(once(direct, TIGHT))),
         ("plain ring", plain(paid(once(ring, 272), Payload::Fp8))),
         ("vector direct", vector(paid(once(direct, 1040), Payload::Fp8Packed))),
         ("vector ring", vector(paid(once(ring, 1040), Payload::Fp8))),
@@ -149,7 +144,6 @@ impl Standard {
         let routing = RoutingOptions { absent: 0.2, ..RoutingOptions::even(topk, experts) };
         let mut case =
             Case { routing, seed, ..Case::even(self.options.clone(), self.ranks, self.sms) };
-        case.dispatch.remote_sms = Some(self.remote);
         if let Some(last) = case.tokens.last_mut().filter(|_| self.idle) {
             *last = 0;
         }
