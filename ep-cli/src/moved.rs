@@ -2,9 +2,7 @@
 //! moves them.
 
 use ep_runtime::buffer::{Buffer, BuiltIn, StandardPipeline};
-use ep_runtime::ir::{
-    Action, Blocks, Choice, Domain, Expr, NameKind, PeerSet, Pipeline, Role, Share, Stmt,
-};
+use ep_runtime::ir::{Action, Blocks, Choice, Domain, Pipeline, Role, Stmt};
 use ep_runtime::plan::Plan;
 use ep_verify::oracle::Oracle;
 
@@ -28,8 +26,6 @@ enum Way {
     Counted,
     Exchanged,
     SentToAll,
-    SentToOthers,
-    KeptHere,
     Returned,
     Offered,
     Received,
@@ -42,8 +38,6 @@ impl Way {
             Way::Counted => "tokens counted",
             Way::Exchanged => "messages to all ranks",
             Way::SentToAll => "rows sent",
-            Way::SentToOthers => "rows sent to other ranks",
-            Way::KeptHere => "rows to its own output",
             Way::Returned => "rows sent back",
             Way::Offered => "rows offered",
             Way::Received => "rows received",
@@ -57,8 +51,6 @@ impl Way {
             Way::Counted => oracle.routing(rank).tokens(),
             Way::Exchanged => oracle.ranks(),
             Way::SentToAll | Way::AddedUp => sent(),
-            Way::SentToOthers => oracle.remote_rows(rank),
-            Way::KeptHere => oracle.rows_between(rank, rank),
             Way::Returned | Way::Offered | Way::Received => oracle.arrivals(rank).len(),
         }
     }
@@ -92,11 +84,7 @@ fn selected(pipeline: StandardPipeline, plan: &Plan) -> Pipeline {
 
 /// How a role moves things, from its first statement that names a channel of rows, or any channel.
 fn way_of(ir: &Pipeline, role: &Role, plan: &Plan) -> Option<(Way, u64)> {
-    let binders = match &role.share {
-        Share::Peer { binder, set } => vec![(binder.as_str(), set)],
-        _ => Vec::new(),
-    };
-    let all = walk(&role.body, false, &binders);
+    let all = walk(&role.body, false);
     let message_of = |channel: &str| {
         let message = ir.channels.iter().find(|it| it.name == channel)?.message.as_str();
         ir.messages.iter().find(|it| it.name == message)
@@ -119,39 +107,28 @@ fn way_of(ir: &Pipeline, role: &Role, plan: &Plan) -> Option<(Way, u64)> {
 }
 
 /// The movements in `body`, and their channels. `of_tokens`: inside a loop over this rank's tokens.
-fn walk<'a>(
-    body: &'a [Stmt],
-    of_tokens: bool,
-    binders: &[(&'a str, &'a PeerSet)],
-) -> Vec<(Way, &'a str)> {
-    let of = |stmt: &'a Stmt| match &stmt.action {
-        Action::For { binder, domain, body, .. } => {
-            let mut binders = binders.to_vec();
-            if let Domain::Peers { set } = domain {
-                binders.push((binder, set));
+fn walk(body: &[Stmt], of_tokens: bool) -> Vec<(Way, &str)> {
+    let mut all = Vec::new();
+    for stmt in body {
+        match &stmt.action {
+            Action::For { domain, body, .. } => {
+                let tokens = matches!(domain, Domain::Tokens | Domain::Stripe);
+                all.extend(walk(body, of_tokens || tokens));
             }
-            let tokens = matches!(domain, Domain::Tokens | Domain::Stripe);
-            walk(body, of_tokens || tokens, &binders)
+            Action::Receive { channel, .. } => all.push((Way::Received, channel.as_str())),
+            Action::Gather { channel, .. } => all.push((Way::AddedUp, channel.as_str())),
+            Action::Push { channel, peer, .. } => {
+                let way = match peer {
+                    None => Way::Offered,
+                    Some(_) if of_tokens => Way::SentToAll,
+                    Some(_) => Way::Returned,
+                };
+                all.push((way, channel.as_str()));
+            }
+            _ => {}
         }
-        Action::Receive { channel, .. } => vec![(Way::Received, channel.as_str())],
-        Action::Gather { channel, .. } => vec![(Way::AddedUp, channel.as_str())],
-        Action::Push { channel, peer, .. } => {
-            vec![(pushed(peer.as_ref(), of_tokens, binders), channel.as_str())]
-        }
-        _ => Vec::new(),
-    };
-    body.iter().flat_map(of).collect()
-}
-
-fn pushed(peer: Option<&Expr>, of_tokens: bool, binders: &[(&str, &PeerSet)]) -> Way {
-    let set = |name: &str| binders.iter().rev().find(|(own, _)| *own == name).map(|(_, set)| *set);
-    match peer {
-        None => Way::Offered,
-        Some(Expr::Name { kind: NameKind::Me, .. }) => Way::KeptHere,
-        Some(_) if !of_tokens => Way::Returned,
-        Some(Expr::Name { name, .. }) if set(name) == Some(&PeerSet::Others) => Way::SentToOthers,
-        Some(_) => Way::SentToAll,
     }
+    all
 }
 
 /// A line per role, under a line of titles.
@@ -231,8 +208,7 @@ mod tests {
             ways(Standard::Layout, "direct"),
             named(&[("Count", Way::Counted), ("Exchange", Way::Exchanged)])
         );
-        let direct =
-            [("Send", Way::SentToOthers), ("Local", Way::KeptHere), ("Unpack", Way::Received)];
+        let direct = [("Send", Way::SentToAll), ("Unpack", Way::Received)];
         assert_eq!(ways(Standard::NvlDispatch, "direct"), named(&direct));
         let ring = [("Send", Way::SentToAll), ("Recv", Way::Received)];
         assert_eq!(ways(Standard::NvlDispatch, "ring"), named(&ring));

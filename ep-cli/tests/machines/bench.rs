@@ -42,13 +42,13 @@ fn the_whole_path_runs_on_the_host() {
     let digests = objects.iter().find(|it| it["outputs"] == "bf16").expect("a digest");
     assert!(again.contains(digests), "other outputs the second time: {again:?}");
     // Results name the text that ran.
-    let composed = format!("{} --kernels composed --op dispatch --mode loop", on("8"));
-    let composed = crate::objects(&good(&composed).expect("there is a compiler"));
+    let plain = format!("{} --kernels plain --op dispatch --mode loop", on("8"));
+    let plain = crate::objects(&good(&plain).expect("there is a compiler"));
     let digest = |all: &[Value]| {
         let of_call = |it: &Value| it["cuda_digest"].as_str().map(str::to_owned);
         all.iter().find_map(of_call).expect("a digest")
     };
-    assert_ne!(digest(&composed), digest(&again));
+    assert_ne!(digest(&plain), digest(&again));
 }
 
 /// A sweep over tokens and routings, in graphs: every replay is compared, and so is the floor.

@@ -237,7 +237,7 @@ impl Direct {
         let most = (self.unit / (self.row * peers.clamp(1, 4))).clamp(1, 16);
         let parts_of = |stripe: i64| {
             let tokens = sets * longest.max(1) * (self.stripes - stripe);
-            let fit = |size: &i64| tokens > 2 * (most >> size).max(1) * warps;
+            let fit = |size: &i64| tokens > (most >> size).max(1) * warps;
             let size = most >> (0..4).find(fit).unwrap_or(4);
             ((longest + size.max(1) - 1) / size.max(1)).max(least).min(longest.max(1))
         };

@@ -64,8 +64,9 @@ struct StripePart {
 
 /// How the warps of a role cut stripes of up to `longest` tokens: into parts with rows of `kUnitBytes` together for
 /// `peers`, which they take in turn, but into no fewer than there are warps. A part costs some time of its own, and what
-/// a warp has left when the others are done is time lost: parts become half as large as soon as each warp would get fewer
-/// than two, again and again. `sets`: so many times are all stripes sent, each time to other peers.
+/// a warp has left when the others are done is time lost: parts become half as large as soon as the tokens that are left
+/// are less than a part for each warp, again and again. `sets`: so many times are all stripes sent, each time to other
+/// peers.
 template <class Rows>
 class StripeParts {
     // With many peers a token still goes to few of them.
@@ -84,8 +85,8 @@ public:
 #pragma unroll
         for (int size = 0; size < kSizes; ++size) {
             const int tokens = most >> size < 1 ? 1 : most >> size;
-            // With so many stripes left there are at most two parts of this size for each warp.
-            const int left = size + 1 < kSizes ? 2 * tokens * team.count() / all : 0;
+            // With so many stripes left there is at most one part of this size for each warp.
+            const int left = size + 1 < kSizes ? tokens * team.count() / all : 0;
             const int end = left < Rows::kStripes - begin ? Rows::kStripes - left : begin;
             stripes_[size] = end - begin;
             parts_[size] = cut(longest, least, tokens);
