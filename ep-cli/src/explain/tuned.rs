@@ -27,7 +27,7 @@ impl Tuned {
         let number = |name: &str| plan.numbers.get(name).copied();
         let row = plan.messages.iter().map(|layout| layout.row_bytes + layout.meta_bytes).max()?;
         let rates = Rates::H200;
-        // As many SMs for any number of tokens.
+        // The number of SMs is the same for any number of tokens.
         let (ranks, experts, topk) = (number("ranks")?, number("experts")?, number("topk")?);
         let traffic = Traffic::even(ranks, experts, topk, 1, row);
         Some(Tuned { rates, tuning: Tuning::choose(&rates, &traffic) })

@@ -417,7 +417,7 @@ struct Direct {
     static constexpr int kUnitBytes = kUnit;
 };
 
-/// The parts of all stripes that are sent to two sets of three, or to each of 33 peers but one: how many, and each one.
+/// The parts of all stripes, for three sets of peers: how many there are, and each one.
 template <class Rows>
 __device__ __forceinline__ ep::i64* cuts(const ep::Team& team, int longest, ep::i64* out) {
     const ep::Peers sets[3] = {{2, 5, ep::kNobody}, {0, 33, 7}, {1, 2, 1}};
@@ -434,7 +434,7 @@ __device__ __forceinline__ ep::i64* cuts(const ep::Team& team, int longest, ep::
     return out;
 }
 
-/// Parts where there are as many warps as stripes and more, with rows that are large and small.
+/// Parts for few and many warps, with rows that are large and small.
 __device__ __forceinline__ void all_cuts(const ep::Group& group, const ep::Call& call, ep::i64* out) {
     const int counts[3] = {1, 5, 40}, tokens[5] = {0, 1, 7, 64, 300};
     for (int warps : counts) {

@@ -235,9 +235,10 @@ impl Direct {
         let units = sets * self.stripes;
         let least = (warps + units - 1) / units;
         let most = (self.unit / (self.row * peers.clamp(1, 4))).clamp(1, 16);
+        let left = |stripe: i64| sets * longest.max(1) * (self.stripes - stripe);
+        let each = if left(0) < 16 * warps { 1 } else { 2 };
         let parts_of = |stripe: i64| {
-            let tokens = sets * longest.max(1) * (self.stripes - stripe);
-            let fit = |size: &i64| tokens > (most >> size).max(1) * warps;
+            let fit = |size: &i64| left(stripe) > each * (most >> size).max(1) * warps;
             let size = most >> (0..4).find(fit).unwrap_or(4);
             ((longest + size.max(1) - 1) / size.max(1)).max(least).min(longest.max(1))
         };

@@ -63,10 +63,10 @@ struct StripePart {
 };
 
 /// How the warps of a role cut stripes of up to `longest` tokens: into parts with rows of `kUnitBytes` together for
-/// `peers`, which they take in turn, but into no fewer than there are warps. A part costs some time of its own, and what
-/// a warp has left when the others are done is time lost: parts become half as large as soon as the tokens that are left
-/// are less than a part for each warp, again and again. `sets`: so many times are all stripes sent, each time to other
-/// peers.
+/// `peers`, which they take in turn, but into no fewer than there are warps. What a warp has left when the others are done
+/// is time lost: parts become half as large as soon as fewer than two of them are left for each warp, again and again. A
+/// part costs some time of its own, so that with few tokens they are halved only when less than one is left. `sets`: so
+/// many times are all stripes sent, each time to other peers.
 template <class Rows>
 class StripeParts {
     // With many peers a token still goes to few of them.
@@ -81,12 +81,13 @@ public:
         const int most = bytes < 1 ? 1 : bytes < kMostTokens ? bytes : kMostTokens;
         const int units = sets * Rows::kStripes, all = sets * (longest < 1 ? 1 : longest);
         const int least = (team.count() + units - 1) / units;
+        const int each = all * Rows::kStripes < kMostTokens * team.count() ? 1 : 2;
         int begin = 0;
 #pragma unroll
         for (int size = 0; size < kSizes; ++size) {
             const int tokens = most >> size < 1 ? 1 : most >> size;
-            // With so many stripes left there is at most one part of this size for each warp.
-            const int left = size + 1 < kSizes ? tokens * team.count() / all : 0;
+            // With so many stripes left there are at most so many parts of this size for each warp.
+            const int left = size + 1 < kSizes ? each * tokens * team.count() / all : 0;
             const int end = left < Rows::kStripes - begin ? Rows::kStripes - left : begin;
             stripes_[size] = end - begin;
             parts_[size] = cut(longest, least, tokens);
@@ -136,8 +137,8 @@ class DirectOut {
 public:
     __device__ __forceinline__ explicit DirectOut(Team& team) : team_(team), peers_{0, 0, -1} {}
 
-    /// Begins a stripe for some peers: waits until they take rows of this call, once for all stripes. Whether it has
-    /// waited.
+    /// Begins a stripe for some peers: waits until they take rows of this call, once for all stripes. Returns whether it
+    /// has waited.
     __device__ __forceinline__ bool open(int stripe, const Peers& peers) {
         stripe_ = stripe;
         const bool same = peers.begin == peers_.begin && peers.end == peers_.end &&
@@ -151,7 +152,7 @@ public:
         return !same;
     }
 
-    /// Begins a part of a stripe. Whether it has waited.
+    /// Begins a part of a stripe. Returns whether it has waited.
     __device__ __forceinline__ bool open_part(const StripePart& part, const Peers& peers) {
         parts_ = part.parts;
         return open(part.stripe, peers);

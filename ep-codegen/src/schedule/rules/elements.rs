@@ -128,7 +128,7 @@ fn shared(repeat: &Loop) -> Option<Vec<Step>> {
 
 /// A statement that moves a small row, or one number, of each row.
 struct Kind {
-    /// What the reader is told of it.
+    /// The comments above it in the text.
     says: Vec<Step>,
     /// The name of the object that has its functions.
     name: String,
