@@ -1,5 +1,5 @@
 // nvl-dispatch  payload=fp8  via=ring  mode=fresh
-// chunk=8 depth=64 experts=128 hidden=4096 piece=3584 ranks=8 stages=2 stripes=12 topk=8
+// chunk=8 depth=64 experts=128 hidden=4096 piece=3584 ranks=8 stages=3 stripes=12 topk=8
 // sm_120a: 512 threads and 86656 bytes of shared memory a block, at least 2 blocks
 //
 // Roles:

@@ -52,7 +52,7 @@ pub const CONFIGURATIONS: &[Configuration] = &[
     row("nvl-dispatch", "deepseek-v3-bf16-ring", Sm90a, &[("via", "ring")]),
     row("nvl-dispatch", "kimi-k2-fp8-packed", Sm100a, &[("payload", "fp8-packed"), ("experts", "384")]),
     row("nvl-dispatch", "gpt-oss-120b-bf16", Sm90a, &[("ranks", "4"), ("hidden", "2880"), ("topk", "4"), ("experts", "128")]),
-    row("nvl-dispatch", "qwen3-235b-fp8-ring", Sm120a, &[("payload", "fp8"), ("via", "ring"), ("hidden", "4096"), ("experts", "128"), ("stages", "2")]),
+    row("nvl-dispatch", "qwen3-235b-fp8-ring", Sm120a, &[("payload", "fp8"), ("via", "ring"), ("hidden", "4096"), ("experts", "128")]),
     row("low-latency-dispatch", "deepseek-v3-fp8", Sm90a, &[("payload", "fp8")]),
     row("low-latency-dispatch", "deepseek-v3-bf16", Sm90a, &[]),
     row("low-latency-dispatch", "deepseek-v3-2x8-fp8", Sm90a, &[("ranks", "16"), ("nodes", "2"), ("payload", "fp8")]),

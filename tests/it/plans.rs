@@ -86,7 +86,9 @@ fn wrong_names_and_values_say_what_is_taken() {
 #[test]
 fn limits_name_the_statement_and_the_numbers() {
     let ring = [("via", "ring"), ("depth", "16"), ("chunk", "16")];
-    insta::assert_snapshot!(refusal(&DISPATCH, &ring));
+    let direct = [("send_warps", "16"), ("stages", "6"), ("piece", "7168")];
+    let refusals = [refusal(&DISPATCH, &ring), refusal(&DISPATCH, &direct)];
+    insta::assert_snapshot!(refusals.concat());
 }
 
 /// One network carries the rows of a kernel: one that all of its channels to other machines list.

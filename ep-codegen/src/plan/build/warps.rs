@@ -207,7 +207,8 @@ impl Planner<'_> {
     }
 
     /// A composed role takes the pieces and stages that the declaration tunes, or else the largest pieces and most stages,
-    /// as far as they fit for all warps of its blocks: with the rule it has to take every shape that it takes without.
+    /// as far as they fit for all warps of its blocks: with the rule it has to take every shape that it takes without. Numbers
+    /// that a user has set are never replaced.
     fn staged_cut(&self, role: &Role, staged: &Staged) -> Cut {
         let layout = self.layouts.iter().find(|layout| layout.name == staged.message);
         let (row_bytes, meta_bytes) = layout.map_or((0, 0), |it| (it.row_bytes, it.meta_bytes));
@@ -224,8 +225,12 @@ impl Planner<'_> {
         let tried = STAGED_PIECES
             .into_iter()
             .flat_map(|piece_bytes| STAGED_STAGES.map(|stages| (stages, piece_bytes)));
-        let cuts = tuned.into_iter().chain(tried);
-        let mut cuts = cuts.map(|(stages, piece_bytes)| Cut { stages, piece_bytes, ..cut });
+        let of = |(stages, piece_bytes): (i64, i64)| Cut { stages, piece_bytes, ..cut };
+        let is_set = ["stages", "piece"].iter().any(|tune| self.config.tunes.contains_key(*tune));
+        if let Some(tuned) = tuned.filter(|_| is_set) {
+            return of(tuned);
+        }
+        let mut cuts = tuned.into_iter().chain(tried).map(of);
         cuts.find(|cut| cut.mover().0 <= have).unwrap_or(cut)
     }
 
