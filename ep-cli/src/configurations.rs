@@ -17,7 +17,7 @@ pub struct Configuration {
 
 use Arch::{Sm80, Sm90a, Sm100a, Sm120a};
 
-/// What a buffer sets for cached calls: rows alone, since indices and weights came with the first.
+/// Settings of a cached call: it sends rows only. The receivers have the indices and weights from the first call.
 const CACHED: [(&str, &str); 5] = [
     ("mode", "cached"),
     ("topk_idx", "0"),

@@ -169,7 +169,7 @@ impl Forms<'_> {
         }
     }
 
-    /// What moves the rows of a role is cut for rows of one kind.
+    /// A role has one mover, whose pieces fit rows of one type and width.
     fn check_moved(&self, role: &Role) -> Checked {
         let mut moved = Vec::new();
         walk::stmts(&role.body, &mut |stmt| {

@@ -382,7 +382,7 @@ impl<'s> Forms<'s> {
         let turns = fanout.ahead.map(|stmt| self.turns(stmt, fanout.token, routes)).transpose()?;
         let body = walk::nested(fanout.inner);
         let is_peer = |index: &Expr| is_name(index, fanout.peer);
-        self.check_sends(self.channel(channel)?, body, (&is_peer, true), fanout.token)?;
+        self.check_sends(self.channel(channel)?, body, &is_peer, fanout.token)?;
         Ok((values, turns))
     }
 

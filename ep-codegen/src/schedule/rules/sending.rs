@@ -1,4 +1,4 @@
-//! Loops that push rows to slots.
+//! The push of a dispatch in one launch, and the fields that it sends.
 
 use super::packed::row_cast;
 use super::values::NOT_PLAIN;
@@ -37,7 +37,7 @@ impl Forms<'_> {
         &self,
         channel: &Channel,
         body: &[Stmt],
-        (is_peer, may_cast): (&dyn Fn(&Expr) -> bool, bool),
+        is_peer: &dyn Fn(&Expr) -> bool,
         token: &str,
     ) -> Checked {
         let mut pushes = 0;
@@ -45,7 +45,7 @@ impl Forms<'_> {
             match &stmt.action {
                 Action::Push { peer: Some(peer), values, .. } if pushes == 0 && is_peer(peer) => {
                     pushes += 1;
-                    self.check_push(stmt, channel, values, may_cast)?;
+                    self.check_push(stmt, channel, values)?;
                 }
                 Action::Push { .. } => {
                     let why =
@@ -76,13 +76,7 @@ impl Forms<'_> {
     }
 
     /// A row of a tensor, and small fields beside it.
-    fn check_push(
-        &self,
-        stmt: &Stmt,
-        channel: &Channel,
-        values: &[FieldValue],
-        may_cast: bool,
-    ) -> Checked {
+    fn check_push(&self, stmt: &Stmt, channel: &Channel, values: &[FieldValue]) -> Checked {
         let message = self.message(channel)?;
         if !message.fields.iter().any(|field| field.row) {
             return self.refuse(&stmt.at, "a message of this kind of channel needs a `row`");
@@ -92,7 +86,6 @@ impl Forms<'_> {
                 continue;
             };
             if field.row
-                && may_cast
                 && let Some(row) = row_cast(&value.value)
             {
                 self.check_cast(stmt, (message, field), row)?;

@@ -50,7 +50,7 @@ impl Whole<'_, '_> {
         out.push(Step::Remark("The first row is loaded while the counts travel.".to_string()));
         out.push(Step::Do(method(&rows, "ask", vec![from.clone()])));
         out.push(Step::Says(one.send.at.clone()));
-        out.extend([Step::Says(fanout.inner.at.clone())]);
+        out.push(Step::Says(fanout.inner.at.clone()));
         let count = self.slot_word((one, one.rows_to), "peer", &[&one.awaits.at])?;
         let pack = self.packed(&scope, (one, &fanout))?;
         let each = self.each_sent(&scope, one, &fanout)?;
