@@ -275,15 +275,12 @@ __device__ __forceinline__ void forward(const Args& args, Smem& smem, ep::Team& 
                         char* slot = rail.slot((node + stripe) % Cfg::kNodes);
                         ep::for_staged_parts<ep::bf16, Cfg::kLocalRanks, Cfg::Forward>(stages,
                             parts, 0, Cfg::kHidden, Cfg::kHidden,
-                            [&](int i,
-                                const ep::StagedParts<ep::bf16, Cfg::Forward,
-                                    Cfg::kLocalRanks>& of_parts) {
-                                        ep::Wide<float> sum(0.0f);
-                                        of_parts.each([&](int, const ep::Wide<ep::bf16>& row_2) {
-                                            sum += ep::to_float(row_2);
-                                        });
-                                        ep::set_wide<ep::bf16>(slot, i, Cfg::kHidden,
-                                            ep::to_bf16(sum));
+                            [&](auto i, const auto& of_parts) {
+                                ep::WideAt<float, decltype(i)> sum(0.0f);
+                                of_parts.each([&](int, const auto& row_2) {
+                                    sum += ep::to_float(row_2);
+                                });
+                                ep::set_wide<ep::bf16>(slot, i, Cfg::kHidden, ep::to_bf16(sum));
                         });
                         for (int base_2 = 0; base_2 < Cfg::Part::kWeightsCount;
                             base_2 += ep::kLanes * ep::kWide) {

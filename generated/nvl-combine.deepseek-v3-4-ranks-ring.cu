@@ -193,13 +193,12 @@ __device__ __forceinline__ void recv(const Args& args, Smem& smem, ep::Team& tea
             if (parts.open()) {
                 // +32  store combined[token] = sum(part.x) + bias[token]
                 ep::for_staged_parts<ep::bf16, Cfg::kRanks, Cfg::Recv>(stages, parts, 0,
-                    Cfg::kHidden, Cfg::kHidden,
-                    [&](int i, const ep::StagedParts<ep::bf16, Cfg::Recv, Cfg::kRanks>& of_parts) {
-                        ep::Wide<float> sum(0.0f);
-                        of_parts.each([&](int, const ep::Wide<ep::bf16>& row) {
+                    Cfg::kHidden, Cfg::kHidden, [&](auto i, const auto& of_parts) {
+                        ep::WideAt<float, decltype(i)> sum(0.0f);
+                        of_parts.each([&](int, const auto& row) {
                             sum += ep::to_float(row);
                         });
-                        ep::Wide<float> sum_2(sum);
+                        ep::WideAt<float, decltype(i)> sum_2(sum);
                         for (int copy = 0; copy < args.bias_count; ++copy) {
                             sum_2 += ep::to_float(
                                 ep::get_wide<ep::bf16>(&args.bias[copy][token * args.bias_stride],

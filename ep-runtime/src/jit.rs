@@ -104,7 +104,14 @@ impl Compiled {
 /// Options of every compile: the language of the device library, the log of the assembler, no file of
 /// the current directory in the place of a header, and none of what the library does without (textures,
 /// functions of the run time on the device), which costs milliseconds of each compile.
-const OPTIONS: [&str; 4] = ["--std=c++17", "-Xptxas=-v", "--no-source-include", "--minimal"];
+const OPTIONS: [&str; 5] = [
+    "--std=c++17",
+    // A function with parameters of any type has no annotation of its own.
+    "--device-as-default-execution-space",
+    "-Xptxas=-v",
+    "--no-source-include",
+    "--minimal",
+];
 
 /// A result, or the right of one thread to make it.
 type Slot = Arc<Mutex<Option<Arc<Compiled>>>>;

@@ -95,6 +95,7 @@ impl Terms<'_> {
     fn param_type(&self, kind: &ParamType) -> String {
         match kind {
             ParamType::Index => "int".to_string(),
+            ParamType::Place => "auto".to_string(),
             ParamType::Value(elem) => elem_type(elem).to_string(),
             ParamType::Wide(elem) => format!("const ep::Wide<{}>&", elem_type(elem)),
             ParamType::WideSum => "ep::Wide<float>&".to_string(),

@@ -53,7 +53,7 @@ pub mod ep {
             count_routes, of_block, once_offer, OnceIn, OnceMessage, OnceOut, RouteCounts, RouteSmem,
         }
         packed { copy_field, listed_before, PackedIn, PackedOut }
-        part_stages { for_staged_parts, PartsAhead, PartSmem, PartStages, StagedParts }
+        part_stages { for_staged_parts, PartsAhead, PartSmem, PartStages }
         parts { Parts }
         places {
             copy_beside, for_fanout, PlaceCounters, places_of, require_room, row_at,
@@ -79,7 +79,7 @@ pub mod ep {
         words { await_word, has_come, raise_word }
         wide {
             cast_row, cast_slice, for_elements, for_parts, for_row_elements, for_some_rows, for_wide_parts, get_wide, kWide, row_elements, row_if, row_of_slice,
-            set_wide, slice_begin, slice_of_row, slices_of, sum_some_rows, Wide, WideParts,
+            set_wide, slice_begin, slice_of_row, slices_of, sum_some_rows, Wide, WideAt, WideParts,
         }
     }
 }

@@ -9,7 +9,7 @@ use super::{RoleRule, RuleSet, one_warp};
 use crate::ir::{Blocks, Expr, Pipeline, Role, Source, Stmt, text, walk};
 
 /// Classes that stand for numbers and warps, and carry nothing.
-const NO_CARRIERS: [Entity; 8] = [
+const NO_CARRIERS: [Entity; 9] = [
     ep::Shares,
     ep::SlotWords,
     ep::Span,
@@ -18,6 +18,7 @@ const NO_CARRIERS: [Entity; 8] = [
     ep::Team,
     ep::Units,
     ep::Wide,
+    ep::WideAt,
 ];
 
 /// How the roles of a selected pipeline are carried out, in order of declaration.

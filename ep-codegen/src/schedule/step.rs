@@ -241,6 +241,8 @@ pub struct Param {
 pub enum ParamType {
     /// A number that counts or indexes something.
     Index,
+    /// Where values of a row are: an index, or those of several stretches.
+    Place,
     /// A value.
     Value(Elem),
     /// A value of each of eight neighbours.

@@ -143,7 +143,7 @@ impl<'r, 'a> Whole<'r, 'a> {
         for (kind, wanted) in params {
             let name = self.role.names.fresh(wanted);
             terms.push(match kind {
-                ParamType::Index => Term::index(&name),
+                ParamType::Index | ParamType::Place => Term::index(&name),
                 ParamType::Value(elem) | ParamType::Wide(elem) => Term::name(&name, elem.clone()),
                 ParamType::WideSum => Term::name(&name, Elem::F32),
                 ParamType::Bytes | ParamType::Object(_) | ParamType::Class(_) => {

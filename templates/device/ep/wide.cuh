@@ -10,8 +10,10 @@
 
 namespace ep {
 
-/// How many neighbours a lane has.
+/// How many neighbours a lane has,
 constexpr int kWide = 8;
+/// and the lanes of a warp together.
+constexpr int kTurn = kLanes * kWide;
 
 /// Whether neighbours of a type are kept as packed words, each of which a register holds whole.
 template <class T>
@@ -21,17 +23,17 @@ constexpr bool kPacked<bf16> = true;
 template <>
 constexpr bool kPacked<e4m3> = true;
 
-/// A value for each of them.
-template <class T, bool kIsPacked = kPacked<T>>
+/// A value for each of them, or for those of several stretches of a row.
+template <class T, int kCount = kWide, bool kIsPacked = kPacked<T>>
 struct alignas(kWide * sizeof(T) < 16 ? kWide * sizeof(T) : 16) Wide {
-    T values[kWide];
+    T values[kCount];
 
     Wide() = default;
 
     /// The same for all.
     __device__ __forceinline__ Wide(T value) {
 #pragma unroll
-        for (int k = 0; k < kWide; ++k) values[k] = value;
+        for (int k = 0; k < kCount; ++k) values[k] = value;
     }
 
     __device__ __forceinline__ T get(int k) const { return values[k]; }
@@ -39,22 +41,22 @@ struct alignas(kWide * sizeof(T) < 16 ? kWide * sizeof(T) : 16) Wide {
 
     __device__ __forceinline__ Wide& operator+=(const Wide& other) {
 #pragma unroll
-        for (int k = 0; k < kWide; ++k) values[k] += other.values[k];
+        for (int k = 0; k < kCount; ++k) values[k] += other.values[k];
         return *this;
     }
 };
 
-template <class T>
-struct alignas(kWide * sizeof(T)) Wide<T, true> {
+template <class T, int kCount>
+struct alignas(kWide * sizeof(T)) Wide<T, kCount, true> {
     static constexpr int kOfWord = 4 / sizeof(T), kBits = 8 * sizeof(T);
 
-    u32 words[kWide / kOfWord];
+    u32 words[kCount / kOfWord];
 
     Wide() = default;
 
     __device__ __forceinline__ Wide(T value) {
 #pragma unroll
-        for (int k = 0; k < kWide; ++k) set(k, value);
+        for (int k = 0; k < kCount; ++k) set(k, value);
     }
 
     __device__ __forceinline__ T get(int k) const {
@@ -69,55 +71,104 @@ struct alignas(kWide * sizeof(T)) Wide<T, true> {
     }
 };
 
-/// `result(k)` for each of eight elements.
-template <class T, class Result>
-__device__ __forceinline__ Wide<T> wide_of(Result result) {
-    Wide<T> all;
+/// `result(k)` for each element.
+template <class T, int kCount = kWide, class Result>
+__device__ __forceinline__ Wide<T, kCount> wide_of(Result result) {
+    Wide<T, kCount> all;
 #pragma unroll
-    for (int k = 0; k < kWide; ++k) all.set(k, result(k));
+    for (int k = 0; k < kCount; ++k) all.set(k, result(k));
     return all;
 }
 
-__device__ __forceinline__ Wide<float> operator+(const Wide<float>& a, const Wide<float>& b) {
-    return wide_of<float>([&](int k) { return a.values[k] + b.values[k]; });
-}
-
-__device__ __forceinline__ Wide<float> operator-(const Wide<float>& a, const Wide<float>& b) {
-    return wide_of<float>([&](int k) { return a.values[k] - b.values[k]; });
-}
-
-__device__ __forceinline__ Wide<float> product(const Wide<float>& a, const Wide<float>& b) {
-    return wide_of<float>([&](int k) { return product(a.values[k], b.values[k]); });
-}
-
-__device__ __forceinline__ Wide<float> greater(const Wide<float>& a, const Wide<float>& b) {
-    return wide_of<float>([&](int k) { return greater(a.values[k], b.values[k]); });
-}
-
-__device__ __forceinline__ Wide<float> lesser(const Wide<float>& a, const Wide<float>& b) {
-    return wide_of<float>([&](int k) { return lesser(a.values[k], b.values[k]); });
-}
-
-__device__ __forceinline__ Wide<float> operator/(const Wide<float>& a, const Wide<float>& b) {
-    return wide_of<float>([&](int k) { return a.values[k] / b.values[k]; });
-}
-
+/// How many floats an operand has; 0: a single one, for all elements of the other operand.
 template <class T>
-__device__ __forceinline__ Wide<float> to_float(const Wide<T>& all) {
-    return wide_of<float>([&](int k) { return to_float(all.get(k)); });
+constexpr int kFloats = 0;
+template <int kCount>
+constexpr int kFloats<Wide<float, kCount>> = kCount;
+
+/// The result of operands of which one at least has several floats; no type otherwise.
+template <int kCount>
+struct WideResult {
+    using Type = Wide<float, kCount>;
+};
+template <>
+struct WideResult<0> {};
+template <class A, class B>
+using WideOf = typename WideResult<(kFloats<A> > kFloats<B> ? kFloats<A> : kFloats<B>)>::Type;
+
+/// Element `k` of an operand.
+__device__ __forceinline__ float element(float value, int) { return value; }
+template <int kCount>
+__device__ __forceinline__ float element(const Wide<float, kCount>& all, int k) {
+    return all.values[k];
 }
 
-__device__ __forceinline__ Wide<bf16> to_bf16(const Wide<float>& all) {
-    Wide<bf16> packed;
+/// `result(a, b)` for the elements of two operands.
+template <class A, class B, class Result>
+__device__ __forceinline__ WideOf<A, B> by_element(const A& a, const B& b, Result result) {
+    WideOf<A, B> all;
 #pragma unroll
-    for (int k = 0; k < kWide; k += 2) packed.words[k / 2] = pack_bf16(all.values[k], all.values[k + 1]);
+    for (int k = 0; k < kFloats<WideOf<A, B>>; ++k) all.values[k] = result(element(a, k), element(b, k));
+    return all;
+}
+
+template <class A, class B>
+__device__ __forceinline__ WideOf<A, B> operator+(const A& a, const B& b) {
+    return by_element(a, b, [](float x, float y) { return x + y; });
+}
+
+template <class A, class B>
+__device__ __forceinline__ WideOf<A, B> operator-(const A& a, const B& b) {
+    return by_element(a, b, [](float x, float y) { return x - y; });
+}
+
+template <class A, class B>
+__device__ __forceinline__ WideOf<A, B> product(const A& a, const B& b) {
+    return by_element(a, b, [](float x, float y) { return product(x, y); });
+}
+
+template <class A, class B>
+__device__ __forceinline__ WideOf<A, B> greater(const A& a, const B& b) {
+    return by_element(a, b, [](float x, float y) { return greater(x, y); });
+}
+// Of two of one type: C++ prefers the function for single values to the one above.
+template <int kCount>
+__device__ __forceinline__ Wide<float, kCount> greater(const Wide<float, kCount>& a, const Wide<float, kCount>& b) {
+    return by_element(a, b, [](float x, float y) { return greater(x, y); });
+}
+
+template <class A, class B>
+__device__ __forceinline__ WideOf<A, B> lesser(const A& a, const B& b) {
+    return by_element(a, b, [](float x, float y) { return lesser(x, y); });
+}
+template <int kCount>
+__device__ __forceinline__ Wide<float, kCount> lesser(const Wide<float, kCount>& a, const Wide<float, kCount>& b) {
+    return by_element(a, b, [](float x, float y) { return lesser(x, y); });
+}
+
+template <class A, class B>
+__device__ __forceinline__ WideOf<A, B> operator/(const A& a, const B& b) {
+    return by_element(a, b, [](float x, float y) { return x / y; });
+}
+
+template <class T, int kCount>
+__device__ __forceinline__ Wide<float, kCount> to_float(const Wide<T, kCount>& all) {
+    return wide_of<float, kCount>([&](int k) { return to_float(all.get(k)); });
+}
+
+template <int kCount>
+__device__ __forceinline__ Wide<bf16, kCount> to_bf16(const Wide<float, kCount>& all) {
+    Wide<bf16, kCount> packed;
+#pragma unroll
+    for (int k = 0; k < kCount; k += 2) packed.words[k / 2] = pack_bf16(all.values[k], all.values[k + 1]);
     return packed;
 }
 
-__device__ __forceinline__ Wide<e4m3> to_e4m3(const Wide<float>& all) {
-    Wide<e4m3> packed;
+template <int kCount>
+__device__ __forceinline__ Wide<e4m3, kCount> to_e4m3(const Wide<float, kCount>& all) {
+    Wide<e4m3, kCount> packed;
 #pragma unroll
-    for (int k = 0; k < kWide; k += 4) {
+    for (int k = 0; k < kCount; k += 4) {
         const u32 low = pack_e4m3(all.values[k], all.values[k + 1]);
         packed.words[k / 4] = low | pack_e4m3(all.values[k + 2], all.values[k + 3]) << 16;
     }
@@ -162,6 +213,67 @@ __device__ __forceinline__ void set_wide(void* row, int i, int count, const Wide
 #pragma unroll
     for (int k = 0; k < kWide; ++k) {
         if (i + k < count) at[k] = all.get(k);
+    }
+}
+
+/// Neighbours of a lane in several whole stretches of a row, a turn of the warp apart.
+template <int kCount>
+struct Stretches {
+    int first;
+};
+
+/// The values of a lane at a place of a row: those of a stretch, or of several.
+template <class T, class At>
+struct WideAtPlace {
+    using Type = Wide<T>;
+};
+template <class T, int kCount>
+struct WideAtPlace<T, Stretches<kCount>> {
+    using Type = Wide<T, kCount * kWide>;
+};
+template <class T, class At>
+using WideAt = typename WideAtPlace<T, At>::Type;
+
+/// The elements of one of the stretches.
+template <class T, int kCount>
+__device__ __forceinline__ Wide<T>& stretch(Wide<T, kCount>& all, int k) {
+    return reinterpret_cast<Wide<T>*>(&all)[k];
+}
+
+/// The values at a place of a row that can be loaded by 16 bytes; zeros past its end.
+template <class T>
+__device__ __forceinline__ Wide<T> get_whole(const T* row, int i, int count) {
+    return i < count ? *reinterpret_cast<const Wide<T>*>(row + i) : Wide<T>(T{});
+}
+
+template <class T, int kCount>
+__device__ __forceinline__ Wide<T, kCount * kWide> get_whole(const T* row, Stretches<kCount> at, int) {
+    Wide<T, kCount * kWide> all;
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) stretch(all, k) = *reinterpret_cast<const Wide<T>*>(row + at.first + k * kTurn);
+    return all;
+}
+
+template <class T, int kCount>
+__device__ __forceinline__ Wide<T, kCount * kWide> get_wide(const void* row, Stretches<kCount> at, int count) {
+    const T* own = static_cast<const T*>(row);
+    // One branch around all loads: with one around each, the next load would wait for it.
+    if (is_whole(own + at.first)) return get_whole(own, at, count);
+    Wide<T, kCount * kWide> all;
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) stretch(all, k) = get_wide<T>(row, at.first + k * kTurn, count);
+    return all;
+}
+
+template <class T, int kCount>
+__device__ __forceinline__ void set_wide(void* row, Stretches<kCount> at, int count, Wide<T, kCount * kWide> all) {
+    T* own = static_cast<T*>(row) + at.first;
+    if (is_whole(own)) {
+#pragma unroll
+        for (int k = 0; k < kCount; ++k) put_whole(own + k * kTurn, stretch(all, k));
+    } else {
+#pragma unroll
+        for (int k = 0; k < kCount; ++k) set_wide<T>(row, at.first + k * kTurn, count, stretch(all, k));
     }
 }
 
@@ -213,7 +325,7 @@ template <class T, int kRows, int kThreads, class Row, class Add, class Set>
 __device__ __forceinline__ void sum_some_rows(int begin, int end, int count, Row row, Add add,
                                               Set set) {
     constexpr int kMost = kSpareRegisters ? 7 : 6;
-    constexpr int kStretches = kThreads <= 512 ? kMost : 4, kStep = kLanes * kWide;
+    constexpr int kStretches = kThreads <= 512 ? kMost : 4;
     constexpr int kGroups = (kRows + kLanes - 1) / kLanes;
     u32 there[kGroups];
 #pragma unroll
@@ -222,7 +334,7 @@ __device__ __forceinline__ void sum_some_rows(int begin, int end, int count, Row
         there[g] = __ballot_sync(kAllLanes, k < kRows && row(k) != nullptr);
     }
 #pragma unroll 1
-    for (int base = begin; base < end; base += kStretches * kStep) {
+    for (int base = begin; base < end; base += kStretches * kTurn) {
         const int first = base + lane_index() * kWide;
         Wide<float> sums[kStretches];
 #pragma unroll
@@ -238,25 +350,25 @@ __device__ __forceinline__ void sum_some_rows(int begin, int end, int count, Row
                 if (is_whole(own + first) && end % kWide == 0 && end <= count) {
 #pragma unroll
                     for (int s = 0; s < kStretches; ++s) {
-                        const int i = first + s * kStep;
+                        const int i = first + s * kTurn;
                         if (i < end) values[s] = *reinterpret_cast<const Wide<T>*>(own + i);
                     }
                 } else {
 #pragma unroll
                     for (int s = 0; s < kStretches; ++s) {
-                        const int i = first + s * kStep;
+                        const int i = first + s * kTurn;
                         if (i < end) values[s] = get_wide<T>(own, i, count);
                     }
                 }
 #pragma unroll
                 for (int s = 0; s < kStretches; ++s) {
-                    if (first + s * kStep < end) add(sums[s], k, values[s]);
+                    if (first + s * kTurn < end) add(sums[s], k, values[s]);
                 }
             }
         }
 #pragma unroll
         for (int s = 0; s < kStretches; ++s) {
-            const int i = first + s * kStep;
+            const int i = first + s * kTurn;
             if (i < end) set(i, sums[s]);
         }
     }
@@ -389,7 +501,6 @@ struct WideParts {
 template <int kAhead, class Stretch, class T, int kParts, class Parts, class Body>
 __device__ __forceinline__ void for_stretches(const Parts& parts, const T* const (&rows)[kParts], int base, int count,
                                               Body body) {
-    constexpr int kTurn = kLanes * kWide;
     const int first = base + lane_index() * kWide;
     Wide<T> values[kAhead][kParts] = {};
     bool whole = first + (kAhead - 1) * kTurn + kWide <= count;
@@ -426,7 +537,6 @@ __device__ __forceinline__ void for_stretches(const Parts& parts, const T* const
 template <class T, int kParts, class Parts, class Body>
 __device__ __forceinline__ void for_wide_parts(const Parts& parts, int from, int to, int count, Body body) {
     using Stretch = WideParts<T, kParts, Parts>;
-    constexpr int kTurn = kLanes * kWide;
     if constexpr (Stretch::kMany) {
         const int lane = lane_index() * kWide;
 #pragma unroll 1
@@ -482,7 +592,6 @@ __device__ __forceinline__ int slice_of_row(Unit unit, int slices) {
 
 /// Where one of the slices of a row of `count` values begins, each of whole turns of a warp.
 __device__ __forceinline__ int slice_begin(int slice, int slices, int count) {
-    constexpr int kTurn = kLanes * kWide;
     const int turns = (count + kTurn - 1) / kTurn;
     const int begin = slice * ((turns + slices - 1) / slices) * kTurn;
     return begin < count ? begin : count;
@@ -528,7 +637,7 @@ __device__ __forceinline__ Wide<e4m3> cast_turn(const Wide<bf16>& row, Scale& ke
 template <class Scale, int kTurns, class To, class Scales>
 __device__ __forceinline__ void cast_turns(const Wide<bf16> (&turns)[kTurns], const To& to, const Scales& scales,
                                            i64 apart, int base, int end) {
-    constexpr int kBlock = 128, kTurn = kLanes * kWide;
+    constexpr int kBlock = 128;
     const int first = base + lane_index() * kWide;
     Wide<e4m3> codes[kTurns] = {};
     Scale kept[kTurns] = {};
@@ -558,7 +667,7 @@ template <class Scale, class To, class Scales>
 __device__ __forceinline__ void cast_slice(const Team& team, const To& to, const Scales& scales, i64 apart,
                                            const void* from, int begin, int end) {
     // What goes to several slots stays in registers until all of them have it.
-    constexpr int kTurn = kLanes * kWide, kBatch = kIsEachSlot<To> ? 4 : 7;
+    constexpr int kBatch = kIsEachSlot<To> ? 4 : 7;
     const bf16* row = static_cast<const bf16*>(from);
     const int lane = team.lane * kWide;
     int base = begin;
