@@ -1,18 +1,22 @@
 // nvl-combine  via=pull
-// gather_piece=2048 gather_stages=6 hidden=2880 ranks=4 reduce_warps=15 topk=4
-// sm_80: 512 threads and 2160 bytes of shared memory a block, at least 1 blocks
+// hidden=2880 ranks=4 reduce_warps=15 topk=4
+// sm_80: 512 threads and 240 bytes of shared memory a block, at least 1 blocks
 //
 // Roles:
 //   Offer: 1 warp on blocks 0..1; composed
-//   Reduce: 15 warps on all blocks; by the library: ep::Gather, ep::PullConsumer, ep::ClaimedTurns, ep::GatherRun
+//   Reduce: 15 warps on all blocks; composed: ep::PartStages, ep::PullConsumer, ep::Parts, ep::PartsAhead
 //
 // Window, the same on every rank:
 //   parts.ready      0x00000000         64 bytes  4 peers x 16; Offer writes, Reduce reads
 //   parts.released   0x00000080         16 bytes  4 peers x 4; Reduce writes, Offer reads
-//   parts.turns      0x00000100          8 bytes  2 words x 4; Reduce writes, Reduce reads
+//   parts.done       0x00000100          4 bytes  1 word x 4; Reduce writes, Reduce reads
+//   Reduce.claims    0x00000180          8 bytes  2 calls x 1 words x 4; Reduce writes, Reduce reads
 // Message Part: row of 5760 bytes, meta record of 16 bytes: weights[4] at 0
+#include <ep/cast.cuh>
+#include <ep/part_stages.cuh>
+#include <ep/parts.cuh>
 #include <ep/pull.cuh>
-#include <ep/reduce.cuh>
+#include <ep/wide.cuh>
 #include <ep/rows.cuh>
 #include <ep/sync.cuh>
 
@@ -23,13 +27,12 @@ struct Cfg {
     static constexpr int kHidden = 2880;
     static constexpr int kTopk = 4;
     static constexpr int kThreads = 512;
-    static constexpr int kSharedBytes = 2160;
+    static constexpr int kSharedBytes = 240;
 
     struct Part {
         static constexpr int kRowBytes = 5760;
         static constexpr int kMetaBytes = 16;
         static constexpr int kWeights = 0;
-        static constexpr int kWeightsCount = 4;
     };
 
     struct Parts {
@@ -39,7 +42,7 @@ struct Cfg {
         static constexpr int kMetaStride = 128;
         static constexpr ep::u64 kReady = 0x0;
         static constexpr ep::u64 kReleased = 0x80;
-        static constexpr ep::u64 kTurns = 0x100;
+        static constexpr ep::u64 kDone = 0x100;
     };
 
     struct Offer {
@@ -53,11 +56,10 @@ struct Cfg {
         static constexpr int kFirstWarp = 1;
         static constexpr int kWarps = 15;
         static constexpr bool kTma = false;
-        static constexpr int kStages = 6;
+        static constexpr int kStages = 8;
         static constexpr int kPieceBytes = 2048;
-        static constexpr int kRowBytes = 5760;
-        static constexpr int kMetaBytes = 16;
-        static constexpr int kSources = 4;
+        static constexpr int kLoops = 1;
+        static constexpr ep::u64 kClaims = 0x180;
     };
 };
 
@@ -90,40 +92,75 @@ struct Args {
 };
 
 struct Smem {
-    ep::GatherSmem<Cfg::Reduce> reduce[Cfg::Reduce::kWarps];
+    ep::PartSmem<Cfg::Reduce> reduce[Cfg::Reduce::kWarps];
 };
 static_assert(sizeof(Smem) == Cfg::kSharedBytes, "the plan counts the same bytes");
 
 /// role Offer on block 0, 1 warps
 __device__ __forceinline__ void offer(const Args& args, ep::Team& team) {
-    // +47  push parts { x: x, weights: weights }
-    // W1: publishes ready of parts, for Reduce +50
-    // W2: takes credit of parts, from Reduce +50
+    // +43  push parts { x: x, weights: weights }
+    // W1: publishes ready of parts, for Reduce +46
+    // W2: takes credit of parts, from Reduce +46
     ep::pull_offer<Cfg::Parts>(team, args.x_at, args.weights_at);
     ep::pull_wait_released<Cfg::Parts>(team);
 }
 
 /// role Reduce on all blocks, reduce_warps warps, warps shared by token
 __device__ __forceinline__ void reduce(const Args& args, Smem& smem, ep::Team& team) {
-    ep::Gather<Cfg::Reduce> stages(smem.reduce[team.warp], team);
+    ep::PartStages<Cfg::Reduce, Cfg::kRanks> stages(smem.reduce[team.warp], team);
     ep::PullConsumer<Cfg::Parts> parts(team);
-    // +50  for token in tokens gather part from parts[peer] at send_row[token, peer] across peer in
+    // +46  for token in tokens gather part from parts[peer] at send_row[token, peer] across peer in
     //     ranks
-    // W1: takes ready of parts, from Offer +47
-    // W2: publishes credit of parts, for Offer +47
-    const auto position = [&](int token, int peer) {
-        return args.send_row[ep::i64{token} * Cfg::kRanks + peer];
+    // W1: takes ready of parts, from Offer +43
+    // W2: publishes credit of parts, for Offer +43
+    ep::Parts<ep::PullConsumer<Cfg::Parts>> parts_2(team, parts);
+    ep::Units<Cfg::Reduce, 0> units(team, ep::rows_of(args.tokens, args.tokens_from));
+    ep::Parts<ep::PullConsumer<Cfg::Parts>> next_parts_2(team, parts);
+    const auto expect = [&](int token) {
+        next_parts_2.clear();
+        for (int peer = team.lane; peer < Cfg::kRanks; peer += ep::kLanes) {
+            next_parts_2.expect(peer, args.send_row[ep::i64{token} * Cfg::kRanks + peer]);
+        }
+        return ep::span_of(0, Cfg::kHidden * 2);
     };
-    ep::ClaimedTurns<Cfg::Parts> turns(team, ep::rows_of(args.tokens, args.tokens_from));
-    ep::GatherRun part(stages, parts, turns, position);
-    part.run([&](int token) {
-        // +51  store combined[token] = sum(part.x) + bias[token]
-        part.store_row<2>(&args.combined[ep::i64{token} * Cfg::kHidden], args.bias_count,
-            [&](int i) { return &args.bias[i][token * args.bias_stride]; });
-        // +52  store combined_weights[token] = sum(part.weights)
-        part.store_sum(&args.combined_weights[ep::i64{token} * Cfg::kTopk], Cfg::Part::kWeights,
-            Cfg::Part::kWeightsCount);
-    });
+    ep::PartsAhead ahead(stages, parts_2, next_parts_2, units, expect);
+    for (int token; (token = ahead.take()) >= 0;) {
+        if (parts_2.open()) {
+            // +47  store combined[token] = sum(part.x) + bias[token]
+            ep::for_staged_parts<ep::bf16, Cfg::kRanks, Cfg::Reduce>(ahead, parts_2, 0,
+                Cfg::kHidden, Cfg::kHidden, [&](auto i, const auto& of_parts) {
+                    ep::WideAt<float, decltype(i)> sum(0.0f);
+                    of_parts.each([&](int, const auto& row) {
+                        sum += ep::to_float(row);
+                    });
+                    ep::WideAt<float, decltype(i)> sum_2(sum);
+                    for (int copy = 0; copy < args.bias_count; ++copy) {
+                        sum_2 += ep::to_float(
+                            ep::get_wide<ep::bf16>(&args.bias[copy][token * args.bias_stride], i,
+                                Cfg::kHidden));
+                    }
+                    ep::set_wide<ep::bf16>(&args.combined[ep::i64{token} * Cfg::kHidden], i,
+                        Cfg::kHidden, ep::to_bf16(sum_2));
+            });
+            // +48  store combined_weights[token] = sum(part.weights)
+            if (args.weights != nullptr && args.combined_weights != nullptr) {
+                for (int base_2 = 0; base_2 < Cfg::kTopk; base_2 += ep::kLanes * ep::kWide) {
+                    const int i_2 = base_2 + team.lane * ep::kWide;
+                    ep::Wide<float> sum_3(0.0f);
+                    for (int peer_3 = 0; peer_3 < Cfg::kRanks; ++peer_3) {
+                        const char* meta_2 = parts_2.meta(peer_3);
+                        if (parts_2.has(peer_3)) {
+                            sum_3 += ep::get_wide<float>(meta_2 + Cfg::Part::kWeights, i_2,
+                                Cfg::kTopk);
+                        }
+                    }
+                    ep::set_wide<float>(&args.combined_weights[ep::i64{token} * Cfg::kTopk], i_2,
+                        Cfg::kTopk, sum_3);
+                }
+            }
+            parts_2.close();
+        }
+    }
     parts.release();
     stages.finish();
 }

@@ -42,7 +42,6 @@ pub const HEADERS: &[(&str, &str)] = headers![
     "presence",
     "ptx",
     "pull",
-    "reduce",
     "rings",
     "rows",
     "slot_rows",

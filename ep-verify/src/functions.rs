@@ -24,7 +24,6 @@ mod slot_ends;
 mod slots;
 mod sources;
 mod spreads_back;
-mod sums;
 mod values;
 mod waits;
 mod warps;
@@ -102,7 +101,6 @@ const SPREADS_BACK_TEXT: &str = concat!(
     include_str!("functions/back_slots.cu"),
     include_str!("functions/spreads_back.cu")
 );
-const SUMS_TEXT: &str = include_str!("functions/sums.cu");
 const VALUES_TEXT: &str = include_str!("functions/values.cu");
 const WAITS_TEXT: &str = include_str!("functions/waits.cu");
 const WARPS_TEXT: &str = include_str!("functions/warps.cu");
@@ -207,8 +205,6 @@ pub enum FunctionSet {
     OnceWords,
     /// Rows in pieces to receivers that pack them.
     Packed,
-    /// Rows that a warp adds up.
-    Sums,
     /// Rows and sums back to their tokens.
     WaysBack,
     /// The same as words.
@@ -237,7 +233,7 @@ pub enum FunctionSet {
 
 impl FunctionSet {
     /// All kernels.
-    pub const ALL: [FunctionSet; 30] = [
+    pub const ALL: [FunctionSet; 29] = [
         FunctionSet::Values,
         FunctionSet::Warps,
         FunctionSet::Waits,
@@ -255,7 +251,6 @@ impl FunctionSet {
         FunctionSet::Once,
         FunctionSet::OnceWords,
         FunctionSet::Packed,
-        FunctionSet::Sums,
         FunctionSet::WaysBack,
         FunctionSet::WordsBack,
         FunctionSet::SpreadsBack,
@@ -290,7 +285,6 @@ impl FunctionSet {
             FunctionSet::Once => "one launch",
             FunctionSet::OnceWords => "one launch as words",
             FunctionSet::Packed => "rows that are packed",
-            FunctionSet::Sums => "sums",
             FunctionSet::WaysBack => "ways back",
             FunctionSet::WordsBack => "ways back as words",
             FunctionSet::SpreadsBack => "ways back of choices",
@@ -326,7 +320,6 @@ impl FunctionSet {
             FunctionSet::Once => (ONCE_TEXT, "once_of"),
             FunctionSet::OnceWords => (ONCE_WORDS_TEXT, "once_words_of"),
             FunctionSet::Packed => (PACKED_TEXT, "packed_of"),
-            FunctionSet::Sums => (SUMS_TEXT, "sums_of"),
             FunctionSet::WaysBack => (WAYS_BACK_TEXT, "ways_back_of"),
             FunctionSet::WordsBack => (WORDS_BACK_TEXT, "words_back_of"),
             FunctionSet::SpreadsBack => (SPREADS_BACK_TEXT, "spreads_back_of"),
@@ -361,7 +354,6 @@ impl FunctionSet {
             FunctionSet::Once => &once::CHECKS,
             FunctionSet::OnceWords => &once_words::CHECKS,
             FunctionSet::Packed => &packed::CHECKS,
-            FunctionSet::Sums => &sums::CHECKS,
             FunctionSet::WaysBack => &ways_back::CHECKS,
             FunctionSet::WordsBack => &words_back::CHECKS,
             FunctionSet::SpreadsBack => &spreads_back::CHECKS,
@@ -463,7 +455,6 @@ impl FunctionSet {
             FunctionSet::Once => (3, 64, once::SHARED_BYTES, once::WINDOW_BYTES),
             FunctionSet::OnceWords => (1, 32, once_words::SHARED_BYTES, once_words::WINDOW_BYTES),
             FunctionSet::Packed => (1, 32, packed::SHARED_BYTES, packed::WINDOW_BYTES),
-            FunctionSet::Sums => (1, 32, sums::SHARED_BYTES, sums::WINDOW_BYTES),
             FunctionSet::WaysBack => (2, 96, 0, ways_back::WINDOW_BYTES),
             FunctionSet::WordsBack => (2, 96, 0, words_back::WINDOW_BYTES),
             FunctionSet::SpreadsBack => (1, 96, 0, spreads_back::WINDOW_BYTES),

@@ -314,7 +314,7 @@ fn the_ptx_moves_rows_as_the_architecture_can() {
             let ir = entry.ir().select(&config.choice);
             let ways = Ways::of(&ir, RuleSet::All);
             let mut uses = ir.roles.iter().map(|role| role_use(&ir, &ways, role));
-            let moves = uses.any(|used| used.mover || used.gather);
+            let moves = uses.any(|used| used.has_stages());
             assert_eq!(has("cp.async.bulk"), moves && arch.has_tma(), "{name}: bulk copies");
             // Words that carry their epoch are published and taken without an order.
             if ir.channels.iter().any(|channel| !travels_in_words(&ir, channel)) {
@@ -415,9 +415,6 @@ fn the_machine_code_has_no_read_only_loads() {
                 waits.is_none(),
                 "{name} waits for a flag that it has just asked for: {waits:?}"
             );
-        }
-        if has(["ep::DirectUnits", "ep::ClaimedTurns"]) {
-            assert!(sass.contains("ATOMG.E.INC."), "{name} waits for each token that it claims");
         }
         if sass.contains("UBLKCP") {
             assert!(sass.contains(".STRONG.SYS"), "{name} moves rows and publishes none");

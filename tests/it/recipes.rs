@@ -189,7 +189,6 @@ fn a_changed_copy_is_not_shown_the_times_of_the_standard_pipeline() {
     let times = "measured in CUDA graphs";
     for (entries, line, is_measured) in [
         (&pipelines::ALL[..], "explain decode-dispatch", true),
-        (&pipelines::ALL[..], "explain nvl-combine", true),
         (&pipelines::ALL[..], "explain decode-dispatch --kernels plain", false),
         (&[copy], "explain decode-dispatch", false),
     ] {

@@ -148,11 +148,10 @@ mod tests {
         ),
         (
             "nvl-combine, in order",
-            "== a bias is added before the parts\nin ep/reduce.cuh\n\
-             - if (b < biases) add(sum, extra[b]);\n+ \nand\n\
-             - float fields[Cut::kEach] = {};\n\
-             + float fields[Cut::kEach] = {};\n\
-             +             for (int b = 0; b < kBiases && b < biases; ++b) add(sum, extra[b]);\n",
+            "== parts are added up from the last one\nin ep/part_stages.cuh\n\
+             - if ((pieces.lanes[part / kLanes] >> part % kLanes & 1) != 0) each(part, values(part));\n\
+             + const int own = kParts - 1 - part;\n\
+             + if ((pieces.lanes[own / kLanes] >> own % kLanes & 1) != 0) each(own, values(own));\n",
         ),
         (
             "node-dispatch, tight",

@@ -171,7 +171,7 @@ pub(super) fn words<'a>(
         ChannelKind::Pull => vec![
             ("ready", peers * 16, sender, receiver, format!("{peers} peers x 16")),
             ("released", peers * 4, receiver, sender, format!("{peers} peers x 4")),
-            ("turns", 8, receiver, receiver, "2 words x 4".to_string()),
+            ("done", 4, receiver, receiver, "1 word x 4".to_string()),
         ],
     }
 }

@@ -22,8 +22,6 @@ pub struct RoleWarps {
 pub struct RoleUse {
     /// It moves rows piece by piece (pushes, or stores rows that it received or was given).
     pub mover: bool,
-    /// It adds up rows of several peers.
-    pub gather: bool,
     /// It reads the rows of parts through shared memory.
     pub parts: bool,
     /// Its warps complete positions of rings out of order.
@@ -37,7 +35,7 @@ pub struct RoleUse {
 impl RoleUse {
     /// Whether rows pass through shared memory of its own.
     pub fn has_stages(&self) -> bool {
-        self.mover || self.gather || self.parts
+        self.mover || self.parts
     }
 
     /// Whether it has memory of its own in the block.
@@ -71,7 +69,6 @@ pub fn role_use(ir: &Pipeline, ways: &Ways, role: &Role) -> RoleUse {
         Action::Push { channel, .. } => {
             found.mover |= kind(channel).is_some_and(|kind| kind.is_staged);
         }
-        Action::Gather { .. } => found.gather = true,
         _ => {}
     });
     found

@@ -8,7 +8,7 @@ const LANES: i64 = 32;
 /// Bytes of `ep::Sequence`.
 pub(super) const SEQUENCE_BYTES: i64 = 40;
 
-/// The numbers of a role that moves or gathers rows.
+/// The numbers of a role that moves rows, or reads those of parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Cut {
     pub(super) tma: bool,
@@ -16,7 +16,6 @@ pub(super) struct Cut {
     pub(super) piece_bytes: i64,
     pub(super) row_bytes: i64,
     pub(super) meta_bytes: i64,
-    pub(super) sources: i64,
 }
 
 impl Cut {
@@ -35,18 +34,6 @@ impl Cut {
         let metas = ceil(self.stages, pieces) * meta;
         let targets = self.stages * LANES * 8;
         (align(align(align(stage, 16) + metas, 8) + targets + self.stages * 8, 128), 128)
-    }
-
-    /// `sizeof(ep::GatherSmem<Role>)` and its alignment.
-    pub(super) fn gather(&self) -> (i64, i64) {
-        let sums = if self.meta_bytes > 0 { self.meta_bytes } else { 4 };
-        let items = 2 * 2 * self.sources * 8;
-        if !self.tma {
-            return (align(align(sums, 8) + items, 16), 16);
-        }
-        let stage = self.stages * self.piece().max(self.meta_bytes);
-        let bytes = align(align(stage, 16) + sums, 8) + items + self.stages * 8;
-        (align(bytes, 128), 128)
     }
 
     /// `sizeof(ep::PartSmem<Role>)` and its alignment.

@@ -132,7 +132,6 @@ impl Renderer<'_> {
         // A role that another one's function serves brings the memory that this function takes.
         let kind = match role_use(self.ir, &self.ways, role) {
             RoleUse { mover: true, .. } => self.library(ep::MoverSmem),
-            RoleUse { gather: true, .. } => self.library(ep::GatherSmem),
             RoleUse { parts: true, .. } => self.library(ep::PartSmem),
             _ => return Ok(None),
         };

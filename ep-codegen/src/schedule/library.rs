@@ -58,8 +58,7 @@ pub mod ep {
         places {
             copy_beside, for_fanout, PlaceCounters, places_of, require_room, row_at,
         }
-        pull { ClaimedTurns, pull_offer, pull_wait_released, PullConsumer }
-        reduce { Gather, GatherRun, GatherSmem }
+        pull { pull_offer, pull_wait_released, PullConsumer }
         rings {
             kPartsOfPeer as "ep::Kept::kPartsOfPeer", kPeersOfPart as "ep::Kept::kPeersOfPart",
             RingsIn, RingsOut, WindowRings,

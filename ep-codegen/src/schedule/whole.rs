@@ -111,7 +111,6 @@ impl<'r, 'a> Whole<'r, 'a> {
                     }
                     _ => self.count_tokens(&scope, stmt, out)?,
                 },
-                Action::Gather { .. } => self.gather(&scope, stmt, out)?,
                 _ => self.of_team(&mut scope, stmt, out)?,
             }
         }

@@ -47,11 +47,7 @@ pipeline! {
         }
 
         when via is Pull {
-            tune {
-                reduce_warps: 15 in [7, 11, 15],
-                gather_stages: 6 in [3, 4, 6, 8, 12],
-                gather_piece: 2048 in [512, 1024, 2048],
-            }
+            tune { reduce_warps: 15 in [7, 11, 15] }
             uses handle super::NvlDispatch { send_row: i32[tokens, ranks] };
             channel parts: pull<Part> over nvlink from Offer to Reduce per all;
             role Offer on block 0, 1 warps {

@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 
-use super::sums::packed;
 use super::waits::{Record, state};
 use super::{Sheet, stamped};
 
@@ -185,4 +184,9 @@ impl Slots {
         let all = self.slots.iter().zip(&self.words);
         all.flat_map(move |(slot, words)| [digest(slot, slot_words), digest(words, 8)])
     }
+}
+
+/// Four numbers of 16 bits, or two of 32, as one.
+fn packed(parts: impl Iterator<Item = u64>, bits: u32) -> i64 {
+    (0..).zip(parts).fold(0, |sum, (i, part)| sum | part << (i * bits)) as i64
 }

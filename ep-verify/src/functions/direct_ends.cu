@@ -261,7 +261,7 @@ struct Parts {
     static constexpr int kMetaStride = 16;
     static constexpr ep::u64 kReady = Rows::kClosed;
     static constexpr ep::u64 kReleased = kReady + kPeers * sizeof(ep::PullReady);
-    static constexpr ep::u64 kTurns = kReleased + kPeers * 4;
+    static constexpr ep::u64 kDone = kReleased + kPeers * 4;
 };
 using Pulled = Parts<kPeers>;
 
@@ -330,18 +330,12 @@ __device__ __forceinline__ void pulls(const ep::Group& given, ep::i64* out) {
     }
 }
 
-/// What peers are told when the last of two warps has read, and when its team is stopped; tokens that warps take meanwhile.
+/// What peers are told when the last of two warps has read, and when its team is stopped.
 __device__ __forceinline__ void releases(const ep::Group& given, ep::i64* out) {
     const ep::Group group = group_of(given, 1);
     clear_pulls(group);
-    auto* turns = reinterpret_cast<ep::PullTurns*>(group.window + Pulled::kTurns);
+    const auto* done = reinterpret_cast<const ep::u32*>(group.window + Pulled::kDone);
     ep::Team team(group, ep::Call{kEpoch, false, true}, 3, 1, 2, 0, 1);
-    ep::ClaimedTurns<Pulled> tokens(team, 300);
-    for (int i = 0; i < 3; ++i) {
-        const int token = tokens.take();
-        tokens.ask();
-        if (team.lane == 5) out[i] = token * 1000 + tokens.end;
-    }
     for (int turn = 0; turn < 4; ++turn) {
         team.stopped = turn < 2;
         ep::PullConsumer<Pulled> end(team);
@@ -349,8 +343,7 @@ __device__ __forceinline__ void releases(const ep::Group& given, ep::i64* out) {
         __syncwarp();
         if (team.leader()) {
             ep::i64* at = out + 10 + turn * 80;
-            at[0] = turns->done * 1000 + turns->claimed;
-            turns->claimed = 9;
+            at[0] = *done;
             for (int peer = 0; peer < kPeers; ++peer) {
                 const auto* words = reinterpret_cast<const ep::u32*>(group.windows[kPeers + peer] + Pulled::kReleased);
                 at[1 + peer] = words[kOwn];

@@ -4,7 +4,7 @@
 // read is over. `Parts` is the channel's Cfg struct; its words in a window are
 //   kReady    [producer]  {rows at, meta at}, each with its epoch (M7), in units of 128 bytes
 //   kReleased [consumer]  u32, the last epoch it is done with, in the producer's window
-//   kTurns                how far the consumer's own warps have come, zero between calls
+//   kDone                 how many of the consumer's own warps read no more, zero between calls
 #pragma once
 
 #include <ep/ptx.cuh>
@@ -15,33 +15,6 @@ namespace ep {
 /// Where a producer has its rows and the other fields of their messages.
 struct PullReady {
     u64 rows, meta;
-};
-
-/// How far the warps that read have come together.
-struct PullTurns {
-    u32 claimed;  // tokens given out, after the first one of each warp
-    u32 done;     // warps that read no more
-};
-
-/// Tokens as warps come free for them.
-template <class Parts>
-class ClaimedTurns {
-public:
-    __device__ __forceinline__ ClaimedTurns(const Team& team, int tokens)
-        : end(tokens),
-          claims_(team, &reinterpret_cast<PullTurns*>(team.group.window + Parts::kTurns)->claimed) {
-    }
-
-    /// The next token; past the end there is none.
-    __device__ __forceinline__ int take() const { return claims_.take(); }
-
-    /// Says that `take` comes soon.
-    __device__ __forceinline__ void ask() { claims_.ask(); }
-
-    int end;
-
-private:
-    Claims claims_;
 };
 
 /// Tells every consumer where this rank's rows are; warp. `meta_at`: of the other fields, or 0.
@@ -73,7 +46,7 @@ __device__ __forceinline__ void pull_wait_released(Team& team) {
     }
 }
 
-/// One warp's reading side, a lane per producer in groups of 32: a source of `GatherRun`.
+/// One warp's reading side, a lane per producer in groups of 32: a source of `Parts`.
 template <class Parts>
 class PullConsumer {
 public:
@@ -126,18 +99,15 @@ public:
 
     /// Ends the reading of this warp; the last warp of the grid's role tells all producers.
     __device__ __forceinline__ void release() {
-        PullTurns* turns = reinterpret_cast<PullTurns*>(team_.group.window + Parts::kTurns);
+        u32* done = reinterpret_cast<u32*>(team_.group.window + Parts::kDone);
         __syncwarp();
         u32 before = 0;
-        if (team_.leader()) before = fetch_add_acq_rel_gpu(&turns->done, 1);
+        if (team_.leader()) before = fetch_add_acq_rel_gpu(done, 1);
         before = __shfl_sync(kAllLanes, before, 0);
         __syncwarp();
         if (before + 1 != static_cast<u32>(team_.count())) return;
-        if (team_.leader()) {
-            // No warp is left that claims or counts; those of the next launch on this stream do.
-            store_relaxed_gpu(&turns->claimed, 0u);
-            store_relaxed_gpu(&turns->done, 0u);
-        }
+        // No warp is left that counts; those of the next launch on this stream do.
+        if (team_.leader()) store_relaxed_gpu(done, 0u);
         __syncwarp();
         if (team_.stopped) return;
         for (int peer = team_.lane; peer < kPeers; peer += kLanes) {

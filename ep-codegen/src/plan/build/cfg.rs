@@ -236,9 +236,6 @@ impl Planner<'_> {
                 members.push(int("kRowBytes", cut.row_bytes));
                 members.push(int("kMetaBytes", cut.meta_bytes));
             }
-            if used.gather {
-                members.push(int("kSources", cut.sources));
-            }
         }
         CfgGroup { name: struct_of(&role.name), members }
     }

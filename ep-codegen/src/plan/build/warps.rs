@@ -19,12 +19,6 @@ const WARPS_MAX: i64 = 32;
 const WARPS_TRIED: [i64; 6] = [16, 12, 8, 4, 2, 1];
 /// Warps of a role that moves nothing.
 const WARPS_COMPUTE: i64 = 8;
-/// Bytes of a gather's pieces, and the most stages that a warp gets for them, where the declaration
-/// tunes no others: each piece of each peer takes one.
-const GATHER_PIECE: i64 = 1024;
-const GATHER_STAGES: i64 = 8;
-/// The fewest stages of a gather: one is added while another one comes.
-const GATHER_STAGES_MIN: i64 = 2;
 /// A warp that reads rows of parts takes pieces of one of these sizes, each a multiple of what its lanes read at once. All
 /// of its stages together take at most `PART_BYTES`.
 const PART_PIECES: [i64; 2] = [2048, 1024];
@@ -104,7 +98,6 @@ impl Planner<'_> {
         let cut = self.cut(role);
         match role_use(self.ir, &self.ways, role) {
             RoleUse { mover: true, .. } => warps * cut.mover().0,
-            RoleUse { gather: true, .. } => warps * cut.gather().0,
             RoleUse { parts: true, .. } => warps * cut.parts().0,
             _ => 0,
         }
@@ -184,16 +177,14 @@ impl Planner<'_> {
         }
         let (row_bytes, meta_bytes) = self.carried(role);
         let tuned = |name, default| self.number(name).unwrap_or(default);
-        let cut = Cut {
+        Cut {
             tma: self.config.arch.has_tma(),
             stages: if used.packs { 1 } else { tuned("stages", MOVER_STAGES) },
             piece_bytes: self.piece_bytes(role, used.packs),
             row_bytes,
             // A receiving role reads meta records where they lie.
-            meta_bytes: if used.gather || pushes(role) { meta_bytes } else { 0 },
-            sources: self.ranks(),
-        };
-        if used.gather { self.gather_cut(role, cut) } else { cut }
+            meta_bytes: if pushes(role) { meta_bytes } else { 0 },
+        }
     }
 
     /// Bytes of a piece: as many as `piece` says, or, where warps share what is made of a row, so many values, in whole
@@ -218,7 +209,6 @@ impl Planner<'_> {
             piece_bytes: STAGED_LEAST.0,
             row_bytes,
             meta_bytes: if staged.with_meta { meta_bytes } else { 0 },
-            sources: self.ranks(),
         };
         let have = self.bytes_a_staged_warp(role);
         let tuned = self.number("stages").zip(self.number("piece"));
@@ -246,7 +236,6 @@ impl Planner<'_> {
                 piece_bytes,
                 row_bytes: 0,
                 meta_bytes: 0,
-                sources: parts,
             };
             let mut tried = (PART_STAGES_MIN..=PART_BYTES / piece_bytes).rev().map(of);
             tried.find(|cut| cut.parts().0 <= have).unwrap_or(of(PART_STAGES_MIN))
@@ -281,19 +270,6 @@ impl Planner<'_> {
             warps = warps.max(given.unwrap_or(WARPS_COMPUTE));
         }
         have / warps.max(1)
-    }
-
-    /// A gather takes as many stages as fit, up to what is tuned.
-    fn gather_cut(&self, role: &Role, cut: Cut) -> Cut {
-        let warps = role.warps.as_ref().and_then(|warps| eval(warps, self.numbers));
-        let warps = warps.unwrap_or(WARPS_TRIED[0]);
-        let have = self.config.arch.shared_bytes_max() - SEQUENCE_BYTES * self.ranks();
-        let piece_bytes = self.number("gather_piece").unwrap_or(GATHER_PIECE);
-        let most = self.number("gather_stages").unwrap_or(GATHER_STAGES);
-        let staged = |stages: i64| Cut { stages, piece_bytes, ..cut };
-        let mut tried = (GATHER_STAGES_MIN..=most).rev().map(staged);
-        let fitting = tried.find(|cut| warps * cut.gather().0 <= have);
-        fitting.unwrap_or(staged(GATHER_STAGES_MIN))
     }
 
     /// Row and meta bytes of the largest message or row that a role moves.

@@ -27,9 +27,11 @@ impl Forms<'_> {
             return self.refuse(&channel.at, "channels have to be `per all`");
         }
         let kind = channel.kind.traits();
-        if kind.in_order || kind.lands {
-            return self
-                .refuse(&channel.at, "no class has both ends of a ring or a direct channel");
+        if kind.in_order || kind.lands || kind.offers {
+            return self.refuse(
+                &channel.at,
+                "no class has both ends of a ring, a direct channel or rows that are offered",
+            );
         }
         let is_record = travels_in_words(self.ir, channel) && channel.slot_names == ["source"];
         match kind.is_indexed && !is_record {
@@ -98,13 +100,6 @@ impl Forms<'_> {
         self.check_slot_blocks(role)?;
         self.check_fills(role)?;
         self.check_last_block(role)?;
-        let mut gathers = 0;
-        for stmt in &role.body {
-            gathers += usize::from(matches!(stmt.action, Action::Gather { .. }));
-            if gathers > 1 {
-                return self.refuse(&stmt.at, "a role gathers once");
-            }
-        }
         self.check_stripes(role)?;
         self.check_order(role)?;
         self.check_moved(role)?;
@@ -121,11 +116,7 @@ impl Forms<'_> {
     fn check_stripes(&self, role: &Role) -> Checked {
         let mut found = Ok(());
         walk::stmts(&role.body, &mut |stmt| {
-            let striped = matches!(
-                &stmt.action,
-                Action::For { domain: Domain::Stripe, .. }
-                    | Action::Gather { domain: Domain::Stripe, .. }
-            );
+            let striped = matches!(&stmt.action, Action::For { domain: Domain::Stripe, .. });
             let mut slots = false;
             walk::exprs(stmt, &mut |part| {
                 slots |= matches!(part, Expr::OfChannel { channel, .. }
@@ -201,10 +192,6 @@ impl Forms<'_> {
                 }
                 _ => self.check_counts(stmt),
             },
-            Action::Gather { .. } => self.check_gather_turns(stmt),
-            Action::Push { channel, .. } if self.is_kind(channel, |kind| kind.offers) => {
-                Err(self.no_form(stmt))
-            }
             _ => self.check_team(stmt),
         }
     }

@@ -121,23 +121,6 @@ impl Forms<'_> {
 
     // ---- Gathering ----
 
-    /// The tokens of a gather of a role by itself count from 0.
-    pub(super) fn check_gather_turns(&self, stmt: &Stmt) -> Checked {
-        let Action::Gather { domain, channel, .. } = &stmt.action else {
-            return Err(self.no_form(stmt));
-        };
-        let kind = self.channel(channel)?.kind.traits();
-        let turns = match domain {
-            Domain::Range { low, .. } => kind.offers && *low == Expr::Int { value: 0 },
-            Domain::Tokens | Domain::Dim { .. } => kind.offers,
-            _ => false,
-        };
-        match turns {
-            true => self.check_gather(stmt),
-            false => self.refuse(&stmt.at, "the loop over tokens has to run from 0"),
-        }
-    }
-
     /// `for token in .. gather part from .. { store ..; }`.
     pub(super) fn check_gather(&self, stmt: &Stmt) -> Checked {
         let Action::Gather { part, channel, peer, position, across, over, body, .. } = &stmt.action

@@ -1,10 +1,8 @@
-//! The rows of a token from all its peers, added up.
+//! Where the parts of a token are, and the stores of what they add up to.
 
-use super::{Whole, call, cfg_of, method, name, object, team};
-use crate::ir::naming::function_of;
+use super::{Whole, call, method, name};
 use crate::ir::{Action, Elem, Expr, Stmt};
 use crate::schedule::Lowered;
-use crate::schedule::library::ep;
 use crate::schedule::limit::broken;
 use crate::schedule::rules::sum_and_bias;
 use crate::schedule::scope::{Meaning, Scope};
@@ -14,52 +12,7 @@ use crate::schedule::step::Step;
 use crate::schedule::symbol::{Constant, Symbol};
 use crate::schedule::term::Term;
 
-/// The objects of a gather.
-struct Names {
-    stages: String,
-    source: String,
-    turns: String,
-    sum: String,
-    position: String,
-}
-
 impl Whole<'_, '_> {
-    /// `for token in .. gather part from channel[peer] at .. across peer in .. { store ..; }`.
-    pub(super) fn gather(
-        &mut self,
-        scope: &Scope,
-        stmt: &Stmt,
-        out: &mut Vec<Step>,
-    ) -> Lowered<()> {
-        let Action::Gather { domain, part, channel, .. } = &stmt.action else { return Ok(()) };
-        let (channel, _) = self.role.carried(channel)?;
-        let names = Names {
-            stages: self.role.names.fresh("stages"),
-            source: self.role.names.fresh(&channel.name),
-            turns: self.role.names.fresh("turns"),
-            sum: self.role.names.fresh(part),
-            position: self.role.names.fresh("position"),
-        };
-        let own = format!("smem.{}[team.warp]", function_of(&self.role.role.name));
-        let class = ep::Gather.of(self.cfg());
-        out.push(object(class, &names.stages, vec![name(&own), team()]));
-        let source = ep::PullConsumer.of(cfg_of(channel));
-        out.push(object(source, &names.source, vec![team()]));
-        out.push(Step::Says(stmt.at.clone()));
-        let at = self.part_position(scope, stmt)?;
-        out.push(Step::Made { name: names.position.clone(), value: at });
-        let numbers = self.role.numbers(scope, domain, out)?;
-        let class = ep::ClaimedTurns.of(cfg_of(channel));
-        let most = numbers.to.converted(&Elem::I32);
-        out.push(object(class, &names.turns, vec![team(), most]));
-        self.gather_run(scope, stmt, &names, out)?;
-        if channel.kind.traits().is_released {
-            out.push(Step::Do(method(&names.source, "release", Vec::new())));
-        }
-        out.push(Step::Do(method(&names.stages, "finish", Vec::new())));
-        Ok(())
-    }
-
     /// The function that gives the position of the part of a token that a peer has.
     pub(super) fn part_position(&mut self, scope: &Scope, stmt: &Stmt) -> Lowered<Term> {
         let Action::Gather { binder, position, across, .. } = &stmt.action else {
@@ -74,21 +27,6 @@ impl Whole<'_, '_> {
                 .of_lane();
             Ok(Some(this.role.scalar(&own, position, steps)?.converted(&Elem::I32)))
         })
-    }
-
-    fn gather_run(
-        &mut self,
-        scope: &Scope,
-        stmt: &Stmt,
-        names: &Names,
-        out: &mut Vec<Step>,
-    ) -> Lowered<()> {
-        let objects = [&names.stages, &names.source, &names.turns, &names.position];
-        let args = objects.map(|object| name(object)).to_vec();
-        out.push(object(ep::GatherRun.into(), &names.sum, args));
-        let stores = self.sums(scope, stmt, &names.sum)?;
-        out.push(Step::Do(method(&names.sum, "run", vec![stores])));
-        Ok(())
     }
 
     /// The function that stores what the parts of a token add up to. The sum of the row takes the parts;
