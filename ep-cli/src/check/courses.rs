@@ -148,10 +148,12 @@ mod tests {
         ),
         (
             "nvl-combine, in order",
-            "== parts are added up from the last one\nin ep/part_stages.cuh\n\
-             - if ((pieces.lanes[part / kLanes] >> part % kLanes & 1) != 0) each(part, values(part));\n\
-             + const int own = kParts - 1 - part;\n\
-             + if ((pieces.lanes[own / kLanes] >> own % kLanes & 1) != 0) each(own, values(own));\n",
+            "== a bias is added before the parts\nin nvl_combine.cu\n\
+             - decltype(i)> sum(0.0f);\n\
+             + decltype(i)> sum(0.0f);\n\
+             + for (int copy = 0; copy < args.bias_count; ++copy) sum += ep::to_float(ep::get_wide<ep::bf16>(\n\
+             + &args.bias[copy][token * args.bias_stride], i, Cfg::kHidden));\nand\n\
+             - sum_2 += ep::to_float(\n+ (void)ep::to_float(\n",
         ),
         (
             "node-dispatch, tight",
@@ -275,7 +277,7 @@ mod tests {
         for (name, planted) in PLANTED {
             let course = all.iter().find(|course| course.name == name).expect(name);
             let planted = &Mutant::parse(planted).unwrap()[0];
-            let report = schedule(course, &programs.planted(planted), 1).unwrap_err();
+            let report = schedule(course, &programs.planted(planted), 1).expect_err(name);
             assert!(!report.contains("does not compile") && !report.contains("occurs"), "{report}");
         }
     }
