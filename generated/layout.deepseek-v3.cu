@@ -129,7 +129,7 @@ __device__ __forceinline__ void count(const Args& args, Smem& smem, ep::Team& te
             // +22  record in_rank[token, peer] = routed(topk_idx[token], peer)
             if (present) {
                 ep::store_flags<Cfg::kRanks>(&args.in_rank[ep::i64{token} * Cfg::kRanks],
-                    topk_idx_ranks);
+                    [&](int peer) { return topk_idx_ranks.has(peer); });
             }
             // +24  for peer in ranks where routed(topk_idx[token], peer)
             ep::for_hits(Cfg::kRanks,

@@ -7,7 +7,7 @@
 //
 // Window, the same on every rank:
 //   counted.sums     0x00000000       1096 bytes  (256 per_expert + 16 per_rank + 2 per_node) x 4; Count writes, Count reads
-//   Count.claims     0x00000480          8 bytes  2 calls x 1 words x 4; Count writes, Count reads
+#include <ep/compute.cuh>
 #include <ep/count.cuh>
 #include <ep/rows.cuh>
 #include <ep/sync.cuh>
@@ -37,8 +37,6 @@ struct Cfg {
         static constexpr int kRole = 0;
         static constexpr int kFirstWarp = 0;
         static constexpr int kWarps = 8;
-        static constexpr int kLoops = 1;
-        static constexpr ep::u64 kClaims = 0x480;
     };
 };
 
@@ -71,64 +69,51 @@ static_assert(sizeof(Smem) == Cfg::kSharedBytes, "the plan counts the same bytes
 /// role Count on all blocks, warps shared by stripe
 __device__ __forceinline__ void count(const Args& args, Smem& smem, ep::Team& team) {
     ep::Counters<Cfg::Counted> counters(args.group, smem.counters);
-    ep::Units<Cfg::Count, 0> units(team, Cfg::kStripes);
-    for (int stripe; (stripe = units.take()) >= 0;) {
-        // +15  for token in stripe
-        const ep::Span rows(
-            ep::stripe_span(ep::rows_of(args.tokens, args.tokens_from), Cfg::kStripes, stripe));
-        for (int token = rows.begin + team.lane; token < rows.end; token += ep::kLanes) {
-            // +16  for expert in topk_idx[token]
-            for (int k = 0; k < Cfg::kTopk; ++k) {
-                const ep::i64 expert = args.topk_idx[token * args.topk_idx_stride + k];
-                if (!(expert >= 0 && expert < Cfg::kExperts)) continue;
-                // +17  count per_expert[expert]
-                counters.add(Cfg::Counted::kPerExpert + static_cast<ep::i32>(expert), 1);
-            }
-            // +19  for peer in ranks
-            for (int peer = 0; peer < Cfg::kRanks; ++peer) {
-                // +20  store in_rank[token, peer] = routed(topk_idx[token], peer)
-                const int first_expert = args.expert_begin[peer];
-                const int next_expert = args.expert_begin[peer + 1];
-                bool found = false;
-                for (int k_2 = 0; k_2 < Cfg::kTopk; ++k_2) {
-                    const bool here = args.topk_idx[token * args.topk_idx_stride
-                        + k_2] >= first_expert
-                        && args.topk_idx[token * args.topk_idx_stride + k_2] < next_expert;
-                    found = found || here;
+    const ep::StripeSlices slices(team, ep::rows_of(args.tokens, args.tokens_from), Cfg::kStripes);
+    // +15  for token in stripe
+    for (int slice = team.warp; slice < slices.count && !team.stopped; slice += team.warps) {
+        const int stripe = slices.stripe(slice);
+        const ep::Span rows(slices.span(slice));
+        for (int first = rows.begin; first < rows.end; first += ep::kLanes) {
+            const int turn = first + team.lane;
+            const bool present = turn < rows.end;
+            const int token = present ? turn : rows.end - 1;
+            const auto topk_idx_row =
+                ep::row_of<Cfg::kTopk>(&args.topk_idx[token * args.topk_idx_stride]);
+            const auto topk_idx_ranks = ep::ranks_of<Cfg::kRanks>(topk_idx_row, args.expert_begin);
+            if (present) {
+                // +16  for expert in topk_idx[token]
+                #pragma unroll
+                for (int k = 0; k < Cfg::kTopk; ++k) {
+                    const ep::i64 expert = topk_idx_row.values[k];
+                    if (!(expert >= 0 && expert < Cfg::kExperts)) continue;
+                    // +17  count per_expert[expert]
+                    counters.add(Cfg::Counted::kPerExpert + static_cast<ep::i32>(expert), 1);
                 }
-                args.in_rank[ep::i64{token} * Cfg::kRanks + peer] = found;
+                // +19  for peer in ranks
+                // +20  store in_rank[token, peer] = routed(topk_idx[token], peer)
+                ep::store_flags<Cfg::kRanks>(&args.in_rank[ep::i64{token} * Cfg::kRanks],
+                    [&](int peer) { return topk_idx_ranks.has(peer); });
             }
             // +22  for peer in ranks where routed(topk_idx[token], peer)
-            for (int peer_2 = 0; peer_2 < Cfg::kRanks; ++peer_2) {
-                const int first_expert_2 = args.expert_begin[peer_2];
-                const int next_expert_2 = args.expert_begin[peer_2 + 1];
-                bool found_2 = false;
-                for (int k_3 = 0; k_3 < Cfg::kTopk; ++k_3) {
-                    const bool here_2 = args.topk_idx[token * args.topk_idx_stride
-                        + k_3] >= first_expert_2
-                        && args.topk_idx[token * args.topk_idx_stride + k_3] < next_expert_2;
-                    found_2 = found_2 || here_2;
-                }
-                if (!found_2) continue;
-                // +23  count per_rank[peer]
-                counters.add(Cfg::Counted::kPerRank + peer_2, 1);
-            }
+            ep::for_hits(Cfg::kRanks,
+                [&](int peer_2) { return present && topk_idx_ranks.has(peer_2); },
+                [&](int peer_2, ep::i32 hits) {
+                    // +23  count per_rank[peer]
+                    counters.add(Cfg::Counted::kPerRank + peer_2, hits);
+            });
             // +26  for node in nodes where routed_node(topk_idx[token], node)
-            for (int node = 0; node < Cfg::kNodes; ++node) {
-                const int first_expert_3 = args.expert_begin[ep::i64{node} * Cfg::kLocalRanks];
-                const int next_expert_3 =
-                    args.expert_begin[ep::i64{node} * Cfg::kLocalRanks + Cfg::kLocalRanks];
-                bool found_3 = false;
-                for (int k_4 = 0; k_4 < Cfg::kTopk; ++k_4) {
-                    const bool here_3 = args.topk_idx[token * args.topk_idx_stride
-                        + k_4] >= first_expert_3
-                        && args.topk_idx[token * args.topk_idx_stride + k_4] < next_expert_3;
-                    found_3 = found_3 || here_3;
-                }
-                if (!found_3) continue;
-                // +27  count per_node[node]
-                counters.add(Cfg::Counted::kPerNode + node, 1);
-            }
+            ep::for_hits(Cfg::kNodes,
+                [&](int node) {
+                    return present
+                        && topk_idx_ranks.has_any(
+                            static_cast<ep::i32>(ep::i64{node} * Cfg::kLocalRanks),
+                            Cfg::kLocalRanks);
+                },
+                [&](int node, ep::i32 hits) {
+                    // +27  count per_node[node]
+                    counters.add(Cfg::Counted::kPerNode + node, hits);
+            });
         }
     }
 }

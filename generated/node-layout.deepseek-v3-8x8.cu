@@ -3,7 +3,7 @@
 // sm_90a: 512 threads and 4740 bytes of shared memory a block, at least 1 blocks
 //
 // Roles:
-//   Count: a warp for each of stripes = 12 (8 warps on all blocks); composed
+//   Count: 8 warps on all blocks; composed
 //   Exchange: 8 warps on last block; composed: ep::NetSlotsOut, ep::NetSlotsIn
 //   RailExchange: 4 warps on last block; composed: ep::NetSlotsOut, ep::NetSlotsIn
 //   Prefix: 4 warps on last block; by the library
@@ -18,8 +18,6 @@
 //   rails.released   0x00001e00          4 bytes  1 peers x 4; RailExchange writes, RailExchange reads
 //   rails.readers    0x00001e80          4 bytes  1 word x 4; RailExchange writes, RailExchange reads
 //   counted.sums     0x00001f00       4736 bytes  (256 tokens_per_expert + 96 node_stripes + 64 tokens_per_rank + 768 rank_stripes) x 4; Count writes, Count reads
-//   Exchange.claims  0x00003180          8 bytes  2 calls x 1 words x 4; Exchange writes, Exchange reads
-//   RailExchange.claims 0x00003200          8 bytes  2 calls x 1 words x 4; RailExchange writes, RailExchange reads
 //
 // Network, the same on every rank:
 //   counts.inbox     0x00000000      43008 bytes  2 epochs x 56 peers x 384; Exchange writes, Exchange reads
@@ -123,16 +121,12 @@ struct Cfg {
         static constexpr int kRole = 1;
         static constexpr int kFirstWarp = 0;
         static constexpr int kWarps = 8;
-        static constexpr int kLoops = 1;
-        static constexpr ep::u64 kClaims = 0x3180;
     };
 
     struct RailExchange {
         static constexpr int kRole = 2;
         static constexpr int kFirstWarp = 8;
         static constexpr int kWarps = 4;
-        static constexpr int kLoops = 1;
-        static constexpr ep::u64 kClaims = 0x3200;
     };
 
     struct Prefix {
@@ -195,70 +189,59 @@ static_assert(sizeof(Smem) == Cfg::kSharedBytes, "the plan counts the same bytes
 /// role Count on all blocks, warps shared by stripe
 __device__ __forceinline__ void count(const Args& args, Smem& smem, ep::Team& team) {
     ep::Counters<Cfg::Counted> counters(args.group, smem.counters);
-    for (int stripe = team.spread(); stripe < Cfg::kStripes && !team.stopped;
-        stripe += team.count()) {
-        // +34  for token in stripe
-        const ep::Span rows(
-            ep::stripe_span(ep::rows_of(args.tokens, args.tokens_from), Cfg::kStripes, stripe));
-        for (int token = rows.begin + team.lane; token < rows.end; token += ep::kLanes) {
-            // +35  for expert in topk_idx[token]
-            for (int k = 0; k < Cfg::kTopk; ++k) {
-                const ep::i64 expert = args.topk_idx[token * args.topk_idx_stride + k];
-                if (!(expert >= 0 && expert < Cfg::kExperts)) continue;
-                // +36  count tokens_per_expert[expert]
-                counters.add(Cfg::Counted::kTokensPerExpert + static_cast<ep::i32>(expert), 1);
-            }
-            // +38  for node in nodes
-            for (int node = 0; node < Cfg::kNodes; ++node) {
-                // +39  record node_bits[token, node] = routed_bits(topk_idx[token], node)
-                const int first_rank = node * Cfg::kLocalRanks;
-                ep::i64 bits = 0LL;
-                for (int k_2 = 0; k_2 < Cfg::kTopk; ++k_2) {
-                    const int rank = ep::owner<Cfg::kRanks>(
-                        args.topk_idx[token * args.topk_idx_stride + k_2], args.expert_begin);
-                    bits =
-                        ep::with_bit(bits, ep::i64{rank} - first_rank, ep::i64{Cfg::kLocalRanks});
+    const ep::StripeSlices slices(team, ep::rows_of(args.tokens, args.tokens_from), Cfg::kStripes);
+    // +34  for token in stripe
+    for (int slice = team.warp; slice < slices.count && !team.stopped; slice += team.warps) {
+        const int stripe = slices.stripe(slice);
+        const ep::Span rows(slices.span(slice));
+        for (int first = rows.begin; first < rows.end; first += ep::kLanes) {
+            const int turn = first + team.lane;
+            const bool present = turn < rows.end;
+            const int token = present ? turn : rows.end - 1;
+            const auto topk_idx_row =
+                ep::row_of<Cfg::kTopk>(&args.topk_idx[token * args.topk_idx_stride]);
+            const auto topk_idx_ranks = ep::ranks_of<Cfg::kRanks>(topk_idx_row, args.expert_begin);
+            if (present) {
+                // +35  for expert in topk_idx[token]
+                #pragma unroll
+                for (int k = 0; k < Cfg::kTopk; ++k) {
+                    const ep::i64 expert = topk_idx_row.values[k];
+                    if (!(expert >= 0 && expert < Cfg::kExperts)) continue;
+                    // +36  count tokens_per_expert[expert]
+                    counters.add(Cfg::Counted::kTokensPerExpert + static_cast<ep::i32>(expert), 1);
                 }
-                args.node_bits[ep::i64{token} * Cfg::kNodes + node] = bits;
+                // +38  for node in nodes
+                for (int node = 0; node < Cfg::kNodes; ++node) {
+                    // +39  record node_bits[token, node] = routed_bits(topk_idx[token], node)
+                    args.node_bits[ep::i64{token} * Cfg::kNodes + node] =
+                        topk_idx_ranks.bits(node * Cfg::kLocalRanks, Cfg::kLocalRanks);
+                }
             }
             // +41  for node in nodes where routed_node(topk_idx[token], node)
-            for (int node_2 = 0; node_2 < Cfg::kNodes; ++node_2) {
-                const int first_expert = args.expert_begin[node_2 * Cfg::kLocalRanks];
-                const int next_expert =
-                    args.expert_begin[node_2 * Cfg::kLocalRanks + Cfg::kLocalRanks];
-                bool found = false;
-                for (int k_3 = 0; k_3 < Cfg::kTopk; ++k_3) {
-                    const bool here = args.topk_idx[token * args.topk_idx_stride
-                        + k_3] >= first_expert
-                        && args.topk_idx[token * args.topk_idx_stride + k_3] < next_expert;
-                    found = found || here;
-                }
-                if (!found) continue;
-                // +42  count node_tokens[stripe, node]
-                ep::add_count(&args.node_tokens[stripe * Cfg::kNodes + node_2], 1);
-                // +43  count node_stripes[node, stripe]
-                counters.add(Cfg::Counted::kNodeStripes + (node_2 * Cfg::kStripes + stripe), 1);
-            }
+            ep::for_hits(Cfg::kNodes,
+                [&](int node_2) {
+                    return present
+                        && topk_idx_ranks.has_any(node_2 * Cfg::kLocalRanks, Cfg::kLocalRanks);
+                },
+                [&](int node_2, ep::i32 hits) {
+                    // +42  count node_tokens[stripe, node]
+                    ep::add_count(&args.node_tokens[stripe * Cfg::kNodes + node_2], hits);
+                    // +43  count node_stripes[node, stripe]
+                    counters.add(Cfg::Counted::kNodeStripes + (node_2 * Cfg::kStripes + stripe),
+                        hits);
+            });
             // +45  for peer in ranks where routed(topk_idx[token], peer)
-            for (int peer = 0; peer < Cfg::kRanks; ++peer) {
-                const int first_expert_2 = args.expert_begin[peer];
-                const int next_expert_2 = args.expert_begin[peer + 1];
-                bool found_2 = false;
-                for (int k_4 = 0; k_4 < Cfg::kTopk; ++k_4) {
-                    const bool here_2 = args.topk_idx[token * args.topk_idx_stride
-                        + k_4] >= first_expert_2
-                        && args.topk_idx[token * args.topk_idx_stride + k_4] < next_expert_2;
-                    found_2 = found_2 || here_2;
-                }
-                if (!found_2) continue;
-                // +46  count tokens_per_rank[peer]
-                counters.add(Cfg::Counted::kTokensPerRank + peer, 1);
-                // +47  count rank_stripes[node(peer), local_rank(peer), stripe]
-                counters.add(Cfg::Counted::kRankStripes
-                    + static_cast<ep::i32>(
-                        (ep::i64{peer / Cfg::kLocalRanks} * Cfg::kLocalRanks
-                            + peer % Cfg::kLocalRanks) * Cfg::kStripes + stripe), 1);
-            }
+            ep::for_hits(Cfg::kRanks,
+                [&](int peer) { return present && topk_idx_ranks.has(peer); },
+                [&](int peer, ep::i32 hits) {
+                    // +46  count tokens_per_rank[peer]
+                    counters.add(Cfg::Counted::kTokensPerRank + peer, hits);
+                    // +47  count rank_stripes[node(peer), local_rank(peer), stripe]
+                    counters.add(Cfg::Counted::kRankStripes
+                        + static_cast<ep::i32>(
+                            (ep::i64{peer / Cfg::kLocalRanks} * Cfg::kLocalRanks
+                                + peer % Cfg::kLocalRanks) * Cfg::kStripes + stripe), hits);
+            });
         }
     }
 }
@@ -269,8 +252,7 @@ __device__ __forceinline__ void exchange(const Args& args, ep::Team& team) {
     ep::NetSlotsOut<Cfg::Counts> counts(team, args.net);
     ep::NetSlotsIn<Cfg::Counts> counts_in(team, args.net);
     // +52  for peer in ranks
-    ep::Units<Cfg::Exchange, 0> units(team, Cfg::kRanks);
-    for (int peer; (peer = units.take()) >= 0;) {
+    for (int peer = team.index(); peer < Cfg::kRanks && !team.stopped; peer += team.count()) {
         // +52  push counts[peer] { per_rank: tokens_per_rank, per_expert: owned(tokens_per_expert,
         //     peer) }
         // W1: publishes messages of counts, for Exchange +52
@@ -293,17 +275,17 @@ __device__ __forceinline__ void exchange(const Args& args, ep::Team& team) {
     // W2: publishes credit of counts, for Exchange +52
     counts_in.await();
     // +52  for dest in ranks
-    for (int dest = team.index() * ep::kLanes + team.lane; dest < Cfg::kRanks && !team.stopped;
-        dest += team.count() * ep::kLanes) {
+    for (int dest = team.index(); dest < Cfg::kRanks && !team.stopped; dest += team.count()) {
         // +52  record rank_prefix[source, dest] = prefix_sum(source in ranks:
         //     counts[source].per_rank[dest])
-        ep::i64 sum = 0LL;
-        for (int source = 0; source < Cfg::kRanks; ++source) {
-            args.rank_prefix[ep::i64{source} * Cfg::kRanks + dest] = static_cast<ep::i32>(sum);
-            sum += ep::i64{ep::get<ep::i32>(counts_in.slot(source, 0) + Cfg::Counts::kMeta
-                + Cfg::Totals::kPerRank, dest)};
-        }
-        args.rank_prefix[ep::i64{Cfg::kRanks} * Cfg::kRanks + dest] = static_cast<ep::i32>(sum);
+        ep::prefix_sum_and_total(Cfg::kRanks,
+            [&](int source) {
+                return ep::get<ep::i32>(counts_in.slot(source, 0) + Cfg::Counts::kMeta
+                    + Cfg::Totals::kPerRank, dest);
+            },
+            [&](int source, ep::i32 sum) {
+                args.rank_prefix[ep::i64{source} * Cfg::kRanks + dest] = sum;
+        });
     }
     // +53  for expert in local_experts
     for (int expert_2 = team.index() * ep::kLanes + team.lane;
@@ -317,7 +299,7 @@ __device__ __forceinline__ void exchange(const Args& args, ep::Team& team) {
         }
         ep::store_host(&args.received_per_expert[expert_2], static_cast<ep::i32>(sum_2));
     }
-    if (team.index() == 0) {
+    if (team.index() == team.count() - 1) {
         // +56  store received[0] = sum(source in ranks: counts[source].per_rank[me])
         ep::i64 sum_3 = 0LL;
         for (int source_3 = 0; source_3 < Cfg::kRanks; ++source_3) {
@@ -336,8 +318,7 @@ __device__ __forceinline__ void rail_exchange(const Args& args, ep::Team& team) 
     ep::NetSlotsOut<Cfg::Rails> rails(team, args.net);
     ep::NetSlotsIn<Cfg::Rails> rails_in(team, args.net);
     // +59  for node in nodes
-    ep::Units<Cfg::RailExchange, 0> units(team, Cfg::kNodes);
-    for (int node; (node = units.take()) >= 0;) {
+    for (int node = team.index(); node < Cfg::kNodes && !team.stopped; node += team.count()) {
         // +60  push rails[node] { to_node: node_stripes[node], to_rank: rank_stripes[node] }
         // W3: publishes messages of rails, for RailExchange +62
         // W4: takes credit of rails, from RailExchange +62
@@ -356,35 +337,35 @@ __device__ __forceinline__ void rail_exchange(const Args& args, ep::Team& team) 
     // W3: takes messages of rails, from RailExchange +60
     // W4: publishes credit of rails, for RailExchange +60
     rails_in.await();
-    if (team.index() == 0) {
+    if (team.index() == team.count() - 1) {
         // +63  record rail_prefix[node] = prefix_sum(node in nodes: sum(s in stripes:
         //     rails[node].to_node[s]))
-        if (team.leader()) {
-            ep::i64 sum_2 = 0LL;
-            for (int node_2 = 0; node_2 < Cfg::kNodes; ++node_2) {
+        ep::prefix_sum_and_total(Cfg::kNodes,
+            [&](int node_2) {
                 ep::i64 sum = 0LL;
                 for (int s = 0; s < Cfg::kStripes; ++s) {
                     sum += ep::i64{ep::get<ep::i32>(rails_in.slot(node_2, 0) + Cfg::Rails::kMeta
                         + Cfg::Stripes::kToNode, s)};
                 }
-                args.rail_prefix[node_2] = static_cast<ep::i32>(sum_2);
-                sum_2 += sum;
-            }
-            args.rail_prefix[Cfg::kNodes] = static_cast<ep::i32>(sum_2);
-        }
+                return static_cast<ep::i32>(sum);
+            },
+            [&](int node_2, ep::i32 sum_2) {
+                args.rail_prefix[node_2] = sum_2;
+        });
     }
     // +64  for node in nodes
-    for (int node_3 = team.index() * ep::kLanes + team.lane; node_3 < Cfg::kNodes && !team.stopped;
-        node_3 += team.count() * ep::kLanes) {
+    for (int node_3 = team.index(); node_3 < Cfg::kNodes && !team.stopped; node_3 += team.count()) {
         // +65  record rail_first[node, s] = prefix_sum(s in stripes: rails[node].to_node[s])
-        ep::i64 sum_3 = 0LL;
-        for (int s_2 = 0; s_2 < Cfg::kStripes; ++s_2) {
-            args.rail_first[node_3 * Cfg::kStripes + s_2] = static_cast<ep::i32>(sum_3);
-            sum_3 += ep::i64{ep::get<ep::i32>(rails_in.slot(node_3, 0) + Cfg::Rails::kMeta
-                + Cfg::Stripes::kToNode, s_2)};
-        }
+        ep::prefix_sum(Cfg::kStripes,
+            [&](int s_2) {
+                return ep::get<ep::i32>(rails_in.slot(node_3, 0) + Cfg::Rails::kMeta
+                    + Cfg::Stripes::kToNode, s_2);
+            },
+            [&](int s_2, ep::i32 sum_3) {
+                args.rail_first[node_3 * Cfg::kStripes + s_2] = sum_3;
+        });
         // +66  for s in stripes
-        for (int s_3 = 0; s_3 < Cfg::kStripes; ++s_3) {
+        for (int s_3 = team.lane; s_3 < Cfg::kStripes; s_3 += ep::kLanes) {
             // +67  record rail_count[node, s] = rails[node].to_node[s]
             args.rail_count[node_3 * Cfg::kStripes + s_3] = ep::get<ep::i32>(
                 rails_in.slot(node_3, 0) + Cfg::Rails::kMeta + Cfg::Stripes::kToNode, s_3);
@@ -397,16 +378,18 @@ __device__ __forceinline__ void rail_exchange(const Args& args, ep::Team& team) 
             }
         }
         // +72  for local in local_ranks
-        for (int local_2 = 0; local_2 < Cfg::kLocalRanks; ++local_2) {
+        for (int local_2 = 0; local_2 < Cfg::kLocalRanks && !team.stopped; ++local_2) {
             // +73  record forward_first[node, s, local] = prefix_sum(s in stripes:
             //     rails[node].to_rank[local, s])
-            ep::i64 sum_4 = 0LL;
-            for (int s_4 = 0; s_4 < Cfg::kStripes; ++s_4) {
-                args.forward_first[(node_3 * Cfg::kStripes + s_4) * Cfg::kLocalRanks + local_2] =
-                    static_cast<ep::i32>(sum_4);
-                sum_4 += ep::i64{ep::get<ep::i32>(rails_in.slot(node_3, 0) + Cfg::Rails::kMeta
-                    + Cfg::Stripes::kToRank, local_2 * Cfg::kStripes + s_4)};
-            }
+            ep::prefix_sum(Cfg::kStripes,
+                [&](int s_4) {
+                    return ep::get<ep::i32>(rails_in.slot(node_3, 0) + Cfg::Rails::kMeta
+                        + Cfg::Stripes::kToRank, local_2 * Cfg::kStripes + s_4);
+                },
+                [&](int s_4, ep::i32 sum_4) {
+                    args.forward_first[(node_3 * Cfg::kStripes + s_4) * Cfg::kLocalRanks
+                        + local_2] = sum_4;
+            });
         }
     }
     rails_in.release();

@@ -5,6 +5,7 @@ mod adds;
 mod apart;
 mod channels;
 mod choices;
+mod counters;
 mod decode;
 mod gathers;
 mod kernels;

@@ -136,6 +136,9 @@ impl Writer<'_> {
             "for ({kind} {name} = {from}; {name} < {}{looks}; {step})",
             self.text(&repeat.to)
         );
+        if repeat.turns == Takers::Unrolled {
+            self.line("#pragma unroll");
+        }
         self.block(&head, &repeat.body);
     }
 }
@@ -152,7 +155,7 @@ fn local_type(elem: &Elem) -> &'static str {
 fn turns(turns: Takers) -> (&'static str, &'static str, bool) {
     match turns {
         Takers::Serial => ("", "", true),
-        Takers::Alone => ("", "", false),
+        Takers::Alone | Takers::Unrolled => ("", "", false),
         Takers::Lanes => ("team.lane", "ep::kLanes", false),
         Takers::Chunks => ("", "ep::kLanes", false),
         Takers::Wide => ("team.lane * ep::kWide", "ep::kLanes * ep::kWide", false),

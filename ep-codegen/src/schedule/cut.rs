@@ -8,6 +8,7 @@
 mod forward;
 mod rings;
 mod runs;
+mod slices;
 mod steps;
 mod stripes;
 

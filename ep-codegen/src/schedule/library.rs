@@ -64,7 +64,7 @@ pub mod ep {
             RingsIn, RingsOut, WindowRings,
         }
         rows {
-            all_peers, copy_row, Flags, for_stripe_tokens, one_peer, other_peers, recorded, rows_ahead, rows_of, Span, span_of, span_part, stripe_span,
+            all_peers, copy_row, Flags, for_stripe_tokens, one_peer, other_peers, recorded, rows_ahead, rows_of, Span, span_of, span_part, stripe_span, StripeSlices,
         }
         slot_rows { SlotParts, SlotRowsIn, SlotRowsOut, WindowSlots }
         slot_times { SlotTimes }

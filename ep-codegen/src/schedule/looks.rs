@@ -1,4 +1,5 @@
-//! Rows of numbers that a loop asks about in every turn: each is loaded once, ahead of the loop.
+//! Rows of numbers that a loop asks about in every turn: each is loaded once, ahead of the loop. A lane that takes a turn
+//! by itself keeps the row of the turn in registers for all loops in it.
 
 use super::extents::range_of;
 use super::library::ep;
@@ -8,10 +9,16 @@ use super::step::Step;
 use super::symbol::RANKS;
 use super::term::{Node, Term};
 use super::{Lowered, RoleLowering, RoleRule};
-use crate::ir::{Elem, ElemType, Expr, NameKind, Stmt, Tensor, walk};
+use crate::ir::{Action, Domain, Elem, ElemType, Expr, NameKind, Stmt, Tensor, walk};
 
 /// Ranks that one word has bits for.
 const MOST_RANKS: i64 = 64;
+
+/// Numbers of a row that a lane keeps in registers.
+const MOST_NUMBERS: i64 = 32;
+
+/// Helpers that ask about a row of numbers.
+const ASKING: [&str; 4] = ["listed", "routed", "routed_bits", "routed_node"];
 
 impl RoleLowering<'_> {
     /// Whether what is the same in every turn is found out ahead of a loop.
@@ -72,13 +79,82 @@ impl RoleLowering<'_> {
             }
             _ => false,
         };
-        let is_ids = |it: &Tensor| {
-            it.name == *tensor
-                && it.elem == ElemType::Scalar { elem: Elem::I64 }
-                && it.dims.len() == indices.len() + 1
-                && !it.optional
+        let is_ids = |it: &Tensor| is_ids(it) && it.dims.len() == indices.len() + 1;
+        let mut tensors = self.ir.tensors.iter().filter(|it| it.name == *tensor);
+        !written && tensors.any(is_ids) && indices.iter().all(is_simple)
+    }
+
+    /// What names mean in a turn that a lane takes by itself: where loops in it ask about the row of numbers of the turn,
+    /// the lane loads the row once, and finds out once what it says.
+    pub(super) fn with_own_row(
+        &mut self,
+        scope: &Scope,
+        stmt: &Stmt,
+        out: &mut Vec<Step>,
+    ) -> Lowered<Scope> {
+        let mut scope = scope.clone();
+        let Action::For { binder, domain, body, .. } = &stmt.action else { return Ok(scope) };
+        if !scope.by_lane || !self.looks() {
+            return Ok(scope);
+        }
+        for (row, helpers) in asked(body) {
+            if !self.is_own_row(&row, binder, domain) || scope.looked_at("", &row).is_some() {
+                continue;
+            }
+            let value = self.row_of(&scope, &row, None, out)?;
+            let loaded = self.look(&mut scope, (&row, "", "row"), value, out);
+            if helpers.iter().any(|helper| *helper != "listed") {
+                let args = vec![loaded.clone(), self.expert_begin()?];
+                let value = Term::call(ep::ranks_of.of(RANKS), args, Elem::I32);
+                self.look(&mut scope, (&row, "routed", "ranks"), value, out);
+            }
+            if helpers.contains(&"listed") {
+                let value = Term::call(ep::ids_of, vec![loaded], Elem::I32);
+                self.look(&mut scope, (&row, "listed", "ids"), value, out);
+            }
+        }
+        Ok(scope)
+    }
+
+    /// Keeps what `helper` asks of a row under a name of its own.
+    fn look(
+        &mut self,
+        scope: &mut Scope,
+        (row, helper, suffix): (&Expr, &str, &str),
+        value: Term,
+        out: &mut Vec<Step>,
+    ) -> Term {
+        let tensor = if let Expr::Element { tensor, .. } = row { tensor } else { "" };
+        let object = self.names.fresh(&format!("{tensor}_{suffix}"));
+        out.push(Step::Made { name: object.clone(), value });
+        let (helper, row) = (helper.to_string(), row.clone());
+        scope.looks.push(LookedAt { helper, row, object: object.clone() });
+        Term::name(object, Elem::I32)
+    }
+
+    /// Whether a row is that of the turn of a loop, and is there in each turn.
+    fn is_own_row(&self, row: &Expr, binder: &str, domain: &Domain) -> bool {
+        let Expr::Element { tensor, indices } = row else { return false };
+        let own = matches!(indices.as_slice(), [Expr::Name { name, .. }] if name == binder);
+        let rows = match domain {
+            Domain::Dim { name } => Some(name.as_str()),
+            Domain::Tokens => Some("tokens"),
+            Domain::Stripe => self.striped_size().map(|size| size.name.as_str()),
+            _ => None,
         };
-        !written && self.ir.tensors.iter().any(is_ids) && indices.iter().all(is_simple)
+        let Some(tensor) = self.ir.tensors.iter().find(|it| it.name == *tensor) else {
+            return false;
+        };
+        let [first, width] = tensor.dims.as_slice() else { return false };
+        let is_small = match width {
+            Expr::Int { value } => *value <= MOST_NUMBERS,
+            Expr::Name { name, kind: NameKind::Dim | NameKind::Tune } => {
+                range_of(self.ir, name).is_some_and(|(_, most)| most <= MOST_NUMBERS)
+            }
+            _ => false,
+        };
+        let is_there = matches!(first, Expr::Name { name, .. } if Some(name.as_str()) == rows);
+        own && is_there && is_small && is_ids(tensor) && !self.reread.contains(&tensor.name)
     }
 
     /// An object that knows the ranks to which the entries of a row lead.
@@ -115,4 +191,41 @@ impl RoleLowering<'_> {
         let args = std::iter::once(first).chain(present.cloned()).collect();
         Ok(Term::call(ep::row_of.of(width), args, Elem::I32))
     }
+}
+
+/// Whether the rows of a tensor are numbers that are always there.
+fn is_ids(tensor: &Tensor) -> bool {
+    tensor.elem == ElemType::Scalar { elem: Elem::I64 } && tensor.copies == 1 && !tensor.optional
+}
+
+/// The rows that loops right inside of a body ask about, each with the helpers that ask.
+fn asked(body: &[Stmt]) -> Vec<(Expr, Vec<&'static str>)> {
+    let mut found: Vec<(Expr, Vec<&str>)> = Vec::new();
+    let mut ask = |row: &Expr, helper: Option<&'static str>| {
+        let at = found.iter().position(|(known, _)| known == row).unwrap_or(found.len());
+        if at == found.len() {
+            found.push((row.clone(), Vec::new()));
+        }
+        found[at].1.extend(helper);
+    };
+    let loops = body.iter().filter(|stmt| match &stmt.action {
+        Action::For { domain, .. } => *domain != Domain::Once,
+        _ => false,
+    });
+    for stmt in loops {
+        walk::stmts(std::slice::from_ref(stmt), &mut |inner| {
+            if let Action::For { domain: Domain::Row { row }, .. } = &inner.action {
+                ask(row, None);
+            }
+            walk::exprs(inner, &mut |part| {
+                if let Expr::Call { helper, args } = part
+                    && let Some(helper) = ASKING.into_iter().find(|known| known == helper)
+                    && let Some(row @ Expr::Element { .. }) = args.first()
+                {
+                    ask(row, Some(helper));
+                }
+            });
+        });
+    }
+    found
 }

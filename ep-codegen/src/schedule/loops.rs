@@ -34,7 +34,7 @@ impl RoleLowering<'_> {
         if position.is_some() {
             return self.deal_out(scope, stmt, out);
         }
-        let turns = match (scope.by_lane, self.fits_lanes(scope, binder, body)) {
+        let turns = match (scope.by_lane, self.fits_lanes(scope, binder, Some(domain), body)) {
             (true, _) => Takers::Alone,
             (false, true) => Takers::Lanes,
             (false, false) => Takers::Serial,
@@ -59,7 +59,12 @@ impl RoleLowering<'_> {
         let mut steps = Vec::new();
         let inner = self.with_looks(&inner, binder, filter.as_ref(), body, out)?;
         let (name, numbers, inner) = self.counted(&inner, binder, domain, body, out, &mut steps)?;
-        self.filtered(&inner, filter.as_ref(), body, &mut steps)?;
+        self.filtered(&inner, stmt, &mut steps)?;
+        // An element of a row that is kept in registers needs a number that the compiler knows.
+        let turns = match domain {
+            Domain::Row { row } if scope.looked_at("", row).is_some() => Takers::Unrolled,
+            _ => turns,
+        };
         out.push(counted_loop(name, numbers, turns, steps));
         if matches!(turns, Takers::Lanes) && self.writes_reread(body) {
             out.push(Step::Meet);
@@ -72,18 +77,20 @@ impl RoleLowering<'_> {
     pub(super) fn filtered(
         &mut self,
         scope: &Scope,
-        filter: Option<&Expr>,
-        body: &[Stmt],
+        stmt: &Stmt,
         out: &mut Vec<Step>,
     ) -> Lowered<()> {
+        let Action::For { filter, body, .. } = &stmt.action else { return Ok(()) };
         let Some(filter) = filter else {
-            self.body(scope, body, out);
+            let inner = self.with_own_row(scope, stmt, out)?;
+            self.body(&inner, body, out);
             return Ok(());
         };
         let condition = self.scalar(scope, filter, out)?;
         if !records_position(body) {
             out.push(Step::SkipUnless(condition));
-            self.body(scope, body, out);
+            let inner = self.with_own_row(scope, stmt, out)?;
+            self.body(&inner, body, out);
             return Ok(());
         }
         let holds = self.named("goes", condition, out);
@@ -181,7 +188,7 @@ impl RoleLowering<'_> {
     ) -> Lowered<(String, Numbers, Scope)> {
         let width = self.row_width(scope, row)?;
         let k = self.names.fresh("k");
-        let entry = self.value(scope, row, Some(&Term::index(&k)), steps)?;
+        let entry = self.entry(scope, row, &Term::index(&k), steps)?;
         if !entry.is_whole() {
             return Err(broken("a loop over a row takes whole numbers"));
         }
@@ -212,9 +219,16 @@ impl RoleLowering<'_> {
         self.scalar(&Scope::default(), &extent, &mut Vec::new()).map(Some)
     }
 
-    /// Whether every turn of a loop is one lane's own work, and no turn depends on another.
-    pub(super) fn fits_lanes(&self, scope: &Scope, binder: &str, body: &[Stmt]) -> bool {
-        let mut fits = true;
+    /// Whether every turn of a loop is one lane's own work, and no turn depends on another. `domain`: what the loop runs
+    /// over, unless it is over messages.
+    pub(super) fn fits_lanes(
+        &self,
+        scope: &Scope,
+        binder: &str,
+        domain: Option<&Domain>,
+        body: &[Stmt],
+    ) -> bool {
+        let mut fits = !self.turns_scan(domain, body);
         walk::stmts(body, &mut |stmt| {
             fits &= !writes_long_row(self.ir, stmt);
             fits &= match &stmt.action {

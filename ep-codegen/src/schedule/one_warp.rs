@@ -98,7 +98,7 @@ impl RoleLowering<'_> {
         if self.single && !has_one_warp(self.role) {
             return Warps::One;
         }
-        if self.sends_parts() {
+        if self.sends_parts() || self.by_slices() {
             return Warps::All;
         }
         if self.shares_rings() {

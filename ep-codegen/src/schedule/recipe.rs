@@ -9,12 +9,13 @@ use super::{RoleRule, RuleSet, one_warp};
 use crate::ir::{Blocks, Expr, Pipeline, Role, Source, Stmt, text, walk};
 
 /// Classes that stand for numbers and warps, and carry nothing.
-const NO_CARRIERS: [Entity; 9] = [
+const NO_CARRIERS: [Entity; 10] = [
     ep::Shares,
     ep::SlotWords,
     ep::Span,
     ep::StripePart,
     ep::StripeParts,
+    ep::StripeSlices,
     ep::Team,
     ep::Units,
     ep::Wide,

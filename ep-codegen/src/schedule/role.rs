@@ -9,7 +9,7 @@ use super::scope::{Meaning, Scope};
 use super::statements::where_there;
 use super::step::{Loop, Step, Takers};
 use super::symbol::Root;
-use super::term::{Node, Term, arithmetic};
+use super::term::{Node, Term, arithmetic, counting};
 use super::{Lowered, RoleLowering};
 use crate::ir::params::{ParamKind, params};
 use crate::ir::slots::{shared_axis, shared_sources};
@@ -92,6 +92,7 @@ impl RoleLowering<'_> {
             Share::Team if self.cut => self.cut_team(out),
             Share::Team => self.team(&scope, out),
             _ if self.sends_parts() => self.parts_of_stripes(out),
+            _ if self.by_slices() => self.slices_of_stripes(out),
             Share::Peer { binder, set } => {
                 self.note_stripes();
                 self.peers(&scope, binder, set, out)
@@ -421,7 +422,8 @@ impl RoleLowering<'_> {
             Action::For { binder, position: None, domain, body, .. }
                 if !matches!(domain, Domain::Row { .. }) && adds_apart(binder, body) =>
             {
-                let threads = self.fits_lanes(scope, binder, body) && !self.adds_up_many(body);
+                let threads =
+                    self.fits_lanes(scope, binder, Some(domain), body) && !self.adds_up_many(body);
                 let turns = if threads { Takers::Threads } else { Takers::Warps };
                 self.turns(scope, stmt, turns, &mut steps)
             }
@@ -439,7 +441,7 @@ impl RoleLowering<'_> {
                 self.note_loop(stmt);
                 let mut once = Vec::new();
                 self.one(scope, stmt, &mut once);
-                out.push(first_warp(once));
+                out.push(one_warp(stmt, once));
                 return;
             }
         };
@@ -511,6 +513,16 @@ fn closes_after(unit: &mut Vec<Step>) -> Vec<Step> {
         *args = vec![Term::method("team", "count", Vec::new(), Elem::I32)];
     }
     closes
+}
+
+/// Steps of one warp of the role: what is written once is the last one's, since loops keep the first ones busy.
+pub(super) fn one_warp(stmt: &Stmt, body: Vec<Step>) -> Step {
+    if !matches!(stmt.action, Action::Store { .. } | Action::Record { .. }) {
+        return first_warp(body);
+    }
+    let of_team = |what| Term::method("team", what, Vec::new(), Elem::I32);
+    let last = counting(BinaryOp::Sub, of_team("count"), Term::int(1));
+    Step::If { condition: of_team("index").test(BinaryOp::Eq, last), body }
 }
 
 /// Steps of the first warp of the role alone.

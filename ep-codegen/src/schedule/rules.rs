@@ -8,6 +8,7 @@ pub(super) mod ahead;
 mod alike;
 mod apart;
 mod asked;
+pub(super) mod bools;
 mod casts;
 mod claims;
 mod copies;
@@ -16,10 +17,12 @@ mod fanned;
 mod fanout;
 mod flags;
 mod forms;
+mod hits;
 mod local_rows;
 mod one_launch;
 mod packed;
 mod parts_ahead;
+mod puts;
 mod sending;
 mod spread;
 mod staged;
@@ -43,7 +46,7 @@ pub use staged::Staged;
 pub(crate) use team::{is_prefix, takes_warps};
 pub(crate) use way_back::{Sent, SumOfRows, WayBack, back_channel};
 
-use super::step::{CopyBy, Loop, Step};
+use super::step::{CopyBy, Loop, Step, Takers};
 use super::symbol::Constant;
 use super::{RoleLowering, RoleRule, RuleSet};
 
@@ -102,9 +105,11 @@ pub(super) fn rewrite(
     if rules.has(RoleRule::Wide) {
         steps = casts::rewrite(steps, &apart);
         steps = wide::rewrite(steps, &apart);
+        steps = puts::rewrite(steps, &mut Vec::new());
     }
     if rules.has(RoleRule::Sums) {
         steps = sums::rewrite(role, steps);
+        steps = hits::rewrite(role, steps);
     }
     if rules.has(RoleRule::Apart) {
         let (of_tokens, of_rows);
@@ -145,6 +150,19 @@ fn loops_as(steps: Vec<Step>, instead: &dyn Fn(&Loop) -> Option<Step>) -> Vec<St
         step
     };
     steps.into_iter().map(one).collect()
+}
+
+/// Whether the warp comes by what is in a step as a whole: no loop of which lanes take turns, nothing that only some lanes
+/// come to.
+fn is_of_warp(step: &Step) -> bool {
+    use Takers::{Blocks, Parts, Serial, Spread, Warps, WarpsOfBlock};
+    match step {
+        Step::Loop(repeat) => {
+            matches!(repeat.turns, Serial | Warps | Spread | WarpsOfBlock | Blocks | Parts)
+        }
+        Step::Take { .. } | Step::Scope(_) => true,
+        _ => false,
+    }
 }
 
 /// Whether some of these steps declares a name that is asked about.

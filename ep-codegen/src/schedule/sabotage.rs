@@ -62,11 +62,19 @@ pub enum Bug {
     HeadersInOnePlace,
     /// All parts of a stripe begin where the stripe does.
     PartsInOnePlace,
+    /// Lanes without a turn are counted, too.
+    AbsentCounted,
+    /// All slices of a stripe begin where the first stripe does.
+    SlicesInOnePlace,
+    /// Prefix sums of a warp have 32 bits.
+    SumsCut,
+    /// Each lane keeps the first row of numbers.
+    RowsInOnePlace,
 }
 
 impl Bug {
     /// Every bug.
-    pub const ALL: [Bug; 25] = [
+    pub const ALL: [Bug; 29] = [
         Bug::TokenNotWaited,
         Bug::StageFreedEarly,
         Bug::DebtKept,
@@ -92,6 +100,10 @@ impl Bug {
         Bug::PeersForgotten,
         Bug::HeadersInOnePlace,
         Bug::PartsInOnePlace,
+        Bug::AbsentCounted,
+        Bug::SlicesInOnePlace,
+        Bug::SumsCut,
+        Bug::RowsInOnePlace,
     ];
 }
 
@@ -187,12 +199,12 @@ fn spoil(bug: Bug, term: &mut Term) {
     let elem = term.elem.clone();
     match (bug, &mut term.node) {
         (Bug::TokenNotWaited, Node::Call(function, args))
-            if function.is_method("publish_after") =>
+            if function.is_method("publish_after") && args.len() > 1 =>
         {
             args[1] = Term::int(0);
         }
         (Bug::StageFreedEarly, Node::Call(function, args))
-            if function.is_method("release_after") =>
+            if function.is_method("release_after") && args.len() > 1 =>
         {
             args[1] = Term::int(0);
         }
@@ -204,6 +216,16 @@ fn spoil(bug: Bug, term: &mut Term) {
         }
         (Bug::PeersForgotten, Node::Call(function, args)) if function.is(ep::all_peers) => {
             (*function, args[0]) = (ep::one_peer.into(), Term::int(0));
+        }
+        (Bug::SlicesInOnePlace, Node::Call(function, args)) if function.is_method("span") => {
+            args[0] = Term::int(0);
+        }
+        (Bug::RowsInOnePlace, Node::Call(function, args)) if function.is(ep::row_of) => {
+            if let Node::Address(row) = &mut args[0].node
+                && let Node::Index(_, at) = &mut row.node
+            {
+                **at = Term::int(0);
+            }
         }
         (Bug::HeadersInOnePlace, Node::Call(function, args)) if function.is_method("announce") => {
             args[1] = Term::int(0);

@@ -3,6 +3,7 @@
 mod absent;
 mod cast;
 mod fill;
+mod prefix;
 mod sums;
 mod words;
 mod write;

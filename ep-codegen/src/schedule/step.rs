@@ -325,6 +325,8 @@ pub enum Takers {
     Serial,
     /// All of them, by one lane.
     Alone,
+    /// The same, each with instructions of its own: the number of a turn is a constant.
+    Unrolled,
     /// Every lane of the warp each 32nd.
     Lanes,
     /// The warp as a whole, 32 at a time.

@@ -43,7 +43,7 @@ impl Takers {
     /// Those who share the turns of a loop.
     fn sharing(self) -> Apart {
         match self {
-            Takers::Serial | Takers::Alone => Apart::default(),
+            Takers::Serial | Takers::Alone | Takers::Unrolled => Apart::default(),
             // All lanes take these as one, a number of neighbours at a time.
             Takers::Chunks | Takers::WideChunks => Apart::default(),
             Takers::Lanes | Takers::Wide => LANES,
@@ -56,7 +56,8 @@ impl Takers {
 
     /// Whether the warp takes part in it as a whole.
     fn is_of_warp(self) -> bool {
-        !matches!(self, Takers::Alone | Takers::Lanes | Takers::Wide | Takers::Threads)
+        use Takers::{Alone, Lanes, Threads, Unrolled, Wide};
+        !matches!(self, Alone | Unrolled | Lanes | Wide | Threads)
     }
 }
 
@@ -73,6 +74,8 @@ enum By {
     WarpOfLanes,
     /// The warp, with an address that one lane has and the others have not.
     WarpForLane,
+    /// The warp, with a function by which each lane says whether it counts, and one that counts for all of them.
+    WarpOfHits,
 }
 
 /// The first step that does not fit who takes it; none: all do.
@@ -213,6 +216,10 @@ impl Look {
             By::Any => {}
             By::Lane => self.wants_lane(path, given, &name),
             By::Warp => self.wants_warp(path, given, &name),
+            By::WarpOfHits => {
+                self.wants_warp(path, given, &name);
+                self.counted_together(args, path);
+            }
             By::WarpOfLanes => self.wants_warp(path, Apart::default(), &name),
             By::WarpForLane => {
                 self.wants_warp(path, Apart::default(), &name);
@@ -243,6 +250,16 @@ impl Look {
         }
     }
 
+    /// What lanes count together is the same for all of them.
+    fn counted_together(&mut self, args: &[Term], path: Apart) {
+        let Some(Term { node: Node::Lambda(counts), .. }) = args.last() else { return };
+        for term in counts.body.iter().flat_map(all_terms) {
+            if self.value(term, path.and(LANES)).lanes {
+                self.wrong("lanes count together what each has of its own".to_string());
+            }
+        }
+    }
+
     /// What a warp carries out as a whole.
     fn wants_warp(&mut self, path: Apart, given: Apart, what: &str) {
         if path.lanes {
@@ -264,17 +281,28 @@ impl Look {
     }
 }
 
+/// The terms of a step and of those inside of it.
+fn all_terms(step: &Step) -> Vec<&Term> {
+    let inner = step.inner().iter().flat_map(all_terms);
+    step.terms().into_iter().chain(inner).collect()
+}
+
 /// Whether a lane may compute a term for itself, whatever the others do.
 pub(super) fn is_of_any_lane(term: &Term) -> bool {
+    is_of_lane_by(term, &|_| false)
+}
+
+/// The same where some objects hold nothing but values of a lane.
+pub(super) fn is_of_lane_by(term: &Term, is_value: &dyn Fn(&str) -> bool) -> bool {
     let is_own = match &term.node {
         Node::Call(function, _) => match &function.root {
             Root::Library(entity) => of_library(*entity) == By::Any,
-            Root::Method(..) => false,
+            Root::Method(object, _) => is_value(object),
             Root::Text(_) => true,
         },
         _ => true,
     };
-    is_own && term.inner().into_iter().all(is_of_any_lane)
+    is_own && term.inner().into_iter().all(|inner| is_of_lane_by(inner, is_value))
 }
 
 /// Who carries out a function of the library.
@@ -285,6 +313,8 @@ fn of_library(function: Entity) -> By {
         ep::direct_ready,
         ep::fill,
         ep::meet,
+        ep::prefix_sum,
+        ep::prefix_sum_and_total,
         ep::pull_offer,
         ep::pull_wait_released,
         ep::put,
@@ -304,6 +334,7 @@ fn of_library(function: Entity) -> By {
         | ep::for_parts
         | ep::rows_with_each
         | ep::sum_of_lanes => By::WarpOfLanes,
+        ep::for_hits => By::WarpOfHits,
         ep::add_count | ep::set | ep::set_wide | ep::store_host => By::Lane,
         _ => By::Any,
     }
@@ -322,7 +353,9 @@ fn of_object(class: Option<&Entity>, object: &str, method: &str) -> By {
         (Some(ep::DirectIn), "meta" | "first" | "rows") => By::Any,
         (Some(ep::DirectOut), "behind" | "and_behind" | "next" | "row" | "meta") => By::Any,
         (Some(ep::DirectOut), "reserve_each" | "stored_each") => By::WarpOfLanes,
-        (Some(ep::Flags), "at") | (Some(ep::RingsOut), "expect") => By::Any,
+        (Some(ep::StripeSlices), _) | (Some(ep::Flags), "at") | (Some(ep::RingsOut), "expect") => {
+            By::Any
+        }
         (Some(ep::Mover), "row" | "send_meta") => By::WarpForLane,
         (Some(_), _) => By::Warp,
     }
@@ -340,9 +373,9 @@ mod tests {
     const REWRITTEN: RuleSet = RuleSet::Without(RoleRule::Roles);
 
     /// The steps of all roles of some random declarations.
-    fn drafts(seeds: u64) -> Vec<Vec<Step>> {
+    fn drafts(seeds: std::ops::Range<u64>) -> Vec<Vec<Step>> {
         let mut all = Vec::new();
-        for seed in 0..seeds {
+        for seed in seeds {
             let source = Invented::new(seed).source();
             let (file, errors) = syntax::parse(source.parse().expect("its brackets are balanced"));
             assert!(errors.is_empty(), "{}", errors.to_text(&source));
@@ -370,9 +403,9 @@ mod tests {
 
     #[test]
     fn a_planted_bug_that_takes_lanes_for_a_warp_is_refused() {
-        assert_eq!(drafts(12).iter().find_map(|steps| misfit(steps)), None);
+        assert_eq!(drafts(0..12).iter().find_map(|steps| misfit(steps)), None);
         for bug in [Bug::LeaderOfAll, Bug::TurnsOfAll, Bug::AddressOfEach] {
-            let spoiled = sabotage::with(bug, || drafts(12));
+            let spoiled = sabotage::with(bug, || drafts(0..12));
             assert!(spoiled.iter().any(|steps| misfit(steps).is_some()), "{bug:?}");
         }
     }
@@ -381,7 +414,7 @@ mod tests {
     fn a_lie_about_a_value_is_refused() {
         let lane = || Term::name("team.lane", Elem::I32);
         let is_push = |step: &Step| matches!(step, Step::If { condition, .. } if condition.is_method("reserve"));
-        let steps = drafts(12);
+        let steps = drafts(0..12);
         // A message whose peer each lane has of its own.
         let peers = said(&steps, &|mut step| {
             if let (true, Step::If { condition, .. }) = (is_push(&step), &mut step)
@@ -419,7 +452,20 @@ mod tests {
             vec![step]
         });
         assert!(turns.iter().any(|it| it.ends_with("lanes that do not all reach it")), "{turns:?}");
-        for found in [peers, sends, ends] {
+        // Turns that the lanes count together, in places of their own.
+        let counts = said(&drafts(27..28), &|mut step| {
+            if let Step::Do(Term { node: Node::Call(function, args), .. }) = &mut step
+                && function.is(ep::for_hits)
+                && let Some(Term { node: Node::Lambda(counts), .. }) = args.last_mut()
+                && let Some(Step::Do(Term { node: Node::Call(_, args), .. })) =
+                    counts.body.last_mut()
+            {
+                args[0] = args[0].clone().plus(lane());
+            }
+            vec![step]
+        });
+        assert!(counts.iter().all(|it| it.ends_with("what each has of its own")), "{counts:?}");
+        for found in [peers, sends, ends, counts] {
             assert!(!found.is_empty());
         }
     }

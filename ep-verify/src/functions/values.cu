@@ -88,6 +88,9 @@ __device__ __forceinline__ void owners_of(Out& out) {
         const auto set = ep::ranks_of<kRanks>(row, table.begins);
         out.put(static_cast<ep::i64>(set.words[i % ep::rank_words(kRanks)]));
         out.put(set.has(i % kRanks) ? 1 : 0);
+        const int rest = kRanks - i % kRanks;
+        out.put(set.bits(i % kRanks, ep::min(rest, 1 + i % 64)));
+        out.put(set.has_any(i % kRanks, rest) ? 1 : 0);
     }
 }
 
@@ -111,7 +114,7 @@ __device__ __forceinline__ void flags_of(Out& out) {
         ep::RankSet<ep::rank_words(kRanks)> set{};
         set.words[0] = 0x9d2c5680ca6b4e1dull << from;
         set.words[ep::rank_words(kRanks) - 1] |= 0x5ull << from;
-        ep::store_flags<kRanks>(reinterpret_cast<bool*>(bytes + 4 + from), set);
+        ep::store_flags<kRanks>(reinterpret_cast<bool*>(bytes + 4 + from), [&](int rank) { return set.has(rank); });
         for (int i = 0; i < kBytes; i += 8) {
             ep::u64 word = 0;
             for (int k = 0; k < 8; ++k) word |= static_cast<ep::u64>(bytes[i + k]) << 8 * k;

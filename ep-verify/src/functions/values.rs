@@ -252,7 +252,12 @@ fn owners() -> Vec<i64> {
             owned.for_each(|rank| set[rank / 64] |= 1 << (rank % 64));
             let (word, has) =
                 (set[i as usize % ranks.div_ceil(64)], set[rank / 64] >> (rank % 64) & 1);
+            let is_in = |rank: &usize| set[rank / 64] >> (rank % 64) & 1 == 1;
+            let some = (rank..ranks.min(rank + 1 + i as usize % 64)).filter(is_in);
+            let bits = some.fold(0_u64, |bits, own| bits | 1 << (own - rank));
+            let any = (rank..ranks).any(|own| is_in(&own));
             all.extend([number(owner(expert)), local, word as i64, has as i64]);
+            all.extend([bits as i64, i64::from(any)]);
         }
     }
     all

@@ -112,6 +112,12 @@ __device__ __forceinline__ void prefixes(ep::i64* out) {
     ep::prefix_sum_and_total(
         40, [](int i) { return i + 1; }, [&](int i, ep::i32 sum) { own[i] = sum; });
     if (lane == 9) own[50] = own[40];
+    // Sums of 64 bits, and the low 32 bits of sums that have more.
+    const ep::i64 wide = ep::prefix_sum(
+        35, [](int i) { return ep::i64{i} << 33; }, [&](int i, ep::i64 sum) { own[60 + i] = sum; });
+    const ep::i32 low = ep::prefix_sum(
+        6, [](int) { return 1 << 30; }, [&](int i, ep::i32 sum) { own[100 + i] = sum; });
+    if (lane == 0) own[110] = wide, own[111] = low;
 }
 
 /// Fields of a message: few elements, more than lanes, and more than stay in registers.
@@ -239,6 +245,16 @@ __device__ __forceinline__ void stripes(ep::Team& team, ep::i64* out) {
                                   if (present) own[token] += stripe + 1;
                                   if (!is_there || c == 7) own[210] = token;
                               });
+        if (c == 7) continue;
+        // The same by slices.
+        const ep::StripeSlices slices(team, all, counts[c]);
+        for (int slice = team.warp; slice < slices.count; slice += team.warps) {
+            const ep::Span rows = slices.span(slice);
+            if (rows.end - rows.begin > ep::kLanes) own[211] = slice;
+            for (int token = rows.begin + team.lane; token < rows.end; token += ep::kLanes) {
+                own[token] += 1000 * (slices.stripe(slice) + 1);
+            }
+        }
     }
 }
 

@@ -53,7 +53,7 @@ fn stripes() -> Vec<i64> {
         let mut token = 0;
         for stripe in 0..stripes {
             for _ in 0..(tokens + stripes - 1 - stripe) / stripes {
-                sheet.add(c * 220 + token, stripe + 1);
+                sheet.add(c * 220 + token, 1001 * (stripe + 1));
                 token += 1;
             }
         }
@@ -126,6 +126,9 @@ fn prefixes() -> Vec<i64> {
     }
     sheet.put(3200, (0..=40).map(|i| i * (i + 1) / 2));
     sheet.set(3250, 820);
+    sheet.put(3260, (0..35).map(|i| (i * (i - 1) / 2) << 33));
+    sheet.put(3300, (0..6_i32).map(|i| i64::from(i << 30)));
+    sheet.put(3310, [(35 * 34 / 2) << 33, -(1 << 31)]);
     sheet.0
 }
 

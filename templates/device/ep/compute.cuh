@@ -203,6 +203,23 @@ struct RankSet {
         const u64 word = kWords == 1 ? words[0] : words[rank >> 6];
         return (word >> (rank & 63) & 1) != 0;
     }
+
+    /// A bit for each of at most 64 ranks from `first` on: `routed_bits(ids, node)`.
+    __device__ __forceinline__ i64 bits(int first, int count) const {
+        const int word = kWords == 1 ? 0 : first >> 6;
+        const int shift = first & 63;
+        u64 bits = words[word] >> shift;
+        if (kWords > 1 && shift > 0 && word + 1 < kWords) bits |= words[word + 1] << (64 - shift);
+        return static_cast<i64>(count < 64 ? bits & ((1ull << count) - 1) : bits);
+    }
+
+    /// Whether the token goes to one of `count` ranks from `first` on: `routed_node(ids, node)`.
+    __device__ __forceinline__ bool has_any(int first, int count) const {
+        bool any = false;
+#pragma unroll 1
+        for (int i = 0; i < count; i += 64) any |= bits(first + i, min(count - i, 64)) != 0;
+        return any;
+    }
 };
 
 /// Words of a set of so many ranks.
@@ -228,21 +245,21 @@ __device__ __forceinline__ RankSet<rank_words(kRanks)> ranks_of(const Row<i64, k
     return set;
 }
 
-/// Writes whether the token goes to each rank, `routed(ids, rank)`, four of them at once where they
-/// lie in whole words.
-template <int kRanks>
-__device__ __forceinline__ void store_flags(bool* flags, RankSet<rank_words(kRanks)> set) {
-    if (kRanks % 4 == 0 && reinterpret_cast<u64>(flags) % 4 == 0) {
+/// Writes a row of truths `flag(i)`, four of them at once where they lie in whole words; one lane's own work.
+template <int kCount, class Flag>
+__device__ __forceinline__ void store_flags(bool* flags, Flag flag) {
+    constexpr int kWords = kCount / 4;
+    if (kCount % 4 == 0 && reinterpret_cast<u64>(flags) % 4 == 0) {
+#pragma unroll(kWords <= 16 ? kWords : 1)
+        for (int word = 0; word < kWords; ++word) {
+            u32 four = 0;
 #pragma unroll
-        for (int rank = 0; rank < kRanks; rank += 4) {
-            // Copies the four bits 7, 14 and 21 further: each comes to stand in a byte of its own.
-            const u64 bits = set.words[rank >> 6] >> (rank & 63);
-            const u32 four = static_cast<u32>(bits & 15) * 0x00204081u & 0x01010101u;
-            reinterpret_cast<u32*>(flags)[rank / 4] = four;
+            for (int k = 0; k < 4; ++k) four |= (flag(4 * word + k) ? 1u : 0u) << 8 * k;
+            reinterpret_cast<u32*>(flags)[word] = four;
         }
     } else {
 #pragma unroll 1
-        for (int rank = 0; rank < kRanks; ++rank) flags[rank] = set.has(rank);
+        for (int i = 0; i < kCount; ++i) flags[i] = flag(i);
     }
 }
 
@@ -415,43 +432,49 @@ __device__ __forceinline__ int totals_upto(const i32 (&totals)[kGroups], i32 num
     return found;
 }
 
-/// Calls `sink(i, sum of value(0..i))` for i below `count`, a lane each; warp. Returns the total.
-/// What the values are made of is loaded ahead of the first sum.
+/// A whole number as bits, which sums of any size keep the lowest of.
+__device__ __forceinline__ u32 bits_of(i32 value) { return static_cast<u32>(value); }
+__device__ __forceinline__ u64 bits_of(i64 value) { return static_cast<u64>(value); }
+
+/// Calls `sink(i, sum of value(0..i))` for i below `count`, a lane each; warp. Returns the total. Sums have the type of the
+/// values, i32 or i64. What the values are made of is loaded ahead of the first sum.
 template <class Value, class Sink>
-__device__ __forceinline__ i32 prefix_sum(int count, Value value, Sink sink) {
+__device__ __forceinline__ auto prefix_sum(int count, Value value, Sink sink) {
+    using T = decltype(value(0));
+    using Bits = decltype(bits_of(T{}));
     constexpr int kAhead = 4;
     const int lane = lane_index();
-    i32 before = 0;
+    Bits before = 0;
 #pragma unroll 1
     for (int base = lane; base - lane < count; base += kAhead * kLanes) {
-        i32 ahead[kAhead];
+        Bits ahead[kAhead];
 #pragma unroll
         for (int k = 0; k < kAhead; ++k) {
             const int i = base + k * kLanes;
-            ahead[k] = i < count ? value(i) : 0;
+            ahead[k] = i < count ? bits_of(value(i)) : 0;
         }
 #pragma unroll
         for (int k = 0; k < kAhead; ++k) {
             const int i = base + k * kLanes;
             if (i - lane >= count) break;
-            i32 through = ahead[k];
+            Bits through = ahead[k];
 #pragma unroll 1
             for (int step = 1; step < kLanes; step *= 2) {
-                const i32 left = __shfl_up_sync(kAllLanes, through, step);
+                const Bits left = __shfl_up_sync(kAllLanes, through, step);
                 if (lane >= step) through += left;
             }
-            if (i < count) sink(i, before + through - ahead[k]);
+            if (i < count) sink(i, static_cast<T>(before + through - ahead[k]));
             before += __shfl_sync(kAllLanes, through, kLanes - 1);
         }
     }
     __syncwarp();
-    return before;
+    return static_cast<T>(before);
 }
 
 /// `prefix_sum`, and `sink(count, total)` for a table with one more entry.
 template <class Value, class Sink>
 __device__ __forceinline__ void prefix_sum_and_total(int count, Value value, Sink sink) {
-    const i32 total = prefix_sum(count, value, sink);
+    const auto total = prefix_sum(count, value, sink);
     if (lane_index() == 0) sink(count, total);
     __syncwarp();
 }

@@ -254,6 +254,31 @@ __device__ __forceinline__ Peers one_peer(int rank) {
     return Peers{rank, rank + 1, kNobody};
 }
 
+/// The stripes of a block, cut into slices of up to 32 rows.
+struct StripeSlices {
+    int all, stripes, block, blocks;
+    int each;   // of the longest stripe
+    int count;  // those of all stripes of the block
+
+    __device__ __forceinline__ StripeSlices(const Team& team, int rows, int stripes_)
+        : all(rows), stripes(stripes_), block(team.block), blocks(team.blocks) {
+        const int longest = (rows + stripes - 1) / stripes;
+        each = (longest + kLanes - 1) / kLanes;
+        count = each * ((stripes - block + blocks - 1) / blocks);
+    }
+
+    /// The stripe of a slice.
+    __device__ __forceinline__ int stripe(int slice) const { return block + slice / each * blocks; }
+
+    /// The rows of a slice; none, where the stripe has fewer slices than others.
+    __device__ __forceinline__ Span span(int slice) const {
+        const Span own = stripe_span(all, stripes, stripe(slice));
+        const int begin = own.begin + slice % each * kLanes;
+        const int end = own.end - begin < kLanes ? own.end : begin + kLanes;
+        return Span{begin, end};
+    }
+};
+
 /// Walks the tokens of all stripes of this block, a lane per token; its warps share the stripes 32
 /// tokens at a time. `body(stripe, token, present)` in all lanes; those past the end get a token that
 /// is there, and are not present.

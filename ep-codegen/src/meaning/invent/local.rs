@@ -14,16 +14,24 @@ impl Printer<'_> {
             Filter::All | Filter::Flag | Filter::Routed => String::new(),
             Filter::Modulo(by) | Filter::Several(by) => format!(" where e % {by} != 1"),
         };
-        put!(self, "output @hits: i32[experts];");
+        put!(self, "output @hits: i32[experts], @rows: i32[experts];");
         put!(self, "table @of: i32[stripes, ranks];");
         if flags {
             put!(self, "table @goes: bool[tokens, ranks];");
+        }
+        if !last {
+            put!(self, "output @kept: {}[tokens, hidden];", self.row_type());
         }
         // One warp: there are more stripes than warps, and some are claimed.
         put!(self, "role Count{own} on all blocks, 1 warps, warps shared by stripe {{");
         put!(self, "for t in stripe{own_clause} {{");
         put!(self, "for e in ids[t]{by_expert} {{ count @hits[e]; }}");
         put!(self, "for peer in ranks where routed(ids[t], peer) {{ count @of[stripe, peer]; }}");
+        put!(self, "for e in experts where listed(ids[t], e) {{ count @rows[e]; }}");
+        if !last {
+            // A turn is the work of a warp.
+            put!(self, "store @kept[t] = x[t];");
+        }
         put!(self, "}}");
         if flags {
             put!(
@@ -150,11 +158,12 @@ impl Printer<'_> {
 
     pub(super) fn prefix(&mut self, nested: bool, total: bool, value: &Value) {
         let own = upper(&self.letter.to_string());
-        // Sums of 32 bits: what is added is small.
-        let value = format!("{} % 100", number(value, 1));
+        // Sums of 32 bits, for which what is added is small, or of more.
+        let (elem, unit) = if total { ("i32", 1) } else { ("i64", 1 << 30) };
+        let value = format!("{} % 100 * {unit}", number(value, 1));
         let extent = if total { "more" } else { "ranks" };
         let outer = if nested { "topk, " } else { "" };
-        put!(self, "output @o: i32[{outer}{extent}];");
+        put!(self, "output @o: {elem}[{outer}{extent}];");
         put!(self, "role Prefix{own} on all blocks, {WARPS} warps {{");
         match nested {
             true => put!(

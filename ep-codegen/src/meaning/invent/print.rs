@@ -46,6 +46,7 @@ impl Invented {
             Piece::Forward { lane, .. } | Piece::Moved { lane, .. } => lane.row,
             Piece::Arrivals { lane } => lane.row,
             Piece::Direct { .. } | Piece::Places { .. } => true,
+            Piece::Count { last, .. } => !last,
             _ => false,
         })
     }

@@ -222,7 +222,7 @@ impl<'a> RoleLowering<'a> {
         let mut adds = false;
         walk::stmts(body, &mut |inner| adds |= matches!(inner.action, Action::Add { .. }));
         let rest: Vec<Stmt> = body.iter().filter(|inner| !is_row(inner)).cloned().collect();
-        !adds && !rest.is_empty() && self.fits_lanes(scope, binder, &rest)
+        !adds && !rest.is_empty() && self.fits_lanes(scope, binder, None, &rest)
     }
 
     pub(in crate::schedule) fn receive_direct(

@@ -340,7 +340,7 @@ impl<'a> RoleLowering<'a> {
         let inner = inner.with(binder, Meaning::Value(index));
         let mut steps = Vec::new();
         self.claims(&inner, stmt, None, &mut steps)?;
-        self.filtered(&inner, filter.as_ref(), body, &mut steps)?;
+        self.filtered(&inner, stmt, &mut steps)?;
         self.take_turns(name, numbers, steps, out)
     }
 

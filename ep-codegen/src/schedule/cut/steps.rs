@@ -7,7 +7,7 @@ use crate::ir::{Action, BinaryOp, Channel, Domain, Elem, Expr, PeerSet, Stmt};
 use crate::schedule::channels::End;
 use crate::schedule::library::ep;
 use crate::schedule::limit::broken;
-use crate::schedule::role::first_warp;
+use crate::schedule::role::{first_warp, one_warp};
 use crate::schedule::scope::{Meaning, Scope};
 use crate::schedule::statements::where_there;
 use crate::schedule::step::{Loop, Step, Takers};
@@ -129,7 +129,7 @@ impl<'a> RoleLowering<'a> {
                 self.note_alone(stmt, cut.why(stmt));
                 let mut once = Vec::new();
                 self.one(scope, stmt, &mut once);
-                out.push(first_warp(once));
+                out.push(one_warp(stmt, once));
             }
             Deal::Messages => {
                 out.push(Step::Says(stmt.at.clone()));
@@ -253,7 +253,7 @@ impl<'a> RoleLowering<'a> {
         stmt: &Stmt,
         out: &mut Vec<Step>,
     ) -> Lowered<()> {
-        let Action::For { binder, filter, body, .. } = &stmt.action else { return Ok(()) };
+        let Action::For { binder, domain, body, .. } = &stmt.action else { return Ok(()) };
         let end = |name| match scope.find(name) {
             Some(Meaning::Value(term)) => Ok(term.clone()),
             _ => Err(broken("a part of a loop without an end")),
@@ -261,7 +261,7 @@ impl<'a> RoleLowering<'a> {
         let numbers = Numbers { from: end(BEGIN)?, to: end(END)?, others: self.leaves_out(stmt) };
         let name = self.names.fresh(binder);
         let turn = self.index_in(&name, &numbers);
-        let (turns, own) = match self.fits_lanes(scope, binder, body) {
+        let (turns, own) = match self.fits_lanes(scope, binder, Some(domain), body) {
             true => (Takers::Lanes, scope.of_lane()),
             false => (Takers::Serial, scope.clone()),
         };
@@ -270,7 +270,7 @@ impl<'a> RoleLowering<'a> {
             steps.push(Step::SkipUnless(turn.clone().test(BinaryOp::Ne, self.me())));
         }
         let own = own.with(binder, Meaning::Value(turn));
-        self.filtered(&own, filter.as_ref(), body, &mut steps)?;
+        self.filtered(&own, stmt, &mut steps)?;
         out.push(counted_loop(name, numbers, turns, steps));
         Ok(())
     }

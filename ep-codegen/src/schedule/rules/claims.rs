@@ -7,6 +7,7 @@ use crate::ir::counting::{Counting, counted};
 use crate::ir::{Elem, walk};
 use crate::schedule::RoleLowering;
 use crate::schedule::library::ep;
+use crate::schedule::one_warp::is_one_block;
 #[cfg(any(test, feature = "sabotage"))]
 use crate::schedule::sabotage::{self, Bug};
 use crate::schedule::step::{Loop, Step, Takers};
@@ -33,7 +34,7 @@ pub(in crate::schedule) fn rewrite(
             out.push(step);
             continue;
         };
-        if !is_dealt(&repeat) || !is_large(&repeat) {
+        if !is_dealt(&repeat) || !is_large(&repeat) || is_short(role, &repeat) {
             out.push(Step::Loop(repeat));
             continue;
         }
@@ -71,13 +72,19 @@ fn is_dealt(repeat: &Loop) -> bool {
         && repeat.elem == Elem::I32
 }
 
+/// Whether the warps of one block take the turns, and the shape says how many these are: the warps are equally fast, and the
+/// turns few.
+fn is_short(role: &RoleLowering<'_>, repeat: &Loop) -> bool {
+    is_one_block(&role.role.blocks) && repeat.to.as_constant().is_some()
+}
+
 /// Whether a turn is worth a claim: it is more than a few numbers.
 fn is_large(repeat: &Loop) -> bool {
     fn loops(steps: &[Step]) -> bool {
         steps.iter().any(|step| {
-            let casts = |function: &Symbol| function.is(ep::cast_row);
+            let loops_inside = |it: &Symbol| it.is(ep::cast_row) || it.is(ep::put);
             matches!(step, Step::Loop(_) | Step::Take { .. } | Step::Copy(_))
-                || matches!(step, Step::Do(Term { node: Node::Call(it, _), .. }) if casts(it))
+                || matches!(step, Step::Do(Term { node: Node::Call(it, _), .. }) if loops_inside(it))
                 || loops(step.inner())
         })
     }

@@ -5,6 +5,7 @@
 //! touches as few cache lines as possible. Where each lane counts such rows for its own number, all lanes scan the rows
 //! together, for all of the numbers.
 
+use super::is_of_warp;
 use crate::ir::{BinaryOp, Elem};
 use crate::schedule::RoleLowering;
 use crate::schedule::library::{Entity, ep};
@@ -20,21 +21,9 @@ const FEW: i64 = 8;
 pub(in crate::schedule) fn rewrite(role: &mut RoleLowering<'_>, steps: Vec<Step>) -> Vec<Step> {
     let mut out: Vec<Step> = Vec::new();
     for mut step in steps {
-        // Loops of which lanes take turns, and what only some lanes come to, are no work of the warp.
-        let is_of_warp = match &step {
-            Step::Loop(repeat) => matches!(
-                repeat.turns,
-                Takers::Serial
-                    | Takers::Warps
-                    | Takers::Spread
-                    | Takers::WarpsOfBlock
-                    | Takers::Blocks
-                    | Takers::Parts
-            ),
-            Step::Take { .. } | Step::Scope(_) => true,
-            _ => false,
-        };
-        if let Some(inner) = step.inner_mut().filter(|_| is_of_warp) {
+        if is_of_warp(&step)
+            && let Some(inner) = step.inner_mut()
+        {
             *inner = rewrite(role, std::mem::take(inner));
         }
         if let Step::Loop(repeat) = &step
@@ -85,14 +74,17 @@ fn adds_up(repeat: &Loop, total: &str) -> bool {
 pub(super) fn only_looks(steps: &[Step], own: &mut Vec<String>) -> bool {
     steps.iter().all(|step| {
         let here = match step {
-            Step::Let { name, .. } | Step::Variable { name, .. } | Step::Pointer { name, .. } => {
+            Step::Let { name, .. }
+            | Step::Made { name, .. }
+            | Step::Variable { name, .. }
+            | Step::Pointer { name, .. } => {
                 own.push(name.clone());
                 true
             }
             Step::Set { place, .. } | Step::Increase { place, .. } => {
                 matches!(&place.node, Node::Name(name) if own.contains(name))
             }
-            Step::Loop(inner) => inner.turns == Takers::Alone,
+            Step::Loop(inner) => matches!(inner.turns, Takers::Alone | Takers::Unrolled),
             Step::SkipUnless(_) | Step::If { .. } | Step::Says(_) | Step::Remark(_) => true,
             _ => false,
         };

@@ -2,10 +2,9 @@
 
 use super::reads_parts;
 use crate::ir::parts::parts;
-use crate::ir::{BinaryOp, Domain, Elem, ElemType, Expr, Fold, Memory, Place, Tensor, rows};
-use crate::schedule::extents::is_one_more;
+use crate::ir::{BinaryOp, Elem, ElemType, Expr, Fold, Memory, Place, Tensor, rows};
 use crate::schedule::library::ep;
-use crate::schedule::limit::{Limit, broken};
+use crate::schedule::limit::Limit;
 use crate::schedule::scope::{Meaning, Scope};
 use crate::schedule::step::{Loop, Step, Takers};
 use crate::schedule::term::{Term, arithmetic};
@@ -33,7 +32,7 @@ impl<'a> RoleLowering<'a> {
     ) -> Lowered<()> {
         let tensor = self.tensor(&target.tensor)?;
         if let Expr::Fold { fold: Fold::PrefixSum, binder, domain, body } = value {
-            return self.prefix_sum(scope, tensor, target, (binder, domain, body), out);
+            return self.prefix_sum(scope, (tensor, target, (binder, domain, body)), out);
         }
         self.before_write(scope, &target.tensor, out);
         if let Some(cast) = self.cast_of(scope, value) {
@@ -199,48 +198,6 @@ impl<'a> RoleLowering<'a> {
         }
     }
 
-    /// `place = prefix_sum(binder in domain: body)`: one lane adds up.
-    fn prefix_sum(
-        &mut self,
-        scope: &Scope,
-        tensor: &Tensor,
-        target: &Place,
-        (binder, domain, body): (&str, &Domain, &Expr),
-        out: &mut Vec<Step>,
-    ) -> Lowered<()> {
-        if target.indices.len() < tensor.dims.len() {
-            return Err(broken("a prefix sum is written element by element"));
-        }
-        self.before_write(scope, &target.tensor, out);
-        let own = scope.of_lane();
-        let mut steps = Vec::new();
-        let numbers = self.numbers(&own, domain, &mut steps)?;
-        let name = self.names.fresh(binder);
-        let index = self.index_in(&name, &numbers);
-        let inner = own.with(binder, Meaning::Value(index.clone()));
-        let mut turn = Vec::new();
-        if numbers.others {
-            turn.push(Step::SkipUnless(index.test(BinaryOp::Ne, self.me())));
-        }
-        let value = self.value(&inner, body, None, &mut turn)?;
-        let elem = if value.is_whole() { Elem::I64 } else { Elem::F32 };
-        let sum = self.names.fresh("sum");
-        let zero = Term::int(0).converted(&elem);
-        steps.push(Step::Variable { name: sum.clone(), elem: elem.clone(), value: zero });
-        let sum = Term::name(sum, elem.clone());
-        self.write_number(&inner, tensor, target, sum.clone(), &mut turn)?;
-        turn.push(Step::Increase { place: sum.clone(), value: value.converted(&elem) });
-        let end = numbers.to.clone();
-        steps.push(counted_loop(name, numbers, Takers::Alone, turn));
-        if has_total(self, tensor, target, binder, domain) {
-            let behind = own.with(binder, Meaning::Value(end));
-            self.write_number(&behind, tensor, target, sum, &mut steps)?;
-        }
-        self.by_leader(scope, steps, out);
-        self.after_write(scope, &target.tensor, out);
-        Ok(())
-    }
-
     pub(in crate::schedule) fn write_number(
         &mut self,
         scope: &Scope,
@@ -281,25 +238,4 @@ impl<'a> RoleLowering<'a> {
             && rows::row_in_place(self.ir, channel)
                 .is_some_and(|(_, place)| place.name == tensor.name)
     }
-}
-
-/// Whether a table with one more entry than the domain takes the total there.
-fn has_total(
-    role: &RoleLowering<'_>,
-    tensor: &Tensor,
-    target: &Place,
-    binder: &str,
-    domain: &Domain,
-) -> bool {
-    let count = match domain {
-        Domain::Dim { name } => name.as_str(),
-        Domain::Peers { .. } => "ranks",
-        _ => return false,
-    };
-    let axis = target
-        .indices
-        .iter()
-        .position(|index| matches!(index, Expr::Name { name, .. } if name == binder));
-    let extent = axis.and_then(|axis| tensor.dims.get(axis));
-    extent.is_some_and(|extent| is_one_more(role.ir, extent, count))
 }

@@ -41,22 +41,10 @@ impl<'a> RoleLowering<'a> {
             return self.fold_of_parts(scope, fold, value, i, out);
         }
         match (helper, args) {
-            ("listed" | "routed", [row, number]) if scope.looked_at(helper, row).is_some() => {
-                self.known(scope, (helper, row), number, out)
+            ("listed" | "routed", [row, number]) => self.of_row(scope, (helper, row), number, out),
+            ("routed_node" | "routed_bits", [row, node]) => {
+                self.of_node(scope, (helper, row), node, out)
             }
-            ("listed", [row, expert]) => self.listed(scope, row, expert, out),
-            ("routed", [row, rank]) => {
-                let first = self.scalar(scope, rank, out)?;
-                let next = first.clone().plus(Term::int(1));
-                self.routed(scope, row, (first, next), out)
-            }
-            ("routed_node", [row, node]) => {
-                let each = self.number("local_ranks");
-                let first = self.scalar(scope, node, out)?.times(each.clone());
-                let next = first.clone().plus(each);
-                self.routed(scope, row, (first, next), out)
-            }
-            ("routed_bits", [row, node]) => self.routed_bits(scope, row, node, out),
             ("owned", [row, rank]) => self.owned(scope, row, rank, i, out),
             ("local", [expert, rank]) => {
                 let expert = self.value(scope, expert, i, out)?;
@@ -99,6 +87,54 @@ impl<'a> RoleLowering<'a> {
         }
     }
 
+    /// What a row of numbers says of one, or of a rank.
+    fn of_row(
+        &mut self,
+        scope: &Scope,
+        (helper, row): (&str, &Expr),
+        number: &Expr,
+        out: &mut Vec<Step>,
+    ) -> Lowered<Term> {
+        let number = self.scalar(scope, number, out)?;
+        match scope.looked_at(helper, row) {
+            // What is kept of a row answers for numbers of 32 bits that can be in it.
+            Some(known) if number.range.is_some_and(|(low, _)| low >= 0) => {
+                let number = vec![number.converted(&Elem::I32)];
+                Ok(Term::method(known, "has", number, Elem::Bool))
+            }
+            _ if helper == "listed" => {
+                self.any_entry(scope, row, out, |entry| entry.test(BinaryOp::Eq, number))
+            }
+            _ => {
+                let next = number.clone().plus(Term::int(1));
+                self.routed(scope, row, (number, next), out)
+            }
+        }
+    }
+
+    /// What it says of the ranks of a node.
+    fn of_node(
+        &mut self,
+        scope: &Scope,
+        (helper, row): (&str, &Expr),
+        node: &Expr,
+        out: &mut Vec<Step>,
+    ) -> Lowered<Term> {
+        let each = self.number("local_ranks");
+        let first = self.scalar(scope, node, out)?.times(each.clone());
+        let bits = helper == "routed_bits";
+        if let Some(known) = scope.looked_at("routed", row) {
+            let (what, elem) = if bits { ("bits", Elem::I64) } else { ("has_any", Elem::Bool) };
+            let ranks = vec![first.converted(&Elem::I32), each];
+            return Ok(Term::method(known, what, ranks, elem));
+        }
+        if bits {
+            return self.routed_bits(scope, row, (first, each), out);
+        }
+        let next = first.clone().plus(each);
+        self.routed(scope, row, (first, next), out)
+    }
+
     /// A function of the library of two whole numbers.
     fn of_two(
         &mut self,
@@ -113,22 +149,6 @@ impl<'a> RoleLowering<'a> {
             values.push(self.value(scope, arg, i, out)?.wide());
         }
         Ok(Term::call(function, values, elem))
-    }
-
-    /// Whether a row that has been loaded says so of a number.
-    fn known(
-        &mut self,
-        scope: &Scope,
-        (helper, row): (&str, &Expr),
-        number: &Expr,
-        out: &mut Vec<Step>,
-    ) -> Lowered<Term> {
-        let object = scope.looked_at(helper, row).unwrap_or_default();
-        let number = self.scalar(scope, number, out)?;
-        if number.range.is_none() && number.elem == Elem::I64 {
-            return Err(broken("rows are looked up by numbers of 32 bits"));
-        }
-        Ok(Term::method(object, "has", vec![number.converted(&Elem::I32)], Elem::Bool))
     }
 
     /// A device function of the user.
@@ -162,6 +182,23 @@ impl<'a> RoleLowering<'a> {
         }
     }
 
+    /// An entry of a row of numbers, from where the lane keeps the row.
+    pub(in crate::schedule) fn entry(
+        &mut self,
+        scope: &Scope,
+        row: &Expr,
+        k: &Term,
+        out: &mut Vec<Step>,
+    ) -> Lowered<Term> {
+        match scope.looked_at("", row) {
+            Some(object) => {
+                let values = Term::name(format!("{object}.values"), Elem::I64);
+                Ok(values.at(k.clone(), Elem::I64))
+            }
+            None => self.value(scope, row, Some(k), out),
+        }
+    }
+
     /// `found` becomes true where `holds(entry)` does for an entry of a row.
     fn any_entry(
         &mut self,
@@ -180,25 +217,14 @@ impl<'a> RoleLowering<'a> {
         let found = Term::name(found, Elem::Bool);
         let k = self.names.fresh("k");
         let mut steps = Vec::new();
-        let entry = self.value(scope, row, Some(&Term::index(&k)), &mut steps)?;
+        let entry = self.entry(scope, row, &Term::index(&k), &mut steps)?;
         // Named, so that no entry waits for what the one before was.
         let here = self.named("here", holds(entry), &mut steps);
         let value = found.clone().test(BinaryOp::Or, here);
         steps.push(Step::Set { place: found.clone(), value });
         let numbers = Numbers { from: Term::int(0), to: count, others: false };
-        out.push(counted_loop(k, numbers, Takers::Alone, steps));
+        out.push(counted_loop(k, numbers, turns_of(scope, row), steps));
         Ok(found)
-    }
-
-    fn listed(
-        &mut self,
-        scope: &Scope,
-        row: &Expr,
-        expert: &Expr,
-        out: &mut Vec<Step>,
-    ) -> Lowered<Term> {
-        let expert = self.scalar(scope, expert, out)?;
-        self.any_entry(scope, row, out, |entry| entry.test(BinaryOp::Eq, expert))
     }
 
     /// Whether an entry of the row lives on one of the ranks from `first` up to `next`.
@@ -223,11 +249,9 @@ impl<'a> RoleLowering<'a> {
         &mut self,
         scope: &Scope,
         row: &Expr,
-        node: &Expr,
+        (first, each): (Term, Term),
         out: &mut Vec<Step>,
     ) -> Lowered<Term> {
-        let each = self.number("local_ranks");
-        let first = self.scalar(scope, node, out)?.times(each.clone());
         let first = self.named("first_rank", first, out);
         let count = self.row_width(scope, row)?;
         let bits = self.names.fresh("bits");
@@ -239,7 +263,7 @@ impl<'a> RoleLowering<'a> {
         let bits = Term::name(bits, Elem::I64);
         let k = self.names.fresh("k");
         let mut steps = Vec::new();
-        let entry = self.value(scope, row, Some(&Term::index(&k)), &mut steps)?;
+        let entry = self.entry(scope, row, &Term::index(&k), &mut steps)?;
         let owner = Term::call(ep::owner.of(RANKS), vec![entry, self.expert_begin()?], Elem::I32);
         let owner = self.named("rank", owner, &mut steps);
         let index = arithmetic(BinaryOp::Sub, owner, first).wide();
@@ -247,7 +271,7 @@ impl<'a> RoleLowering<'a> {
         let value = Term::call(ep::with_bit, args, Elem::I64);
         steps.push(Step::Set { place: bits.clone(), value });
         let numbers = Numbers { from: Term::int(0), to: count, others: false };
-        out.push(counted_loop(k, numbers, Takers::Alone, steps));
+        out.push(counted_loop(k, numbers, turns_of(scope, row), steps));
         Ok(bits)
     }
 
@@ -270,4 +294,9 @@ impl<'a> RoleLowering<'a> {
         let zero = Term::int(0).converted(&value.elem);
         Ok(at.test(BinaryOp::Lt, next).choose(value, zero))
     }
+}
+
+/// Who takes the turns of a loop over the entries of a row.
+fn turns_of(scope: &Scope, row: &Expr) -> Takers {
+    if scope.looked_at("", row).is_some() { Takers::Unrolled } else { Takers::Alone }
 }

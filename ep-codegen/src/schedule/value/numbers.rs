@@ -1,7 +1,7 @@
 //! Numbers of the shape and of a call, and what loops run over.
 
 use super::STRIPE;
-use crate::ir::{Domain, Elem, PeerSet};
+use crate::ir::{Domain, Elem, PeerSet, Size};
 use crate::schedule::extents::range_of;
 use crate::schedule::library::ep;
 use crate::schedule::limit::{Limit, broken};
@@ -114,10 +114,14 @@ impl<'a> RoleLowering<'a> {
         scope: &Scope,
         out: &mut Vec<Step>,
     ) -> Lowered<Term> {
+        let size = self.striped_size().ok_or(Limit::NoSize)?;
+        self.size(scope, &size.name, out)
+    }
+
+    /// The size that says how many they are.
+    pub(in crate::schedule) fn striped_size(&self) -> Option<&'a Size> {
         let given = self.ir.sizes.iter().find(|size| size.value.is_none());
-        let size = given.or(self.ir.sizes.first());
-        let size = size.ok_or(Limit::NoSize)?;
-        self.size(scope, &size.name.clone(), out)
+        given.or(self.ir.sizes.first())
     }
 
     /// The number that says how many peers a set has.

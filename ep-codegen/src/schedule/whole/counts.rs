@@ -1,6 +1,6 @@
 //! Loops over the tokens of a stripe with a lane for each: counters and flags.
 
-use super::{Whole, call, method, name, team};
+use super::{Whole, call, method, team};
 use crate::ir::{Action, BinaryOp, Domain, Elem, ElemType, Expr, Memory, NameKind, Stmt, walk};
 use crate::schedule::Lowered;
 use crate::schedule::library::ep;
@@ -171,10 +171,13 @@ impl Whole<'_, '_> {
         if dim != "ranks" || helper != "routed" || !flags || !is_binder(rank) || !is_binder(peer) {
             return Ok(None);
         }
-        let Some(ranks) = scope.looked_at("routed", row).map(name) else { return Ok(None) };
+        let Some(ranks) = scope.looked_at("routed", row) else { return Ok(None) };
         out.push(Step::Says(at.clone()));
         let to = self.row(scope, (&target.tensor, 0), std::slice::from_ref(token), out)?;
-        Ok(Some(Step::Do(call(ep::store_flags.of(RANKS), vec![to, ranks]))))
+        let flag = self.function(&[], &[(Index, binder)], |_, params, _| {
+            Ok(Some(method(ranks, "has", params.to_vec())))
+        })?;
+        Ok(Some(Step::Do(call(ep::store_flags.of(RANKS), vec![to, flag]))))
     }
 
     /// `for value in row`: absent and unknown entries are skipped.
