@@ -316,19 +316,21 @@ struct StagedParts {
     /// `each(part, values)`, in order, for every part that there is.
     template <class Each>
     __device__ __forceinline__ void each(Each each) const {
-        if (!Role::kTma || !is_staged) {
-            for_some_rows<T, kParts>([&](int part) { return reinterpret_cast<const T*>(stages.row(part)); }, i, count,
-                                     each);
-            return;
-        }
-        if constexpr (Role::kTma) {
 #pragma unroll(PartPieces<kParts>::kKept ? kParts : 1)
-            for (int part = 0; part < kParts; ++part) {
-                if ((pieces.lanes[part / kLanes] >> part % kLanes & 1) == 0) continue;
+        for (int part = 0; part < kParts; ++part) {
+            if ((pieces.lanes[part / kLanes] >> part % kLanes & 1) != 0) each(part, values(part));
+        }
+    }
+
+private:
+    __device__ __forceinline__ WideAt<T, At> values(int part) const {
+        if constexpr (Role::kTma) {
+            if (is_staged) {
                 const char* piece = PartPieces<kParts>::kKept ? pieces.from[part] : stages.piece(part);
-                each(part, get_whole(reinterpret_cast<const T*>(piece), at, end));
+                return get_whole(reinterpret_cast<const T*>(piece), at, end);
             }
         }
+        return get_wide<T>(stages.row(part), i, count);
     }
 };
 

@@ -222,19 +222,7 @@ struct Stretches {
     int first;
 };
 
-/// A place of a row is where a stretch begins, or `Stretches`: how many stretches that are, where the first one begins,
-/// and whether the row has all of them.
-__device__ __forceinline__ constexpr int stretches_of(int) { return 1; }
-__device__ __forceinline__ int first_of(int i) { return i; }
-__device__ __forceinline__ bool is_in_row(int i, int count) { return i + kWide <= count; }
-template <int kCount>
-__device__ __forceinline__ constexpr int stretches_of(Stretches<kCount>) { return kCount; }
-template <int kCount>
-__device__ __forceinline__ int first_of(Stretches<kCount> at) { return at.first; }
-template <int kCount>
-__device__ __forceinline__ bool is_in_row(Stretches<kCount>, int) { return true; }
-
-/// The values of a lane at a place of a row.
+/// The values of a lane at a place of a row: those of a stretch, or of several.
 template <class T, class At>
 struct WideAtPlace {
     using Type = Wide<T>;
@@ -295,26 +283,26 @@ __device__ __forceinline__ const T* row_if(bool is_there, const T* row) {
     return is_there ? row : nullptr;
 }
 
-/// Calls `each(k, values)` for each of `kRows` rows that there is, in order, with the values of a lane at a place of it:
-/// `row(k)` is its first value, null if there is none. The loads of several rows are under way at once.
-template <class T, int kRows, class Row, class At, class Each>
-__device__ __forceinline__ void for_some_rows(Row row, At i, int count, Each each) {
-    constexpr int kMost = 8 / stretches_of(At{}), kBatch = kRows < kMost ? kRows : kMost;
+/// Calls `each(k, values)` for each of `kRows` rows that there is, in order, with eight neighbours of it: `row(k)` is its
+/// first value, null if there is none. The loads of several rows are under way at once.
+template <class T, int kRows, class Row, class Each>
+__device__ __forceinline__ void for_some_rows(Row row, int i, int count, Each each) {
+    constexpr int kBatch = kRows < 8 ? kRows : 8;
 #pragma unroll 1
     for (int first = 0; first < kRows; first += kBatch) {
         const T* rows[kBatch];
-        WideAt<T, At> values[kBatch] = {};
-        bool whole = is_in_row(i, count);
+        Wide<T> values[kBatch] = {};
+        bool whole = i + kWide <= count;
 #pragma unroll
         for (int k = 0; k < kBatch; ++k) {
             rows[k] = first + k < kRows ? row(first + k) : nullptr;
-            whole = whole && is_whole(rows[k] + first_of(i));
+            whole = whole && is_whole(rows[k] + i);
         }
         // One branch for all of them: where the ways of a single load meet, it would have to be there.
         if (whole) {
 #pragma unroll
             for (int k = 0; k < kBatch; ++k) {
-                if (rows[k] != nullptr) values[k] = get_whole(rows[k], i, count);
+                if (rows[k] != nullptr) values[k] = *reinterpret_cast<const Wide<T>*>(rows[k] + i);
             }
         } else {
 #pragma unroll
