@@ -408,13 +408,16 @@ fn the_machine_code_has_no_read_only_loads() {
             let line = sass.lines().find(|line| line.contains(part));
             assert!(line.is_none(), "{name}: {}", line.unwrap_or_default());
         }
-        let has = |names: [&str; 2]| names.iter().any(|name| kernel.emitted.cuda.contains(name));
-        if has(["ep::DirectProducer", "ep::for_fanout"]) {
+        let has = |name: &str| kernel.emitted.cuda.contains(name);
+        if has("ep::for_fanout") {
             let waits = flag_waited_for(&sass);
             assert!(
                 waits.is_none(),
                 "{name} waits for a flag that it has just asked for: {waits:?}"
             );
+        }
+        if has("ep::PartsAhead") {
+            assert!(sass.contains("ATOMG.E.INC."), "{name} waits for each token that it claims");
         }
         if sass.contains("UBLKCP") {
             assert!(sass.contains(".STRONG.SYS"), "{name} moves rows and publishes none");
