@@ -55,8 +55,8 @@ impl RoleLowering<'_> {
         filter.into_iter().for_each(|filter| walk::expr(filter, &mut see));
         for row in rows {
             if scope.looked_at("routed", &row).is_none() && self.is_fixed(&row, binder, body) {
-                let object = self.ranks_of_row(&scope, &row, out)?;
-                scope.looks.push(LookedAt { helper: "routed".to_string(), row, object });
+                let loaded = self.row_of(&scope, &row, None, out)?;
+                self.look_at_ranks(&mut scope, &row, loaded, out)?;
             }
         }
         Ok(scope)
@@ -84,8 +84,8 @@ impl RoleLowering<'_> {
         !written && tensors.any(is_ids) && indices.iter().all(is_simple)
     }
 
-    /// What names mean in a turn that a lane takes by itself: where loops in it ask about the row of numbers of the turn,
-    /// the lane loads the row once, and finds out once what it says.
+    /// Gives the scope of a turn that one lane takes. If loops in the turn ask about its row of numbers, the lane loads the
+    /// row once and keeps the answers.
     pub(super) fn with_own_row(
         &mut self,
         scope: &Scope,
@@ -104,9 +104,7 @@ impl RoleLowering<'_> {
             let value = self.row_of(&scope, &row, None, out)?;
             let loaded = self.look(&mut scope, (&row, "", "row"), value, out);
             if helpers.iter().any(|helper| *helper != "listed") {
-                let args = vec![loaded.clone(), self.expert_begin()?];
-                let value = Term::call(ep::ranks_of.of(RANKS), args, Elem::I32);
-                self.look(&mut scope, (&row, "routed", "ranks"), value, out);
+                self.look_at_ranks(&mut scope, &row, loaded.clone(), out)?;
             }
             if helpers.contains(&"listed") {
                 let value = Term::call(ep::ids_of, vec![loaded], Elem::I32);
@@ -157,15 +155,18 @@ impl RoleLowering<'_> {
         own && is_there && is_small && is_ids(tensor) && !self.reread.contains(&tensor.name)
     }
 
-    /// An object that knows the ranks to which the entries of a row lead.
-    fn ranks_of_row(&mut self, scope: &Scope, row: &Expr, out: &mut Vec<Step>) -> Lowered<String> {
-        let Expr::Element { tensor, .. } = row else { return Ok(String::new()) };
-        let loaded = self.row_of(scope, row, None, out)?;
+    /// Keeps the ranks to which the entries of a loaded row lead.
+    fn look_at_ranks(
+        &mut self,
+        scope: &mut Scope,
+        row: &Expr,
+        loaded: Term,
+        out: &mut Vec<Step>,
+    ) -> Lowered<()> {
         let args = vec![loaded, self.expert_begin()?];
         let value = Term::call(ep::ranks_of.of(RANKS), args, Elem::I32);
-        let object = self.names.fresh(&format!("{tensor}_ranks"));
-        out.push(Step::Made { name: object.clone(), value });
-        Ok(object)
+        self.look(scope, (row, "routed", "ranks"), value, out);
+        Ok(())
     }
 
     /// Loads a row of numbers; none where `present` does not hold.

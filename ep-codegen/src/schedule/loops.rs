@@ -60,9 +60,8 @@ impl RoleLowering<'_> {
         let inner = self.with_looks(&inner, binder, filter.as_ref(), body, out)?;
         let (name, numbers, inner) = self.counted(&inner, binder, domain, body, out, &mut steps)?;
         self.filtered(&inner, stmt, &mut steps)?;
-        // An element of a row that is kept in registers needs a number that the compiler knows.
         let turns = match domain {
-            Domain::Row { row } if scope.looked_at("", row).is_some() => Takers::Unrolled,
+            Domain::Row { row } => turns_of(scope, row, turns),
             _ => turns,
         };
         out.push(counted_loop(name, numbers, turns, steps));
@@ -359,4 +358,10 @@ impl RoleLowering<'_> {
 /// Whether one of the indices is `binder` itself.
 pub(super) fn is_indexed_by(indices: &[Expr], binder: &str) -> bool {
     indices.iter().any(|index| matches!(index, Expr::Name { name, .. } if name == binder))
+}
+
+/// Who takes the turns of a loop over the entries of a row: a lane that keeps the row in registers unrolls them, since an
+/// element of a register array needs a constant index.
+pub(super) fn turns_of(scope: &Scope, row: &Expr, turns: Takers) -> Takers {
+    if scope.looked_at("", row).is_some() { Takers::Unrolled } else { turns }
 }

@@ -325,7 +325,7 @@ pub enum Takers {
     Serial,
     /// All of them, by one lane.
     Alone,
-    /// The same, each with instructions of its own: the number of a turn is a constant.
+    /// All of them, by one lane, unrolled: the index of each turn is a constant.
     Unrolled,
     /// Every lane of the warp each 32nd.
     Lanes,

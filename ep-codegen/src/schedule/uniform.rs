@@ -250,7 +250,7 @@ impl Look {
         }
     }
 
-    /// What lanes count together is the same for all of them.
+    /// Checks that the lanes that count together add to the same counter.
     fn counted_together(&mut self, args: &[Term], path: Apart) {
         let Some(Term { node: Node::Lambda(counts), .. }) = args.last() else { return };
         for term in counts.body.iter().flat_map(all_terms) {
@@ -292,7 +292,7 @@ pub(super) fn is_of_any_lane(term: &Term) -> bool {
     is_of_lane_by(term, &|_| false)
 }
 
-/// The same where some objects hold nothing but values of a lane.
+/// Whether a lane may compute a term for itself, given which objects hold nothing but values of one lane.
 pub(super) fn is_of_lane_by(term: &Term, is_value: &dyn Fn(&str) -> bool) -> bool {
     let is_own = match &term.node {
         Node::Call(function, _) => match &function.root {

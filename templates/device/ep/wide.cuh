@@ -10,9 +10,9 @@
 
 namespace ep {
 
-/// How many neighbours a lane has,
+/// How many neighbours a lane has.
 constexpr int kWide = 8;
-/// and the lanes of a warp together.
+/// How many neighbours the lanes of a warp have together.
 constexpr int kTurn = kLanes * kWide;
 
 /// Whether neighbours of a type are kept as packed words, each of which a register holds whole.

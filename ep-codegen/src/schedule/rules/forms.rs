@@ -30,7 +30,7 @@ impl Forms<'_> {
         if kind.in_order || kind.lands || kind.offers {
             return self.refuse(
                 &channel.at,
-                "no class has both ends of a ring, a direct channel or rows that are offered",
+                "no class has both ends of a ring, a direct channel or a pull channel",
             );
         }
         let is_record = travels_in_words(self.ir, channel) && channel.slot_names == ["source"];

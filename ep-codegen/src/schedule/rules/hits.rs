@@ -18,7 +18,7 @@ use crate::schedule::uniform::is_of_lane_by;
 
 /// The steps with such counters added to by the warp.
 pub(super) fn rewrite(role: &mut RoleLowering<'_>, steps: Vec<Step>) -> Vec<Step> {
-    // What a lane looks at without a turn, no other lane writes.
+    // A lane without a turn reads memory too, so no other lane may write there.
     if !role.reread.is_empty() {
         return steps;
     }
@@ -74,11 +74,11 @@ struct Round {
     present: Term,
     /// Whether turns have been left out.
     skips: bool,
-    /// What the next step does.
+    /// Comments that go above the next step.
     says: Vec<Step>,
-    /// What a lane does if it has a turn,
+    /// Steps for lanes that have a turn.
     own: Vec<Step>,
-    /// and the names that all lanes give.
+    /// Names that all lanes declare.
     names: Vec<String>,
 }
 
@@ -122,6 +122,7 @@ impl Round {
         Some(())
     }
 
+    /// Whether a lane without a turn may run a step.
     fn looks(&mut self, step: &Step) -> bool {
         let is_row = |step: &Step| {
             matches!(step, Step::Made { value: Term { node: Node::Call(function, _), .. }, .. }
@@ -147,11 +148,11 @@ fn is_made(turns: &Loop, object: &str) -> bool {
 /// A loop of one lane that does nothing but count, in places that are the same for all lanes.
 struct Hits<'s> {
     numbers: &'s Loop,
-    /// What the lane finds out,
+    /// Steps that compute the conditions.
     looks: &'s [Step],
-    /// what has to hold,
+    /// Conditions under which the lane counts.
     conditions: Vec<&'s Term>,
-    /// and what it counts then.
+    /// Steps that count.
     counts: &'s [Step],
 }
 
@@ -204,7 +205,7 @@ impl<'s> Hits<'s> {
     }
 }
 
-/// What a step adds to a counter, if that is all it does.
+/// The counter and the number that a step adds to it, if the step does nothing else.
 fn added(step: &Step) -> Option<[&Term; 2]> {
     let Step::Do(Term { node: Node::Call(function, args), .. }) = step else { return None };
     let [counter, more] = args.as_slice() else { return None };

@@ -1,8 +1,8 @@
 //! Rule `staged`, of rows whose parts are elsewhere: bulk copies bring the pieces of all parts into shared memory, while
 //! earlier ones are read.
 //!
-//! What it gains: a warp keeps as many bytes in flight as its stages hold, instead of six loads per lane. A lane adds up
-//! the parts of several stretches at once (`ep::Stretches`), and asks once for all of them which parts there are.
+//! The gain: a warp keeps as many bytes in flight as its stages hold, instead of six loads per lane. A lane adds up the
+//! parts of several stretches at once (`ep::Stretches`), and tests once per part whether the part exists.
 
 use crate::ir::naming::function_of;
 use crate::ir::network::over_network;

@@ -4,6 +4,7 @@ use super::{Numbers, counted_loop};
 use crate::ir::{BinaryOp, Elem, ElemType, Expr, Fold, NameKind, walk};
 use crate::schedule::library::{Entity, ep};
 use crate::schedule::limit::{Limit, broken};
+use crate::schedule::loops::turns_of;
 use crate::schedule::scope::Scope;
 use crate::schedule::step::{Step, Takers};
 use crate::schedule::symbol::{RANKS, Symbol};
@@ -223,7 +224,7 @@ impl<'a> RoleLowering<'a> {
         let value = found.clone().test(BinaryOp::Or, here);
         steps.push(Step::Set { place: found.clone(), value });
         let numbers = Numbers { from: Term::int(0), to: count, others: false };
-        out.push(counted_loop(k, numbers, turns_of(scope, row), steps));
+        out.push(counted_loop(k, numbers, turns_of(scope, row, Takers::Alone), steps));
         Ok(found)
     }
 
@@ -271,7 +272,7 @@ impl<'a> RoleLowering<'a> {
         let value = Term::call(ep::with_bit, args, Elem::I64);
         steps.push(Step::Set { place: bits.clone(), value });
         let numbers = Numbers { from: Term::int(0), to: count, others: false };
-        out.push(counted_loop(k, numbers, turns_of(scope, row), steps));
+        out.push(counted_loop(k, numbers, turns_of(scope, row, Takers::Alone), steps));
         Ok(bits)
     }
 
@@ -294,9 +295,4 @@ impl<'a> RoleLowering<'a> {
         let zero = Term::int(0).converted(&value.elem);
         Ok(at.test(BinaryOp::Lt, next).choose(value, zero))
     }
-}
-
-/// Who takes the turns of a loop over the entries of a row.
-fn turns_of(scope: &Scope, row: &Expr) -> Takers {
-    if scope.looked_at("", row).is_some() { Takers::Unrolled } else { Takers::Alone }
 }
