@@ -302,8 +302,9 @@ private:
     bool begun_ = false;     // whether this one has read its rows
 };
 
-/// The values of a lane at a place of the rows of all parts: a stretch, or `Stretches`. The rows have `count` values.
-template <class T, class Role, int kParts, class At>
+/// The values of a lane at a place of the rows of all parts: a stretch, or `Stretches` of pieces in stages (`kStaged`).
+/// The rows have `count` values.
+template <class T, class Role, int kParts, class At, bool kStaged>
 struct StagedParts {
     const PartStages<Role, kParts>& stages;
     const PartPieces<kParts>& pieces;
@@ -316,21 +317,22 @@ struct StagedParts {
     /// `each(part, values)`, in order, for every part that there is.
     template <class Each>
     __device__ __forceinline__ void each(Each each) const {
-#pragma unroll(PartPieces<kParts>::kKept ? kParts : 1)
-        for (int part = 0; part < kParts; ++part) {
-            if ((pieces.lanes[part / kLanes] >> part % kLanes & 1) != 0) each(part, values(part));
-        }
-    }
-
-private:
-    __device__ __forceinline__ WideAt<T, At> values(int part) const {
-        if constexpr (Role::kTma) {
-            if (is_staged) {
-                const char* piece = PartPieces<kParts>::kKept ? pieces.from[part] : stages.piece(part);
-                return get_whole(reinterpret_cast<const T*>(piece), at, end);
+        if constexpr (!kStaged) {
+            if (!Role::kTma || !is_staged) {
+                const auto row = [&](int part) { return reinterpret_cast<const T*>(stages.row(part)); };
+                // More rows at once would not stay in registers beside a role of two hops.
+                for_some_rows<T, kParts, (kParts > 4 ? 2 : 4)>(row, i, count, each);
+                return;
             }
         }
-        return get_wide<T>(stages.row(part), i, count);
+        if constexpr (Role::kTma) {
+#pragma unroll(PartPieces<kParts>::kKept ? kParts : 1)
+            for (int part = 0; part < kParts; ++part) {
+                if ((pieces.lanes[part / kLanes] >> part % kLanes & 1) == 0) continue;
+                const char* piece = PartPieces<kParts>::kKept ? pieces.from[part] : stages.piece(part);
+                each(part, get_whole(reinterpret_cast<const T*>(piece), at, end));
+            }
+        }
     }
 };
 
@@ -358,15 +360,17 @@ __device__ __forceinline__ void for_staged_parts(Ahead& ahead, const Parts& part
         const PartPieces<kParts> pieces = stages.pieces();
         const int end = base + kPiece < to ? kPiece : to - base;
         int turn = 0;
+        if constexpr (Role::kTma) {
 #pragma unroll 1
-        for (; turn + kMost * kTurn <= end; turn += kMost * kTurn) {
-            const Some i{base + turn + lane}, at{turn + lane};
-            body(i, StagedParts<T, Role, kParts, Some>{stages, pieces, i, count, at, end, staged});
+            for (; staged && turn + kMost * kTurn <= end; turn += kMost * kTurn) {
+                const Some i{base + turn + lane}, at{turn + lane};
+                body(i, StagedParts<T, Role, kParts, Some, true>{stages, pieces, i, count, at, end, true});
+            }
         }
 #pragma unroll 1
         for (; turn < end; turn += kTurn) {
             const int i = base + turn + lane, at = turn + lane;
-            body(i, StagedParts<T, Role, kParts, int>{stages, pieces, i, count, at, end, staged});
+            body(i, StagedParts<T, Role, kParts, int, false>{stages, pieces, i, count, at, end, staged});
         }
         if constexpr (Role::kTma) {
             if (staged) stages.taken();

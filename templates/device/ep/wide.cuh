@@ -284,10 +284,10 @@ __device__ __forceinline__ const T* row_if(bool is_there, const T* row) {
 }
 
 /// Calls `each(k, values)` for each of `kRows` rows that there is, in order, with eight neighbours of it: `row(k)` is its
-/// first value, null if there is none. The loads of several rows are under way at once.
-template <class T, int kRows, class Row, class Each>
+/// first value, null if there is none. The loads of up to `kMost` rows are under way at once.
+template <class T, int kRows, int kMost = 8, class Row, class Each>
 __device__ __forceinline__ void for_some_rows(Row row, int i, int count, Each each) {
-    constexpr int kBatch = kRows < 8 ? kRows : 8;
+    constexpr int kBatch = kRows < kMost ? kRows : kMost;
 #pragma unroll 1
     for (int first = 0; first < kRows; first += kBatch) {
         const T* rows[kBatch];
