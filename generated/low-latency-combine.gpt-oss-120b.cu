@@ -53,6 +53,7 @@ struct Cfg {
         static constexpr bool kSkipsAbsent = false;
         static constexpr int kSlotBytes = 5760;
         static constexpr int kMeta = 5760;
+        static constexpr int kSlices = 1;
         static constexpr int kFarBytes = 5776;
         static constexpr int kRun = 1;
         static constexpr bool kRail = false;
@@ -90,7 +91,7 @@ struct Cfg {
         static constexpr int kRole = 1;
         static constexpr int kFirstWarp = 0;
         static constexpr int kWarps = 8;
-        static constexpr int kSlices = 11;
+        static constexpr int kSlices = 16;
         static constexpr int kLoops = 1;
         static constexpr ep::u64 kClaims = 0xb440300;
     };

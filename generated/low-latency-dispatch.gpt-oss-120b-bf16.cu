@@ -57,6 +57,7 @@ struct Cfg {
         static constexpr bool kSkipsAbsent = false;
         static constexpr int kSlotBytes = 5888;
         static constexpr int kMeta = 5760;
+        static constexpr int kSlices = 1;
         static constexpr int kFarBytes = 5888;
         static constexpr int kRun = 8;
         static constexpr bool kRail = false;

@@ -81,6 +81,7 @@ struct Cfg {
         static constexpr bool kSkipsAbsent = false;
         static constexpr int kSlotBytes = 14336;
         static constexpr int kMeta = 14336;
+        static constexpr int kSlices = 1;
         static constexpr int kFarBytes = 14352;
         static constexpr int kRun = 8;
         static constexpr bool kRail = false;
@@ -115,6 +116,7 @@ struct Cfg {
         static constexpr bool kSkipsAbsent = false;
         static constexpr int kSlotBytes = 128;
         static constexpr int kMeta = 0;
+        static constexpr int kSlices = 1;
         static constexpr int kFarBytes = 128;
         static constexpr int kRun = 8;
         static constexpr bool kRail = false;
@@ -155,7 +157,7 @@ struct Cfg {
         static constexpr int kRole = 2;
         static constexpr int kFirstWarp = 10;
         static constexpr int kWarps = 6;
-        static constexpr int kSlices = 16;
+        static constexpr int kSlices = 32;
         static constexpr int kLoops = 1;
         static constexpr ep::u64 kClaims = 0x1c44b80;
     };

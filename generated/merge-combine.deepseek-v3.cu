@@ -42,6 +42,7 @@ struct Cfg {
         static constexpr bool kSkipsAbsent = false;
         static constexpr int kSlotBytes = 14336;
         static constexpr int kMeta = 14336;
+        static constexpr int kSlices = 4;
         static constexpr int kFewTokens = 4;
         static constexpr int kWordRowBytes = 28672;
         static constexpr ep::u64 kSlots = 0x0;

@@ -42,6 +42,7 @@ struct Cfg {
         static constexpr bool kSkipsAbsent = false;
         static constexpr int kSlotBytes = 5760;
         static constexpr int kMeta = 5760;
+        static constexpr int kSlices = 4;
         static constexpr int kFewTokens = 8;
         static constexpr int kWordRowBytes = 12288;
         static constexpr ep::u64 kSlots = 0x0;

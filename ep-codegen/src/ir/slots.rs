@@ -1,8 +1,8 @@
 //! What slots are told apart by, and how one finds out that their messages have come.
 
 use super::helpers::SLOT;
-use super::network::uses_network;
-use super::{Action, Channel, Expr, Pipeline, Role, Stmt, Transport, walk};
+use super::network::{over_network, uses_network};
+use super::{Action, Channel, Expr, PeerSet, Pipeline, Role, Stmt, Transport, walk};
 
 /// How the messages of slots arrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,4 +100,12 @@ pub fn shared_axis<'a>(ir: &'a Pipeline, role: &Role, name: &str) -> Option<(&'a
 /// one, they are all ranks.
 pub fn shared_sources<'a>(ir: &'a Pipeline, role: &Role) -> Option<&'a Channel> {
     ir.channels.iter().find(|channel| channel.to == role.name)
+}
+
+/// Whether a rank that enters a call says that it has read the slots of the calls before, and not each call as it ends.
+pub fn is_read_on_entry(ir: &Pipeline, channel: &Channel) -> bool {
+    let is_told = matches!(arrival(ir, channel), Arrival::Flags | Arrival::Counts);
+    let of_all = matches!(channel.per, PeerSet::All | PeerSet::Others);
+    let is_near = !over_network(channel) && !uses_network(ir, channel);
+    channel.kind.traits().is_indexed && is_told && of_all && is_near && channel.waited.is_none()
 }

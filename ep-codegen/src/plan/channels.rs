@@ -86,8 +86,9 @@ fn slot_numbers(channel: &Channel, extent: &Extent<'_>) -> Vec<CfgMember> {
         flag("kSkipsAbsent", extent.skips_absent),
         slot_bytes,
         int("kMeta", layout.row_bytes),
+        int("kSlices", extent.slices),
     ];
-    if extent.flags > 1 {
+    if extent.goes_back {
         members.extend(few_numbers(extent));
     }
     if let Some(net) = net {
@@ -224,7 +225,7 @@ fn slot_words<'a>(channel: &'a Channel, extent: &Extent<'_>, sender: &'a str) ->
     let receiver = channel.to.as_str();
     let Some(slots) = extent.slots else { return Vec::new() };
     let SlotExtent { arrival, epochs, arrivals, shared, .. } = slots;
-    let (bytes, peers, flags) = (extent.message.slot_bytes, extent.peers, extent.flags);
+    let (bytes, peers, slices) = (extent.message.slot_bytes, extent.peers, extent.slices);
     // Slots of far peers are in the data of a network.
     let (near, keys) = match extent.net {
         Some(net) => (net.near, slots.keys / peers.max(1) * net.near),
@@ -240,9 +241,9 @@ fn slot_words<'a>(channel: &'a Channel, extent: &Extent<'_>, sender: &'a str) ->
         Arrival::Signals => rows.push(("come", near * 4, sender, receiver, word.clone())),
         Arrival::Flags | Arrival::Counts => {
             if arrival == Arrival::Flags {
-                let each = if flags == 1 { "8".to_string() } else { format!("{flags} x 8") };
+                let each = if slices == 1 { "8".to_string() } else { format!("{slices} x 8") };
                 let formula = format!("{epochs} epochs x {keys} slots x {each}");
-                rows.push(("flags", epochs * keys * flags * 8, sender, receiver, formula));
+                rows.push(("flags", epochs * keys * slices * 8, sender, receiver, formula));
             }
             let closed = format!("{epochs} epochs x {near} peers x {shared} x 8");
             rows.push(("closed", epochs * near * shared * 8, sender, receiver, closed));
@@ -270,7 +271,9 @@ fn slot_words<'a>(channel: &'a Channel, extent: &Extent<'_>, sender: &'a str) ->
             rows.push(("filled", far.saturating_mul(groups) * 4, sender, sender, formula));
         }
     }
-    rows.push(("readers", 4, receiver, receiver, "1 word x 4".to_string()));
+    if !extent.read_on_entry {
+        rows.push(("readers", 4, receiver, receiver, "1 word x 4".to_string()));
+    }
     if channel.waited.is_some() {
         rows.push(("waited", peers * 8, receiver, receiver, format!("{peers} peers x 8")));
     }

@@ -30,8 +30,10 @@ pub(super) struct Extent<'a> {
     pub(super) senders: i64,
     /// Pieces of a row that are told of one by one in one launch; 0: a warp tells of all that it has sent.
     pub(super) pieces: i64,
-    /// Words that tell of a slot with rows.
-    pub(super) flags: i64,
+    /// Whether the device library takes rows through its slots back to their tokens.
+    pub(super) goes_back: bool,
+    /// Slices of the row of a slot, each with a flag.
+    pub(super) slices: i64,
     /// Rows of a rank's output in one launch.
     pub(super) rows: i64,
     /// Tokens of a rank with which its rows travel as words.
@@ -41,6 +43,8 @@ pub(super) struct Extent<'a> {
     pub(super) slots: Option<SlotExtent>,
     /// Whether waits for sources that do not answer end.
     pub(super) skips_absent: bool,
+    /// Whether a rank says that it has read its slots as it enters a call, and no warp counts who has.
+    pub(super) read_on_entry: bool,
     /// Parts of a ring to each peer.
     pub(super) parts: i64,
     /// Who is reached over a network, if someone is.

@@ -4,12 +4,18 @@ use super::count::SEQUENCES;
 use super::role::role_fn;
 use super::{RenderError, Rendered, Renderer};
 use crate::ir::naming::kernel_of;
-use crate::ir::{Blocks, Elem, Expr, Role};
+use crate::ir::slots::is_read_on_entry;
+use crate::ir::{Blocks, Channel, Elem, Expr, Role};
 use crate::plan::{
     Param, ParamKind, RoleUse, block_groups, has_sequences, joined, params, role_use,
 };
 use crate::schedule::library::ep;
 use crate::schedule::{self, COUNTED, Constant, THREADS, elem_type};
+
+/// What a block does as it enters the kernel, as an argument.
+fn prepared(own: &[String]) -> String {
+    if own.is_empty() { String::new() } else { format!(", [&] {{\n{}\n}}", own.join("\n")) }
+}
 
 /// C++ name of an offset in the window.
 const U64: &str = "ep::u64";
@@ -162,9 +168,29 @@ impl Renderer<'_> {
         let leave = format!("{}(args.group, call);", self.library(ep::leave));
         let call = format!("const {}", self.library(ep::Call));
         let calls = calls.collect::<Vec<_>>().join("\n\n");
-        let none = ["shared", "prepare", "clears", "goes_on"].map(|piece| (piece, ""));
-        let pieces = [("name", name), ("call", &call), ("calls", &calls), ("leave", &leave)];
+        let none = ["shared", "clears", "goes_on"].map(|piece| (piece, ""));
+        let prepare = prepared(&self.slots_are_read());
+        let pieces = [
+            ("name", name),
+            ("prepare", &prepare),
+            ("call", &call),
+            ("calls", &calls),
+            ("leave", &leave),
+        ];
         self.step("entry", &[&none[..], &pieces].concat())
+    }
+
+    /// What a rank says of slots as it enters a call.
+    fn slots_are_read(&self) -> Vec<String> {
+        let read = |channel: &&Channel| {
+            self.ways.is_composed(&channel.to) && is_read_on_entry(self.ir, channel)
+        };
+        let channels = self.ir.channels.iter().filter(read);
+        let said = channels.map(|channel| {
+            let cfg = self.constant(Constant::of_channel(channel));
+            format!("{}<{cfg}>(args.group);", self.library(ep::slots_are_read))
+        });
+        said.collect()
     }
 
     /// The calls of the roles of a phase, and of those on its last block.
@@ -181,6 +207,9 @@ impl Renderer<'_> {
     fn entry(&self, phase: Option<&str>, ends: bool) -> Rendered {
         let (calls, last) = self.role_calls(phase);
         let (mut own, clears) = self.zeroes(phase, !last.is_empty());
+        if self.ir.phases().first() == Some(&phase) {
+            own.extend(self.slots_are_read());
+        }
         let is_whole = !self.ir.roles.iter().any(|role| self.ways.is_composed(&role.name));
         if let Some(entered) = is_whole.then(|| schedule::entered(self.ir)).flatten() {
             if entered.uses_me {
@@ -188,11 +217,7 @@ impl Renderer<'_> {
             }
             own.push(self.steps_text(&entered.steps));
         }
-        let prepare = if own.is_empty() {
-            String::new()
-        } else {
-            format!(", [&] {{\n{}\n}}", own.join("\n"))
-        };
+        let prepare = prepared(&own);
         let leave = self.leave(phase, &last)?;
         let mut here = self.ir.roles.iter().filter(|role| role.phase.as_deref() == phase);
         let uses_smem = here.any(|role| self.uses_smem(role))

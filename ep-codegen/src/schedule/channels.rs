@@ -22,7 +22,7 @@ use super::{Lowered, RoleLowering};
 use crate::ir::kind::Network;
 use crate::ir::network::{over_network, uses_network};
 use crate::ir::parts::meta_sources;
-use crate::ir::slots::{Arrival, arrival, closings, places};
+use crate::ir::slots::{Arrival, arrival, closings, is_read_on_entry, places};
 use crate::ir::{
     Action, BinaryOp, Channel, ChannelKind, Elem, Expr, Field, FieldValue, Message, PeerSet, Stmt,
     Transport, walk,
@@ -196,7 +196,7 @@ impl<'a> RoleLowering<'a> {
     pub(super) fn release_ends(&mut self, out: &mut Vec<Step>) {
         for (channel, end) in self.ends() {
             let is_released = channel.kind.traits().is_released && !self.in_words(channel);
-            if is_released && end == End::In {
+            if is_released && end == End::In && !is_read_on_entry(self.ir, channel) {
                 let object = self.object(&channel.name);
                 out.push(Step::Do(Term::method(&object, "release", Vec::new(), Elem::I32)));
             }

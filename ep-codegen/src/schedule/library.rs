@@ -64,9 +64,9 @@ pub mod ep {
             RingsIn, RingsOut, WindowRings,
         }
         rows {
-            all_peers, copy_row, Flags, for_stripe_tokens, one_peer, other_peers, recorded, rows_ahead, rows_of, Span, span_of, span_part, stripe_span, StripeSlices,
+            all_peers, AskedSlice, copy_row, Flags, for_stripe_tokens, one_peer, other_peers, recorded, rows_ahead, rows_of, SlicedSpan, Span, span_of, span_part, stripe_span, StripeSlices,
         }
-        slot_rows { SlotParts, SlotRowsIn, SlotRowsOut, WindowSlots }
+        slot_rows { slots_are_read, SlotParts, SlotRowsIn, SlotRowsOut, WindowSlots }
         slot_times { SlotTimes }
         slots { put, SlotChannel, SlotWords, word_of }
         sync {

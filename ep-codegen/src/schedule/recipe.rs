@@ -9,8 +9,9 @@ use super::{RoleRule, RuleSet, one_warp};
 use crate::ir::{Blocks, Expr, Pipeline, Role, Source, Stmt, text, walk};
 
 /// Classes that stand for numbers and warps, and carry nothing.
-const NO_CARRIERS: [Entity; 10] = [
+const NO_CARRIERS: [Entity; 11] = [
     ep::Shares,
+    ep::SlicedSpan,
     ep::SlotWords,
     ep::Span,
     ep::StripePart,

@@ -24,6 +24,7 @@ mod packed;
 mod parts_ahead;
 mod puts;
 mod sending;
+mod slot_slices;
 mod spread;
 mod staged;
 pub(super) mod staged_parts;
@@ -41,6 +42,7 @@ pub(crate) use one_launch::OneLaunch;
 pub(crate) use one_launch::{Counted, counted_field};
 pub(crate) use packed::{Packs, Turns, row_cast};
 pub(crate) use sending::is_position;
+pub(crate) use slot_slices::SLOT_SLICES;
 pub(crate) use spread::Spread;
 pub use staged::Staged;
 pub(crate) use team::{is_prefix, takes_warps};
@@ -67,6 +69,8 @@ pub struct Uses {
     pub meets: usize,
     /// Whether several warps share the row of a token.
     pub slices: bool,
+    /// Whether several warps share the row of a slot that the role fills.
+    pub slot_slices: bool,
     /// The rings whose ends its warps share.
     pub rings: Option<Rings>,
 }
@@ -87,7 +91,12 @@ pub(super) fn rewrite(
     rules: RuleSet,
 ) -> (Vec<Step>, Uses) {
     let (mut uses, mut apart) = (Uses::default(), Vec::new());
-    if rules.has(RoleRule::Staged)
+    if rules.has(RoleRule::Apart)
+        && let Some(sliced) = slot_slices::copies(role, &steps)
+    {
+        steps = sliced;
+        uses.slot_slices = true;
+    } else if rules.has(RoleRule::Staged)
         && let Some((rewritten, staged, records)) = staged::rewrite(role, &steps)
     {
         let asked = asked::rewrite(role, rewritten, &records);
@@ -110,6 +119,12 @@ pub(super) fn rewrite(
     if rules.has(RoleRule::Sums) {
         steps = sums::rewrite(role, steps);
         steps = hits::rewrite(role, steps);
+    }
+    if rules.has(RoleRule::Apart)
+        && let Some(sliced) = slot_slices::sums(role, &steps)
+    {
+        steps = sliced;
+        uses.slot_slices = true;
     }
     if rules.has(RoleRule::Apart) {
         let (of_tokens, of_rows);

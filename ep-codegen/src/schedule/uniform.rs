@@ -353,9 +353,9 @@ fn of_object(class: Option<&Entity>, object: &str, method: &str) -> By {
         (Some(ep::DirectIn), "meta" | "first" | "rows") => By::Any,
         (Some(ep::DirectOut), "behind" | "and_behind" | "next" | "row" | "meta") => By::Any,
         (Some(ep::DirectOut), "reserve_each" | "stored_each") => By::WarpOfLanes,
-        (Some(ep::StripeSlices), _) | (Some(ep::Flags), "at") | (Some(ep::RingsOut), "expect") => {
-            By::Any
-        }
+        (Some(ep::StripeSlices | ep::SlicedSpan), _)
+        | (Some(ep::Flags), "at")
+        | (Some(ep::RingsOut), "expect") => By::Any,
         (Some(ep::Mover), "row" | "send_meta") => By::WarpForLane,
         (Some(_), _) => By::Warp,
     }

@@ -62,6 +62,7 @@ struct Rows {
     static constexpr int kFarBytes = kBytes;
     static constexpr int kRun = 1;
     static constexpr ep::u64 kFilled = 0;
+    static constexpr int kSlices = 1;
     static constexpr ep::u64 kFlags = 64;
     static constexpr ep::u64 kClosed = kFlags + kEpochs * kNear * 2 * 8;
     static constexpr ep::u64 kReleased = kClosed + kEpochs * kNear * kShared * 8;

@@ -78,7 +78,7 @@ protected:
         if constexpr (!Slots::kCounts) {
             const u64 slot = Slots::kOutbox + far_slot(far_of(peer, own()), key, arrival);
             if (is_far) *word_behind(net_->data + slot) = stamped(team_.epoch, 1);
-            if (is_near(peer)) near_.tell_filled(window_of(peer), near_slot(key), sends);
+            if (is_near(peer)) near_.tell_filled(window_of(peer), near_slot(key), 0, sends);
         }
         const int number = Keys::number_of(key, Slots::kSourceStride);
         const int line = Slots::kCounts ? number : 0;
@@ -165,15 +165,15 @@ protected:
         tell_call(peer, kReleasedNumber, Slots::kReleasedTold, tells && !is_near(peer));
     }
 
-    __device__ __forceinline__ bool looks_filled(int key, u32& seen) const {
+    __device__ __forceinline__ bool looks_filled(int key, int slice, u32& seen) const {
         const int source = Keys::source_of(key);
         if (!is_near(source)) return has_told(source, seen);
-        return near_.looks_filled(near_slot(key), seen);
+        return near_.looks_filled(near_slot(key), slice, seen);
     }
 
-    __device__ __forceinline__ bool is_filled(int key) const {
+    __device__ __forceinline__ bool is_filled(int key, int slice) const {
         const int source = Keys::source_of(key);
-        if (is_near(source)) return near_.is_filled(near_slot(key));
+        if (is_near(source)) return near_.is_filled(near_slot(key), slice);
         // M2: pairs with the signal in `tell_closed`.
         if (!reached(load_acquire_sys(counter(source, kClosedNumber)), team_.epoch)) return false;
         const u64 at = Slots::kInbox + far_slot(far_of(source, own()), key, 0);

@@ -41,6 +41,25 @@ __device__ __forceinline__ Span span_part(const Span& all, int parts, int part) 
     return Span{all.begin + own.begin, all.begin + own.end};
 }
 
+/// The share of one of several warps in rows that are cut into `kSlices` slices each: neighboring slices, so that few rows
+/// keep many warps busy.
+template <int kSlices>
+struct SlicedSpan {
+    Span slices;     // of all rows
+    int begin, end;  // the rows of which the warp has slices
+
+    __device__ __forceinline__ SlicedSpan(int rows, int shares, int share)
+        : slices(stripe_span(rows * kSlices, shares, share)), begin(slices.begin / kSlices),
+          end(slices.begin < slices.end ? (slices.end - 1) / kSlices + 1 : begin) {}
+
+    /// The warp's slices of a row.
+    __device__ __forceinline__ Span of(i64 row) const {
+        const int first = static_cast<int>(row) * kSlices;
+        return Span{slices.begin > first ? slices.begin - first : 0,
+                    slices.end < first + kSlices ? slices.end - first : kSlices};
+    }
+};
+
 /// What a table records for a token and a peer: the position of the row, or, when there is none,
 /// -1 - the position that the next one would have had. So every entry says how far the peer is.
 __device__ __forceinline__ i32 recorded(bool match, int position) {
@@ -85,6 +104,42 @@ __device__ __forceinline__ void copy_row(const Team& team, const To& to, const v
         });
     }
 }
+
+/// The beginning of a row that a warp copies, as much as stays in registers: it is loaded ahead, before its place is known.
+template <class T>
+class AskedSlice {
+    static constexpr int kAhead = 7;
+
+public:
+    __device__ __forceinline__ AskedSlice(const T* from, int count)
+        : from_(reinterpret_cast<const char*>(from)), count_(count) {
+        const bool whole = ((reinterpret_cast<u64>(from) | bytes()) & 15) == 0;
+        units_ = !whole ? 0 : bytes() / 16 < kAhead * kLanes ? bytes() / 16 : kAhead * kLanes;
+#pragma unroll
+        for (int i = 0; i < kAhead; ++i) {
+            const int at = i * kLanes + lane_index();
+            if (at < units_) ahead_[i] = load_quad(from_ + at * 16);
+        }
+    }
+
+    /// Copies all of it to a place of whole units.
+    __device__ __forceinline__ void put(const Team& team, char* to) const {
+#pragma unroll
+        for (int i = 0; i < kAhead; ++i) {
+            const int at = i * kLanes + lane_index();
+            if (at < units_) store_quad(to + at * 16, ahead_[i]);
+        }
+        const int done = units_ * 16;
+        if (done < bytes()) copy_row<T>(team, to + done, from_ + done, count_ - done / static_cast<int>(sizeof(T)));
+    }
+
+private:
+    __device__ __forceinline__ int bytes() const { return count_ * static_cast<int>(sizeof(T)); }
+
+    const char* from_;
+    int count_, units_;
+    Quad ahead_[kAhead] = {};
+};
 
 /// How many rows some turns of a loop send to each of `kPeers` peers: each lane has those of every 32nd peer.
 template <int kPeers>

@@ -6,14 +6,14 @@
 //   SlotRowsIn   count, arrived, await -> slot -> .. -> release
 //
 // A slot is named by a key, the indices that its sender gives and the sender's own, and by its arrival
-// where the sender counts. Either every slot is published on its own, by a flag behind it, or the
-// sender counts what it sends for each key, and closes: {epoch, count} for every key of every peer,
-// behind all rows. The places of `kEpochs` calls are kept apart, a power of two so that epochs may wrap;
+// where the sender counts. Either every slot is published on its own, by a flag behind each of `kSlices` slices of its
+// row, which several warps may send, or the sender counts what it sends for each key, and closes: {epoch, count} for every
+// key of every peer, behind all rows. The places of `kEpochs` calls are kept apart, a power of two so that epochs may wrap;
 // whoever fills those of a call waits until the receiver has read what was there `kEpochs` calls ago.
 //
 // `Slots` is the channel's Cfg struct. In a window,
 //   kSlots    [epoch % kEpochs, key, arrival]  kSlotBytes each: the row, then its other fields
-//   kFlags    [epoch % kEpochs, key]           {epoch, 1} behind each slot; none if the sender counts
+//   kFlags    [epoch % kEpochs, key, slice]    {epoch, 1} behind each slice of a slot; none if the sender counts
 //   kClosed   [epoch % kEpochs, closed key]    {epoch, count + 1} that a sender wrote
 //   kReleased [receiver]                       the last call whose slots it has read, at the sender
 //   kTaken    [receiver, kShared]              slots that this rank has taken there, zero between calls
@@ -30,6 +30,7 @@
 #include <ep/mover.cuh>
 #include <ep/presence.cuh>
 #include <ep/ptx.cuh>
+#include <ep/rows.cuh>
 #include <ep/sync.cuh>
 
 namespace ep {
@@ -66,6 +67,25 @@ public:
     }
 };
 
+/// Tells every rank that this one has read the slots of all calls before, if ranks of one node are the peers: the last warp
+/// of the first block does, as it enters the kernel. Said at the end of a call it would take a fence.
+template <class Slots>
+__device__ __forceinline__ void slots_are_read(const Group& group) {
+    const int warp = static_cast<int>(threadIdx.x) / kLanes;
+    if (blockIdx.x != 0 || warp != static_cast<int>(blockDim.x) / kLanes - 1) return;
+    const u32 epoch = load_relaxed_gpu(&group.state->epoch);
+    // The call before did not read them then.
+    const bool halted = load_relaxed_gpu(group.stop) != 0;
+#pragma unroll 1
+    for (int peer = lane_index(); peer < Slots::kPeers; peer += kLanes) {
+        if (halted || !is_alive(group, peer)) continue;
+        if (Slots::kSkipsAbsent && is_missed(group, peer)) continue;
+        // M4: what earlier kernels of this stream loaded is over; `reserve` acquires.
+        store_entry_sys(reinterpret_cast<u32*>(group.windows[peer] + Slots::kReleased) + group.rank, epoch);
+    }
+    __syncwarp();
+}
+
 /// The slots of this call in windows, of `kNear` peers that reach them.
 template <class Slots, int kNear>
 class SlotWindow {
@@ -86,11 +106,11 @@ public:
         return window + Slots::kSlots + slot * Slots::kSlotBytes;
     }
 
-    /// Publishes a slot that all lanes have written, if the lane `tells`.
-    __device__ __forceinline__ void tell_filled(char* window, int key, bool tells) const {
+    /// Publishes a slice of a slot that all lanes have written, if the lane `tells`.
+    __device__ __forceinline__ void tell_filled(char* window, int key, int slice, bool tells) const {
         // M1: comes after the stores of all lanes, by the barrier; the receiver acquires.
         if (tells && !team_.stopped) {
-            store_release_sys(flag(window, key), stamped(team_.epoch, 1));
+            store_release_sys(flag(window, key, slice), stamped(team_.epoch, 1));
         }
     }
 
@@ -112,16 +132,17 @@ public:
         return reinterpret_cast<const u32*>(team_.group.window + Slots::kReleased) + peer;
     }
 
-    /// Whether a slot has come, as far as a look shows that orders nothing.
-    __device__ __forceinline__ bool looks_filled(int key, u32& seen) const {
-        const u64 found = load_relaxed_sys(flag(team_.group.window, key));
+    /// Whether a slice of a slot has come, as far as a look shows that orders nothing.
+    __device__ __forceinline__ bool looks_filled(int key, int slice, u32& seen) const {
+        const u64 found = load_relaxed_sys(flag(team_.group.window, key, slice));
         seen = epoch_of(found);
         return found == stamped(team_.epoch, 1);
     }
 
-    /// Whether it has. M2: pairs with the release in `tell_filled`.
-    __device__ __forceinline__ bool is_filled(int key) const {
-        return load_acquire_sys(flag(team_.group.window, key)) == stamped(team_.epoch, 1);
+    /// Whether it has. M2: pairs with the release in `tell_filled`. A wait looks without acquiring before: looks that acquire
+    /// empty the cache of a multiprocessor whose other warps send.
+    __device__ __forceinline__ bool is_filled(int key, int slice) const {
+        return load_acquire_sys(flag(team_.group.window, key, slice)) == stamped(team_.epoch, 1);
     }
 
     /// Whether a key is closed, as far as a look shows. The word is not 0 then, so that none that was never
@@ -138,9 +159,9 @@ public:
     }
 
 private:
-    /// The flag behind a slot.
-    __device__ __forceinline__ u64* flag(char* window, int key) const {
-        return reinterpret_cast<u64*>(window + Slots::kFlags) + set() * kKeys + key;
+    /// The flag behind a slice of a slot.
+    __device__ __forceinline__ u64* flag(char* window, int key, int slice) const {
+        return reinterpret_cast<u64*>(window + Slots::kFlags) + (set() * kKeys + key) * Slots::kSlices + slice;
     }
 
     /// The count of a closed key.
@@ -182,9 +203,10 @@ protected:
         return Window::place(team_.group.window, key, arrival);
     }
 
-    /// Sends the slot of each lane that `sends`, which all lanes have written; unless the sender counts, it is published.
-    __device__ __forceinline__ void send(int peer, int key, int, bool sends) const {
-        if constexpr (!Slots::kCounts) Window::tell_filled(window_of(peer), key, sends);
+    /// Sends the slot of each lane that `sends`, which all lanes have written; unless the sender counts, the slice of it is
+    /// published.
+    __device__ __forceinline__ void send(int peer, int key, int, bool sends, int slice = 0) const {
+        if constexpr (!Slots::kCounts) Window::tell_filled(window_of(peer), key, slice, sends);
     }
 
     __device__ __forceinline__ void tell_count(int peer, int key, u32 count) const {
@@ -349,6 +371,24 @@ public:
         return reached(__shfl_sync(kAllLanes, read, 0), team_.epoch - Slots::kEpochs);
     }
 
+    /// Publishes slices of the slot, which all lanes have written, no later than by `tell_slices`: the flags of several
+    /// wait once for the stores before them.
+    __device__ __forceinline__ void publish_slices(const Span& slices) {
+        const int count = slices.end - slices.begin;
+        if (held_ + count > kLanes) tell_slices();
+        const int behind = team_.lane - static_cast<int>(held_);
+        if (behind >= 0 && behind < count) held_peer_ = peer_, held_key_ = key_, held_slice_ = slices.begin + behind;
+        held_ += count;
+    }
+
+    /// Publishes the slices that are held.
+    __device__ __forceinline__ void tell_slices() {
+        __syncwarp();
+        End::send(held_peer_, held_key_, 0, team_.lane < static_cast<int>(held_), held_slice_);
+        held_ = 0;
+        __syncwarp();
+    }
+
     /// Sends the slot once `rows` rows of the mover are stored. The caller calls `tell` before the next slot.
     __device__ __forceinline__ void publish_after(u32 rows) {
         if constexpr (!Slots::kCounts) {
@@ -446,6 +486,7 @@ private:
     u64 each_slot_ = 0;
     u32 held_ = 0, sent_ = 0;           // slots that were held back until their rows are stored, and those sent since
     int held_peer_ = 0, held_key_ = 0;  // the one that the lane holds,
+    int held_slice_ = 0;                // the slice of it,
     u32 due_ = 0;                       // and the rows behind which it is sent
 };
 
@@ -464,8 +505,8 @@ class SlotRowsIn : SlotRowsEnd<Slots, Places> {
 
 public:
     using End::kPeers;
-    /// Where the other fields of a slot are.
-    static constexpr int kMeta = Slots::kMeta;
+    /// Where the other fields of a slot are, and how many slices of its row have flags.
+    static constexpr int kMeta = Slots::kMeta, kSlices = Slots::kSlices;
 
     __device__ __forceinline__ explicit SlotRowsIn(Team& team) : End(team) {}
     __device__ __forceinline__ SlotRowsIn(Team& team, const Net* net) : End(team, net) {}
@@ -544,6 +585,14 @@ public:
     /// Each lane waits for the slot of its key (-1: none). The lanes whose slot has come: a slot that
     /// nobody who takes part has filled never comes.
     __device__ __forceinline__ u32 wait_for(int key) {
+        u32 lanes = kAllLanes;
+#pragma unroll
+        for (int slice = 0; slice < Slots::kSlices; ++slice) lanes &= wait_for_slice(key, slice);
+        return lanes;
+    }
+
+    /// The same of a slice of the slot.
+    __device__ __forceinline__ u32 wait_for_slice(int key, int slice) {
         const int source = key < 0 ? -1 : End::source_of(key);
         const Site site{Slots::kChannel, Waiting::kFlag, -1, source < 0 ? -1 : End::rank_of(source),
                         team_.epoch};
@@ -551,12 +600,12 @@ public:
         bool absent = false;
         times_.begin();
         const bool done = wait_for_peer<Slots::kSkipsAbsent>(team_, site, absent, [&](u32& seen) {
-            const bool here = key < 0 || End::looks_filled(key, seen) || (!all && is_over(source));
+            const bool here = key < 0 || End::looks_filled(key, slice, seen) || (!all && is_over(source));
             return times_.found(source, here);
         });
         if (absent) times_.found(source, true);
         // M2: all lanes load after the barrier.
-        const bool here = done && key >= 0 && !absent && End::is_filled(key);
+        const bool here = done && key >= 0 && !absent && End::is_filled(key, slice);
         const u32 lanes = __ballot_sync(kAllLanes, here);
         __syncwarp();
         return lanes;
@@ -567,8 +616,12 @@ public:
         // Whether a rank that takes no part fills its slots is for `wait_for` to say.
         if (!everyone_is_alive(team_.group)) return false;
         u32 seen = 0;
+        bool here = true;
+#pragma unroll
+        for (int slice = 0; slice < Slots::kSlices; ++slice) {
+            here = here && (key < 0 || (End::looks_filled(key, slice, seen) && End::is_filled(key, slice)));
+        }
         // M2: all lanes load after the barrier.
-        const bool here = key < 0 || (End::looks_filled(key, seen) && End::is_filled(key));
         const bool all = __all_sync(kAllLanes, here);
         __syncwarp();
         return all;
@@ -636,6 +689,7 @@ public:
 
     __device__ __forceinline__ SlotParts(Team& team, Slots& slots) : team_(team), slots_(slots) {}
 
+    static constexpr int kSlices = Slots::kSlices;
     /// Slots are waited for one by one.
     static constexpr bool kStays = false;
     __device__ __forceinline__ void wait_ready() const {}
@@ -643,10 +697,17 @@ public:
     /// Waits until the slots with these keys (negative: none) have come; a key whose slot never comes
     /// becomes -1.
     __device__ __forceinline__ bool arrived(i32 (&keys)[kGroups], bool) {
+        // A lane for each slice, so that one look is for the slices of several slots.
+        constexpr int kEach = kLanes / kSlices;
+        constexpr u32 kAll = kLanes == kSlices ? kAllLanes : (1u << kSlices) - 1;
 #pragma unroll
-        for (int g = 0; g < kGroups; ++g) {
-            const u32 come = slots_.wait_for(keys[g]);
-            if ((come >> team_.lane & 1) == 0) keys[g] = -1;
+        for (int first = 0; first < kParts; first += kEach) {
+            i32& own = keys[first / kLanes];
+            const i32 key = __shfl_sync(kAllLanes, own, first % kLanes + team_.lane / kSlices);
+            const u32 come = slots_.wait_for_slice(key, team_.lane % kSlices);
+            const int behind = team_.lane - first % kLanes;
+            const bool asked = behind >= 0 && behind < kEach;
+            if (asked && (come >> behind * kSlices & kAll) != kAll) own = -1;
         }
         return !team_.stopped;
     }

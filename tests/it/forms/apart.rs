@@ -144,7 +144,51 @@ fn a_row_is_added_up_by_several_warps() {
     let shapes = [(1, 16), (8, 256), (9, 264), (20, 2304), (32, 8)];
     let shapes = shapes.map(|(topk, hidden)| [("topk", topk), ("hidden", hidden)]);
     let shapes = shapes.each_ref().map(|it| &it[..]);
-    agrees(GATHER, &shapes, &["ep::row_of_slice(", "ep::for_staged_parts<", "if (slice == 0) {"]);
+    agrees(
+        GATHER,
+        &shapes,
+        &["ep::row_of_slice(", "ep::for_staged_parts<", "if (slice == slices - 1) {"],
+    );
+}
+
+/// Each rank fills a slot of every rank for each of its rows, with the row that is given.
+fn filled(row: &str) -> String {
+    format!(
+        "shape {{ ranks: 1..=64, hidden: 8..=4096 step 8, rows: 1..=200 }}
+         input x: bf16[ranks * rows, hidden], w: f32[ranks * rows, 5], pick: i32[ranks * rows, 3] in -1..ranks * rows;
+         output o: bf16[rows, hidden], few: f32[rows, 5];
+         message Part {{ row x: bf16[hidden], w: f32[5] }}
+         channel parts: slots<Part> over nvlink from Send to Sum per all {{ slot: [source, row: rows] }};
+         role Send on all blocks, 2 warps, warps shared by source {{
+             for row in source * rows..(source + 1) * rows {{
+                 push parts[source] at row - source * rows {{ x: {row}, w: w[row] }};
+             }}
+         }}
+         role Sum on all blocks, 3 warps, warps shared by token {{
+             for t in rows gather part from parts[peer] at t across peer in ranks {{
+                 store o[t] = sum(part.x);
+                 store few[t] = sum(part.w);
+             }}
+         }}"
+    )
+}
+
+/// Fewer rows than warps and more, and rows of less than a slice.
+#[test]
+fn a_slot_is_filled_by_several_warps() {
+    let shapes = [(1, 8), (1, 2304), (3, 1032), (5, 264), (150, 520)];
+    let shapes = shapes.map(|(rows, hidden)| [("rows", rows), ("hidden", hidden)]);
+    let shapes = shapes.each_ref().map(|it| &it[..]);
+    let sum = "sum(at in pick[row]: x[at] as f32) as bf16";
+    for (row, cut) in
+        [("x[row]", "asked.put(team, slot + begin * 2)"), (sum, "team.lane * ep::kWide")]
+    {
+        agrees(
+            &filled(row),
+            &shapes,
+            &["parts.publish_slices(slices)", "ep::slice_begin(slices.begin, 4", cut],
+        );
+    }
 }
 
 /// Whether a warp sends all messages of a token.
@@ -301,6 +345,6 @@ fn what_is_no_slice_is_left_to_one_warp() {
         assert!(source.contains(then), "it is there");
         let numbers = [("ranks", 3), ("hidden", 64), ("topk", 3), ("rows", 2)];
         let text = Form::new(&source, &numbers).text(RuleSet::All);
-        assert_eq!(text.contains("kSlices"), is_cut, "{then}");
+        assert_eq!(text.contains("ep::row_of_slice("), is_cut, "{then}");
     }
 }

@@ -161,12 +161,12 @@ in ep/slot_rows.cuh
 
 == a flag does not release the row
 in ep/slot_rows.cuh
--             store_release_sys(flag(window, key), stamped(team_.epoch, 1));
-+             store_relaxed_sys(flag(window, key), stamped(team_.epoch, 1));
+-             store_release_sys(flag(window, key, slice), stamped(team_.epoch, 1));
++             store_relaxed_sys(flag(window, key, slice), stamped(team_.epoch, 1));
 
 == a gather does not wait for its slots
 in ep/slot_rows.cuh
--             const bool here = key < 0 || End::looks_filled(key, seen) || (!all && is_over(source));
+-             const bool here = key < 0 || End::looks_filled(key, slice, seen) || (!all && is_over(source));
 +             const bool here = true;
 
 == what was taken counts on in the next call

@@ -5,6 +5,7 @@ use crate::ir::naming::{
     camel, constant, counted_constant, field_constant, number_constant, struct_of,
 };
 use crate::ir::network::{carriers, readers, uses_network};
+use crate::ir::slots::is_read_on_entry;
 use crate::ir::text::transport;
 use crate::ir::{Blocks, Channel, Role, Tensor, Transport, walk};
 use crate::plan::config::NETWORK;
@@ -17,13 +18,10 @@ use crate::plan::window::{Extent, SlotExtent, Window, option};
 use crate::plan::{CfgGroup, CfgKind, CfgMember, RoleWarps, channels, flag, int};
 use crate::schedule::cut::{RUNS, loops_in_runs};
 use crate::schedule::extents::written_row;
-use crate::schedule::rules::{OneLaunch, WayBack, back_channel};
-
-/// Parts of a row that are told of one by one where rows go back to their tokens.
-const QUARTERS: i64 = 4;
+use crate::schedule::rules::{OneLaunch, SLOT_SLICES, back_channel};
 
 /// Warps that share the row of a token where rules let several of them.
-const SLICES: i64 = 16;
+const SLICES: i64 = 32;
 
 /// Values that a warp computes at a time.
 const TURN: i64 = 256;
@@ -71,21 +69,26 @@ impl Planner<'_> {
             let peers = self.peers(channel);
             let slots = SlotExtent::of(self.ir, channel, peers, self.numbers);
             let (senders, rows) = (self.route_tokens(), self.rows_of(channel));
-            let flags = if self.goes_back(channel) { QUARTERS } else { 1 };
+            let goes_back = self.goes_back(channel);
+            let slices = if goes_back || self.is_sliced(channel) { SLOT_SLICES } else { 1 };
             let parts = channel.parts_per.as_ref().and_then(|parts| self.number(parts));
             let (parts, net) = (parts.unwrap_or(1), self.net_extent(channel));
             let skips_absent = self.leaves_out_absent();
+            let read_on_entry =
+                self.ways.is_composed(&channel.to) && is_read_on_entry(self.ir, channel);
             let extent = Extent {
                 peers,
                 stripes,
                 senders,
                 pieces: self.pieces_told(),
-                flags,
+                goes_back,
+                slices,
                 rows,
                 few: self.few(channel, slots),
                 message,
                 slots,
                 skips_absent,
+                read_on_entry,
                 parts,
                 net,
             };
@@ -110,7 +113,7 @@ impl Planner<'_> {
     fn few(&self, channel: &Channel, slots: Option<SlotExtent>) -> i64 {
         let most = match slots {
             None => self.route_tokens(),
-            Some(slots) if WayBack::of(self.ir).is_some() => slots.source_stride,
+            Some(slots) if self.goes_back(channel) => slots.source_stride,
             Some(_) => 0,
         };
         option(channel, "few", self.numbers).unwrap_or(0).clamp(0, most)
@@ -119,6 +122,12 @@ impl Planner<'_> {
     /// Whether the device library takes rows through the slots of a channel back to their tokens.
     pub(super) fn goes_back(&self, channel: &Channel) -> bool {
         !self.ways.is_composed(&channel.to) && back_channel(self.ir).is_some()
+    }
+
+    /// Whether several warps share the row of a slot of a channel.
+    fn is_sliced(&self, channel: &Channel) -> bool {
+        let sender = |role: &String| self.ways.recipe.role(role);
+        channel.from.iter().filter_map(sender).any(|role| role.uses.slot_slices)
     }
 
     /// Where the sums of counters are, and which counter is whose.
@@ -205,7 +214,7 @@ impl Planner<'_> {
             let width: i64 = width.map(|extent| extent.unwrap_or(1)).product();
             widest = widest.max(width);
         });
-        widest.div_euclid(TURN).clamp(1, SLICES)
+        (widest / TURN).max(1).unsigned_abs().next_power_of_two().min(SLICES.unsigned_abs()) as i64
     }
 
     fn role(&self, index: usize, role: &Role, warps: &RoleWarps) -> CfgGroup {

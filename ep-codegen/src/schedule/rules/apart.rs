@@ -100,7 +100,7 @@ fn sliced(role: &mut RoleLowering<'_>, tokens: &Loop) -> Option<Vec<Step>> {
         }
         let others = rest.iter().take_while(|step| !is_row(step)).count();
         let (between, behind) = rest.split_at(others);
-        body.extend(of_one_slice(between, behind, &slice)?);
+        body.extend(of_one_slice(between, behind, (&slice, &slices))?);
         rest = behind;
     }
     body.push(Step::Do(close.clone()));
@@ -110,9 +110,14 @@ fn sliced(role: &mut RoleLowering<'_>, tokens: &Loop) -> Option<Vec<Step>> {
     Some(ahead.into_iter().chain([dealt]).collect())
 }
 
-/// Steps that are for a whole token, done by the warp of its first slice: nothing `behind` uses what they name. Names that
+/// Steps that are for a whole token, done by the warp of its last slice, which is the shortest one: nothing `behind` uses what
+/// they name. Names that
 /// are used, every warp makes for itself; `None`: one of them is not the same for all.
-fn of_one_slice(steps: &[Step], behind: &[Step], slice: &str) -> Option<Vec<Step>> {
+fn of_one_slice(
+    steps: &[Step],
+    behind: &[Step],
+    (slice, slices): (&str, &Term),
+) -> Option<Vec<Step>> {
     let says = |step: &&Step| matches!(step, Step::Says(_) | Step::Remark(_));
     let last = steps.iter().rev().take_while(says).count();
     let (steps, last) = steps.split_at(steps.len() - last);
@@ -128,7 +133,8 @@ fn of_one_slice(steps: &[Step], behind: &[Step], slice: &str) -> Option<Vec<Step
     } else if steps.iter().any(is_used) {
         return None;
     } else {
-        let condition = Term::small(slice, 0, MOST_SLICES).test(BinaryOp::Eq, Term::int(0));
+        let last = arithmetic(BinaryOp::Sub, slices.clone(), Term::int(1));
+        let condition = Term::small(slice, 0, MOST_SLICES).test(BinaryOp::Eq, last);
         vec![Step::If { condition, body: steps.to_vec() }]
     };
     Some([&own, last].concat())

@@ -45,13 +45,13 @@ pub(super) fn rewrite(
 }
 
 /// A name for the field that has so many elements: `weights_field` of `kWeightsCount`.
-fn name_of(count: &Term) -> String {
+pub(super) fn name_of(count: &Term) -> String {
     let count = count.as_constant().map(|it| it.member.into_owned()).unwrap_or_default();
     format!("{}_field", snake(count.trim_start_matches('k').trim_end_matches("Count")))
 }
 
 /// For a loop of lanes that fills a field of a record: the call that asks for the field, and where the field goes.
-fn asked(repeat: &Loop, record: &str) -> Option<(Term, Term)> {
+pub(super) fn asked(repeat: &Loop, record: &str) -> Option<(Term, Term)> {
     let [before @ .., Step::Do(Term { node: Node::Call(set, args), elem, .. })] =
         repeat.body.as_slice()
     else {
