@@ -196,35 +196,38 @@ __device__ __forceinline__ void dispatch_tables(const Args& args, Smem& smem, ep
         expert < Cfg::kLocalExperts && !team.stopped; expert += team.count() * ep::kLanes) {
         // +48  record recv_per_expert[expert] = align(sum(source in ranks:
         //     counts[source].per_expert[expert]), alignment)
-        ep::i64 sum = 0LL;
-        for (int source = 0; source < Cfg::kRanks; ++source) {
-            sum += ep::i64{ep::get<ep::i32>(counts.from(source) + Cfg::Totals::kPerExpert, expert)};
+        ep::i64 sum_2 = 0LL;
+        for (int source_2 = 0; source_2 < Cfg::kRanks; ++source_2) {
+            sum_2 += ep::i64{ep::get<ep::i32>(counts.from(source_2) + Cfg::Totals::kPerExpert,
+                expert)};
         }
         args.recv_per_expert[expert] =
-            static_cast<ep::i32>(ep::align(sum, ep::i64{args.alignment}));
+            static_cast<ep::i32>(ep::align(sum_2, ep::i64{args.alignment}));
         // +49  store received_per_expert[expert] = align(sum(source in ranks:
         //     counts[source].per_expert[expert]), alignment)
         if (args.received_per_expert != nullptr) {
-            ep::i64 sum_2 = 0LL;
-            for (int source_2 = 0; source_2 < Cfg::kRanks; ++source_2) {
-                sum_2 += ep::i64{ep::get<ep::i32>(counts.from(source_2) + Cfg::Totals::kPerExpert,
+            ep::i64 sum_3 = 0LL;
+            for (int source_3 = 0; source_3 < Cfg::kRanks; ++source_3) {
+                sum_3 += ep::i64{ep::get<ep::i32>(counts.from(source_3) + Cfg::Totals::kPerExpert,
                     expert)};
             }
             ep::store_host(&args.received_per_expert[expert],
-                static_cast<ep::i32>(ep::align(sum_2, ep::i64{args.alignment})));
+                static_cast<ep::i32>(ep::align(sum_3, ep::i64{args.alignment})));
         }
     }
-    __syncwarp();
-    ep::in_last_warp(team, [&] {
+    if (team.index() == team.count() - 1) {
         // +51  store received[0] = sum(source in ranks: counts[source].per_rank[me])
         if (args.received != nullptr) {
-            ep::i64 sum = 0LL;
-            for (int source = 0; source < Cfg::kRanks; ++source) {
-                sum += ep::i64{ep::get<ep::i32>(counts.from(source) + Cfg::Totals::kPerRank, me)};
+            ep::i64 sum_4 = 0LL;
+            for (int source_4 = 0; source_4 < Cfg::kRanks; ++source_4) {
+                sum_4 += ep::i64{ep::get<ep::i32>(counts.from(source_4) + Cfg::Totals::kPerRank,
+                    me)};
             }
-            ep::store_host(&args.received[0], static_cast<ep::i32>(sum));
+            if (team.leader()) {
+                ep::store_host(&args.received[0], static_cast<ep::i32>(sum_4));
+            }
         }
-    });
+    }
 }
 
 /// role Dispatch on all blocks

@@ -1,18 +1,18 @@
 // expand  payload=fp8
 // experts=256 hidden=7168 local_experts=32 move_warps=8 piece=3584 ranks=8 stages=3 stripes=1024 topk=8
-// sm_90a: 288 threads and 93440 bytes of shared memory a block, at least 1 blocks
+// sm_90a: 288 threads and 132 bytes of shared memory a block, at least 1 blocks
 //
 // Roles:
-//   Count: 8 warps on all blocks; by the library
-//   Prefix: 8 warps on last block; by the library
-//   Move: 8 warps on all blocks; by the library: ep::Mover
-//   Pad: 1 warp on all blocks; by the library
+//   Count: 8 warps on all blocks; composed
+//   Prefix: 8 warps on last block; composed
+//   Move: 8 warps on all blocks; composed: ep::PlaceCounters
+//   Pad: 1 warp on all blocks; composed
 //
 // Window, the same on every rank:
 //   counted.sums     0x00000000        128 bytes  (32 rows_per_expert) x 4; Count writes, Count reads
+//   Move.claims      0x00000080          8 bytes  2 calls x 1 words x 4; Move writes, Move reads
 #include <ep/compute.cuh>
 #include <ep/count.cuh>
-#include <ep/mover.cuh>
 #include <ep/places.cuh>
 #include <ep/rows.cuh>
 #include <ep/sync.cuh>
@@ -26,7 +26,7 @@ struct Cfg {
     static constexpr int kStripes = 1024;
     static constexpr int kLocalExperts = 32;
     static constexpr int kThreads = 288;
-    static constexpr int kSharedBytes = 93440;
+    static constexpr int kSharedBytes = 132;
 
     struct Counted {
         static constexpr int kCount = 32;
@@ -51,11 +51,8 @@ struct Cfg {
         static constexpr int kRole = 2;
         static constexpr int kFirstWarp = 0;
         static constexpr int kWarps = 8;
-        static constexpr bool kTma = true;
-        static constexpr int kStages = 3;
-        static constexpr int kPieceBytes = 3584;
-        static constexpr int kRowBytes = 7168;
-        static constexpr int kMetaBytes = 0;
+        static constexpr int kLoops = 1;
+        static constexpr ep::u64 kClaims = 0x80;
     };
 
     struct Pad {
@@ -101,7 +98,6 @@ struct Args {
 
 struct Smem {
     ep::CounterSmem<Cfg::Counted> counters;
-    ep::MoverSmem<Cfg::Move> move[Cfg::Move::kWarps];
 };
 static_assert(sizeof(Smem) == Cfg::kSharedBytes, "the plan counts the same bytes");
 
@@ -109,11 +105,18 @@ static_assert(sizeof(Smem) == Cfg::kSharedBytes, "the plan counts the same bytes
 __device__ __forceinline__ void count(const Args& args, Smem& smem, ep::Team& team) {
     const int me = args.group.rank;
     ep::Counters<Cfg::Counted> counters(args.group, smem.counters);
+    const ep::StripeSlices slices(team, args.rank_prefix[Cfg::kRanks * Cfg::kRanks + me],
+        Cfg::kStripes);
     // +22  for row in stripe
-    ep::for_stripe_tokens(team, args.rank_prefix[Cfg::kRanks * Cfg::kRanks + me], Cfg::kStripes,
-        [&](int stripe, int row, bool present) {
+    for (int slice = team.warp; slice < slices.count && !team.stopped; slice += team.warps) {
+        const int stripe = slices.stripe(slice);
+        const ep::Span rows(slices.span(slice));
+        for (int first = rows.begin; first < rows.end; first += ep::kLanes) {
+            const int turn = first + team.lane;
+            const bool present = turn < rows.end;
+            const int row = present ? turn : rows.end - 1;
             const auto expert_idx_row =
-                ep::row_of<Cfg::kTopk>(&args.expert_idx[row * args.expert_idx_stride], present);
+                ep::row_of<Cfg::kTopk>(&args.expert_idx[row * args.expert_idx_stride]);
             const auto expert_idx_ids = ep::ids_of(expert_idx_row);
             // +23  for expert in local_experts where listed(expert_idx[row], expert)
             ep::for_hits(Cfg::kLocalExperts,
@@ -125,12 +128,13 @@ __device__ __forceinline__ void count(const Args& args, Smem& smem, ep::Team& te
                     ep::add_count(&args.stripe_rows[ep::i64{stripe} * Cfg::kLocalExperts + expert],
                         hits);
             });
-    });
+        }
+    }
 }
 
 /// role Prefix on last block, 8 warps
 __device__ __forceinline__ void prefix(const Args& args, ep::Team& team) {
-    if (team.index() == 0) {
+    if (team.index() == team.count() - 1) {
         // +30  record expert_first[expert] = prefix_sum(expert in local_experts:
         //     align(rows_per_expert[expert], alignment))
         ep::prefix_sum_and_total(Cfg::kLocalExperts,
@@ -143,81 +147,77 @@ __device__ __forceinline__ void prefix(const Args& args, ep::Team& team) {
         });
     }
     // +31  for expert in local_experts
-    for (int expert = team.index(); expert < Cfg::kLocalExperts && !team.stopped;
-        expert += team.count()) {
+    for (int expert_2 = team.index(); expert_2 < Cfg::kLocalExperts && !team.stopped;
+        expert_2 += team.count()) {
         // +32  record stripe_first[expert, s] = prefix_sum(s in stripes: stripe_rows[s, expert])
         ep::prefix_sum(Cfg::kStripes,
             [&](int s) {
-                return args.stripe_rows[ep::i64{s} * Cfg::kLocalExperts + expert];
+                return args.stripe_rows[ep::i64{s} * Cfg::kLocalExperts + expert_2];
             },
-            [&](int s, ep::i32 sum) {
-                args.stripe_first[ep::i64{expert} * Cfg::kStripes + s] = sum;
+            [&](int s, ep::i32 sum_2) {
+                args.stripe_first[ep::i64{expert_2} * Cfg::kStripes + s] = sum_2;
         });
     }
 }
 
 /// role Move on all blocks, move_warps warps, warps shared by stripe
-__device__ __forceinline__ void move(const Args& args, Smem& smem, ep::Team& team) {
+__device__ __forceinline__ void move(const Args& args, ep::Team& team) {
     const int me = args.group.rank;
-    ep::Mover<Cfg::Move> mover(smem.move[team.warp], team);
     ep::require_room(team, args.expert_first[Cfg::kLocalExperts], args.expanded_capacity);
-    for (int stripe = team.index(); stripe < Cfg::kStripes && !team.stopped;
-        stripe += team.count()) {
+    ep::Units<Cfg::Move, 0> units(team, Cfg::kStripes);
+    for (int stripe; (stripe = units.take()) >= 0;) {
         // +38  for row in stripe
-        const ep::Span span(
+        ep::PlaceCounters<Cfg::kLocalExperts> expert_places;
+        for (int expert = team.lane; expert < Cfg::kLocalExperts; expert += ep::kLanes) {
+            expert_places.begin(expert,
+                ep::i64{args.expert_first[expert]}
+                    + args.stripe_first[ep::i64{expert} * Cfg::kStripes + stripe]);
+        }
+        const ep::Span rows(
             ep::stripe_span(args.rank_prefix[Cfg::kRanks * Cfg::kRanks + me], Cfg::kStripes,
                 stripe));
-        // +39  for expert in local_experts at expert_first[expert] + stripe_first[expert, stripe]
-        //     where listed(expert_idx[row], expert)
-        for (int base = 0; base < Cfg::kLocalExperts; base += ep::kLanes) {
-            const auto places =
-                ep::places_of(base + team.lane, Cfg::kLocalExperts, [&](int expert) {
-                    return static_cast<ep::i32>(ep::i64{args.expert_first[expert]}
-                        + args.stripe_first[ep::i64{expert} * Cfg::kStripes + stripe]);
-                });
-            ep::for_fanout(team, span, places,
-                [&](int row, int expert) {
-                    const auto expert_idx_row =
-                        ep::row_of<Cfg::kTopk>(&args.expert_idx[row * args.expert_idx_stride]);
-                    const auto expert_idx_ids = ep::ids_of(expert_idx_row);
-                    return expert_idx_ids.has(expert);
-                },
-                [&](int row, int position) {
-                    // +42  store expanded_x[expert.position] = x[row]
-                    mover.row(ep::row_at(args.expanded_x, position, Cfg::kHidden),
-                        &args.x[row * args.x_stride]);
-                    ep::copy_beside(args.expanded_x_scale, args.expanded_x_scale_stride,
-                        args.expanded_x_scale_block_stride, position,
-                        &args.x_scale[row * args.x_scale_stride], args.x_scale_block_stride,
-                        ep::ceil(Cfg::kHidden, 128));
-                },
-                [&](int row, int, bool match, int position) {
-                    if (match) {
-                        // +43  store expanded_src[expert.position] = row
-                        args.expanded_src[position] = row;
-                    }
-            });
+        for (int row = rows.begin; row < rows.end && !team.stopped; ++row) {
+            // +39  for expert in local_experts at expert_first[expert] + stripe_first[expert,
+            //     stripe] where listed(expert_idx[row], expert)
+            for (int expert_2 = 0; expert_2 < Cfg::kLocalExperts && !team.stopped; ++expert_2) {
+                bool found = false;
+                for (int k = 0; k < Cfg::kTopk; ++k) {
+                    const bool here = args.expert_idx[row * args.expert_idx_stride + k] == expert_2;
+                    found = found || here;
+                }
+                if (!found) continue;
+                const ep::i64 expert_position = expert_places.take(expert_2);
+                // +42  store expanded_x[expert.position] = x[row]
+                ep::copy_row<ep::e4m3>(team, &args.expanded_x[expert_position * Cfg::kHidden],
+                    &args.x[row * args.x_stride], Cfg::kHidden);
+                for (int i_2 = team.lane; i_2 < ep::ceil(Cfg::kHidden, 128); i_2 += ep::kLanes) {
+                    args.expanded_x_scale[expert_position * args.expanded_x_scale_stride
+                        + i_2 * args.expanded_x_scale_block_stride] =
+                        args.x_scale[row * args.x_scale_stride + i_2 * args.x_scale_block_stride];
+                }
+                // +43  store expanded_src[expert.position] = row
+                if (team.leader()) {
+                    args.expanded_src[expert_position] = row;
+                }
+            }
         }
     }
-    mover.flush();
-    mover.finish();
 }
 
 /// role Pad on all blocks, 1 warps
 __device__ __forceinline__ void pad(const Args& args, ep::Team& team) {
     ep::require_room(team, args.expert_first[Cfg::kLocalExperts], args.expanded_capacity);
     // +48  for expert in local_experts
-    for (int expert = team.index(); expert < Cfg::kLocalExperts && !team.stopped;
-        expert += team.count()) {
+    for (int expert = team.index() * ep::kLanes + team.lane;
+        expert < Cfg::kLocalExperts && !team.stopped; expert += team.count() * ep::kLanes) {
         // +49  for place in expert_first[expert] + rows_per_expert[expert]..expert_first[expert +
         //     1]
-        for (int place = static_cast<ep::i32>(ep::i64{args.expert_first[expert]}
-            + args.rows_per_expert[expert]) + team.lane; place < args.expert_first[expert + 1];
-            place += ep::kLanes) {
+        const int place_end = args.expert_first[expert + 1];
+        for (ep::i64 place = ep::i64{args.expert_first[expert]} + args.rows_per_expert[expert];
+            place < place_end; ++place) {
             // +50  store expanded_src[place] = -1
             args.expanded_src[place] = -1;
         }
-        __syncwarp();
     }
 }
 
@@ -260,7 +260,6 @@ expand_count(const __grid_constant__ Args args) {
 
 extern "C" __global__ void __launch_bounds__(Cfg::kThreads, 1)
 expand_copy(const __grid_constant__ Args args) {
-    EP_SHARED(Smem, smem);
     const ep::Call call = ep::enter(args.group);
 
     const int block = static_cast<int>(blockIdx.x);
@@ -269,7 +268,7 @@ expand_copy(const __grid_constant__ Args args) {
     if (ep::is_between(warp, Cfg::Move::kFirstWarp, Cfg::Move::kWarps)) {
         ep::Team team(args.group, call, Cfg::Move::kRole, block, blocks,
             warp - Cfg::Move::kFirstWarp, Cfg::Move::kWarps);
-        move(args, smem, team);
+        move(args, team);
     }
     if (ep::is_between(warp, Cfg::Pad::kFirstWarp, Cfg::Pad::kWarps)) {
         ep::Team team(args.group, call, Cfg::Pad::kRole, block, blocks,

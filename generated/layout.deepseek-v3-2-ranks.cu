@@ -3,9 +3,9 @@
 // sm_90a: 256 threads and 1036 bytes of shared memory a block, at least 1 blocks
 //
 // Roles:
-//   Count: 8 warps on all blocks; by the library
-//   Exchange: 4 warps on last block; by the library: ep::SlotChannel
-//   Stripes: 4 warps on last block; by the library
+//   Count: 8 warps on all blocks; composed
+//   Exchange: 4 warps on last block; composed: ep::SlotChannel
+//   Stripes: 4 warps on last block; composed
 //
 // Window, the same on every rank:
 //   counts.slots     0x00000000       4608 bytes  2 epochs x 2 slots x 1152; Exchange writes, Exchange reads
@@ -112,35 +112,43 @@ static_assert(sizeof(Smem) == Cfg::kSharedBytes, "the plan counts the same bytes
 /// role Count on all blocks, warps shared by stripe
 __device__ __forceinline__ void count(const Args& args, Smem& smem, ep::Team& team) {
     ep::Counters<Cfg::Counted> counters(args.group, smem.counters);
+    const ep::StripeSlices slices(team, ep::rows_of(args.tokens, args.tokens_from), Cfg::kStripes);
     // +17  for token in stripe
-    ep::for_stripe_tokens(team, ep::rows_of(args.tokens, args.tokens_from), Cfg::kStripes,
-        [&](int stripe, int token, bool present) {
+    for (int slice = team.warp; slice < slices.count && !team.stopped; slice += team.warps) {
+        const int stripe = slices.stripe(slice);
+        const ep::Span rows(slices.span(slice));
+        for (int first = rows.begin; first < rows.end; first += ep::kLanes) {
+            const int turn = first + team.lane;
+            const bool present = turn < rows.end;
+            const int token = present ? turn : rows.end - 1;
             const auto topk_idx_row =
-                ep::row_of<Cfg::kTopk>(&args.topk_idx[token * args.topk_idx_stride], present);
+                ep::row_of<Cfg::kTopk>(&args.topk_idx[token * args.topk_idx_stride]);
             const auto topk_idx_ranks = ep::ranks_of<Cfg::kRanks>(topk_idx_row, args.expert_begin);
-            // +18  for expert in topk_idx[token]
-            topk_idx_row.for_each([&](ep::i64 expert) {
-                if (expert >= 0 && expert < Cfg::kExperts) {
+            if (present) {
+                // +18  for expert in topk_idx[token]
+                #pragma unroll
+                for (int k = 0; k < Cfg::kTopk; ++k) {
+                    const ep::i64 expert = topk_idx_row.values[k];
+                    if (!(expert >= 0 && expert < Cfg::kExperts)) continue;
                     // +19  count tokens_per_expert[expert]
                     counters.add(Cfg::Counted::kTokensPerExpert + static_cast<ep::i32>(expert), 1);
                 }
-            });
-            // +21  for peer in ranks
-            // +22  record in_rank[token, peer] = routed(topk_idx[token], peer)
-            if (present) {
+                // +21  for peer in ranks
+                // +22  record in_rank[token, peer] = routed(topk_idx[token], peer)
                 ep::store_flags<Cfg::kRanks>(&args.in_rank[ep::i64{token} * Cfg::kRanks],
                     [&](int peer) { return topk_idx_ranks.has(peer); });
             }
             // +24  for peer in ranks where routed(topk_idx[token], peer)
             ep::for_hits(Cfg::kRanks,
-                [&](int peer) { return present && topk_idx_ranks.has(peer); },
-                [&](int peer, ep::i32 hits) {
+                [&](int peer_2) { return present && topk_idx_ranks.has(peer_2); },
+                [&](int peer_2, ep::i32 hits) {
                     // +25  count tokens_per_rank[peer]
-                    counters.add(Cfg::Counted::kTokensPerRank + peer, hits);
+                    counters.add(Cfg::Counted::kTokensPerRank + peer_2, hits);
                     // +26  count stripe_tokens[stripe, peer]
-                    ep::add_count(&args.stripe_tokens[stripe * Cfg::kRanks + peer], hits);
+                    ep::add_count(&args.stripe_tokens[stripe * Cfg::kRanks + peer_2], hits);
             });
-    });
+        }
+    }
 }
 
 /// role Exchange on last block, 4 warps
@@ -152,49 +160,52 @@ __device__ __forceinline__ void exchange(const Args& args, ep::Team& team) {
         // +32  push counts[peer] { per_rank: tokens_per_rank, per_expert: owned(tokens_per_expert,
         //     peer) }
         // W1: publishes messages of counts, for Exchange +34
-        const auto words = counts.to(peer);
+        const ep::SlotWords words(counts.to(peer));
         ep::put<ep::i32>(words + Cfg::Totals::kPerRank, Cfg::Totals::kPerRankCount,
             [&](int i) { return args.tokens_per_rank[i]; });
-        const auto theirs = ep::experts_of(args.expert_begin, peer);
         ep::put<ep::i32>(words + Cfg::Totals::kPerExpert, Cfg::Totals::kPerExpertCount,
-            [&](int i) {
-                return i < theirs.count ? args.tokens_per_expert[theirs.first + i] : 0;
+            [&](int i_2) {
+                const int first_expert = args.expert_begin[peer];
+                const ep::i64 expert = ep::i64{first_expert} + i_2;
+                return expert < args.expert_begin[peer + 1] ? args.tokens_per_expert[expert] : 0;
         });
     }
     // +34  await counts
     // W1: takes messages of counts, from Exchange +32
     counts.await();
     // +35  for expert in local_experts
-    for (int expert = team.index() * ep::kLanes + team.lane;
-        expert < Cfg::kLocalExperts && !team.stopped; expert += team.count() * ep::kLanes) {
+    for (int expert_2 = team.index() * ep::kLanes + team.lane;
+        expert_2 < Cfg::kLocalExperts && !team.stopped; expert_2 += team.count() * ep::kLanes) {
         // +36  store received_per_expert[expert] = align(sum(source in ranks:
         //     counts[source].per_expert[expert]), alignment)
         ep::i64 sum = 0LL;
         for (int source = 0; source < Cfg::kRanks; ++source) {
-            sum += ep::i64{ep::get<ep::i32>(counts.from(source) + Cfg::Totals::kPerExpert, expert)};
+            sum += ep::i64{ep::get<ep::i32>(counts.from(source) + Cfg::Totals::kPerExpert,
+                expert_2)};
         }
-        ep::store_host(&args.received_per_expert[expert],
+        ep::store_host(&args.received_per_expert[expert_2],
             static_cast<ep::i32>(ep::align(sum, ep::i64{args.alignment})));
     }
-    __syncwarp();
-    ep::in_last_warp(team, [&] {
+    if (team.index() == team.count() - 1) {
         // +38  store received[0] = sum(source in ranks: counts[source].per_rank[me])
-        ep::i64 sum = 0LL;
-        for (int source = 0; source < Cfg::kRanks; ++source) {
-            sum += ep::i64{ep::get<ep::i32>(counts.from(source) + Cfg::Totals::kPerRank, me)};
+        ep::i64 sum_2 = 0LL;
+        for (int source_2 = 0; source_2 < Cfg::kRanks; ++source_2) {
+            sum_2 += ep::i64{ep::get<ep::i32>(counts.from(source_2) + Cfg::Totals::kPerRank, me)};
         }
-        ep::store_host(&args.received[0], static_cast<ep::i32>(sum));
-    });
+        if (team.leader()) {
+            ep::store_host(&args.received[0], static_cast<ep::i32>(sum_2));
+        }
+    }
     // +39  for dest in ranks
     for (int dest = team.index(); dest < Cfg::kRanks && !team.stopped; dest += team.count()) {
         // +40  record rank_prefix[source, dest] = prefix_sum(source in ranks:
         //     counts[source].per_rank[dest])
         ep::prefix_sum_and_total(Cfg::kRanks,
-            [&](int source) {
-                return ep::get<ep::i32>(counts.from(source) + Cfg::Totals::kPerRank, dest);
+            [&](int source_3) {
+                return ep::get<ep::i32>(counts.from(source_3) + Cfg::Totals::kPerRank, dest);
             },
-            [&](int source, ep::i32 sum) {
-                args.rank_prefix[source * Cfg::kRanks + dest] = sum;
+            [&](int source_3, ep::i32 sum_3) {
+                args.rank_prefix[source_3 * Cfg::kRanks + dest] = sum_3;
         });
     }
 }

@@ -3,7 +3,7 @@
 // sm_90a: 256 threads and 1060 bytes of shared memory a block, at least 1 blocks
 //
 // Roles:
-//   Count: 8 warps on all blocks; by the library
+//   Count: 8 warps on all blocks; composed
 //
 // Window, the same on every rank:
 //   counted.sums     0x00000000       1056 bytes  (256 per_expert + 8 per_rank) x 4; Count writes, Count reads
@@ -64,34 +64,41 @@ static_assert(sizeof(Smem) == Cfg::kSharedBytes, "the plan counts the same bytes
 /// role Count on all blocks, warps shared by stripe
 __device__ __forceinline__ void count(const Args& args, Smem& smem, ep::Team& team) {
     ep::Counters<Cfg::Counted> counters(args.group, smem.counters);
+    const ep::StripeSlices slices(team, ep::rows_of(args.tokens, args.tokens_from), Cfg::kStripes);
     // +15  for token in stripe
-    ep::for_stripe_tokens(team, ep::rows_of(args.tokens, args.tokens_from), Cfg::kStripes,
-        [&](int, int token, bool present) {
+    for (int slice = team.warp; slice < slices.count && !team.stopped; slice += team.warps) {
+        const int stripe = slices.stripe(slice);
+        const ep::Span rows(slices.span(slice));
+        for (int first = rows.begin; first < rows.end; first += ep::kLanes) {
+            const int turn = first + team.lane;
+            const bool present = turn < rows.end;
+            const int token = present ? turn : rows.end - 1;
             const auto topk_idx_row =
-                ep::row_of<Cfg::kTopk>(&args.topk_idx[token * args.topk_idx_stride], present);
+                ep::row_of<Cfg::kTopk>(&args.topk_idx[token * args.topk_idx_stride]);
             const auto topk_idx_ranks = ep::ranks_of<Cfg::kRanks>(topk_idx_row, args.expert_begin);
-            // +16  for expert in topk_idx[token]
-            topk_idx_row.for_each([&](ep::i64 expert) {
-                if (expert >= 0 && expert < Cfg::kExperts) {
+            if (present) {
+                // +16  for expert in topk_idx[token]
+                #pragma unroll
+                for (int k = 0; k < Cfg::kTopk; ++k) {
+                    const ep::i64 expert = topk_idx_row.values[k];
+                    if (!(expert >= 0 && expert < Cfg::kExperts)) continue;
                     // +17  count per_expert[expert]
                     counters.add(Cfg::Counted::kPerExpert + static_cast<ep::i32>(expert), 1);
                 }
-            });
-            // +19  for peer in ranks
-            if (present) {
-                for (int peer = 0; peer < Cfg::kRanks; ++peer) {
-                    // +20  store in_rank[token, peer] = routed(topk_idx[token], peer)
-                    args.in_rank[ep::i64{token} * Cfg::kRanks + peer] = topk_idx_ranks.has(peer);
-                }
+                // +19  for peer in ranks
+                // +20  store in_rank[token, peer] = routed(topk_idx[token], peer)
+                ep::store_flags<Cfg::kRanks>(&args.in_rank[ep::i64{token} * Cfg::kRanks],
+                    [&](int peer) { return topk_idx_ranks.has(peer); });
             }
             // +22  for peer in ranks where routed(topk_idx[token], peer)
             ep::for_hits(Cfg::kRanks,
-                [&](int peer) { return present && topk_idx_ranks.has(peer); },
-                [&](int peer, ep::i32 hits) {
+                [&](int peer_2) { return present && topk_idx_ranks.has(peer_2); },
+                [&](int peer_2, ep::i32 hits) {
                     // +23  count per_rank[peer]
-                    counters.add(Cfg::Counted::kPerRank + peer, hits);
+                    counters.add(Cfg::Counted::kPerRank + peer_2, hits);
             });
-    });
+        }
+    }
 }
 
 extern "C" __global__ void __launch_bounds__(Cfg::kThreads, 1)

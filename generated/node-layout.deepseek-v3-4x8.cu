@@ -6,7 +6,7 @@
 //   Count: 8 warps on all blocks; composed
 //   Exchange: 8 warps on last block; composed: ep::NetSlotsOut, ep::NetSlotsIn
 //   RailExchange: 4 warps on last block; composed: ep::NetSlotsOut, ep::NetSlotsIn
-//   Prefix: 4 warps on last block; by the library
+//   Prefix: 4 warps on last block; composed
 //
 // Window, the same on every rank:
 //   counts.slots     0x00000000       4096 bytes  2 epochs x 8 slots x 256; Exchange writes, Exchange reads

@@ -100,10 +100,11 @@ pub fn role(ir: &Pipeline, role: &Role, rules: RuleSet) -> Result<RoleSteps, Vec
     if refusals.is_empty() { Ok(steps) } else { Err(refusals) }
 }
 
-/// The steps of a role that the library does as a whole, or why it does not.
-pub fn whole(ir: &Pipeline, role: &Role) -> Result<RoleSteps, Unfit> {
-    rules::check(ir, role)?;
-    made(ir, role, whole::steps).map_err(|Refusal { at, why }| Unfit::new(&at, &why.sentence))
+/// The steps of a role that the library does as a whole, or why it does not; `None`: it does no role like it.
+pub fn whole(ir: &Pipeline, role: &Role) -> Option<Result<RoleSteps, Unfit>> {
+    let unfit = |Refusal { at, why }: Refusal| Unfit::new(&at, &why.sentence);
+    let checked = rules::check(ir, role)?;
+    Some(checked.and_then(|()| made(ir, role, whole::steps).map_err(unfit)))
 }
 
 /// What every block does as it enters the kernel, if all roles are done as a whole and want it.

@@ -360,22 +360,6 @@ fn disassembler() -> Option<PathBuf> {
     })
 }
 
-/// A test of a byte that an instruction just before has begun to load: where a token goes is to be
-/// asked when its turn comes.
-fn flag_waited_for(sass: &str) -> Option<&str> {
-    let lines: Vec<&str> = sass.lines().collect();
-    let loads = lines.iter().enumerate().filter_map(|(at, line)| {
-        let (_, rest) = line.split_once("LDG.E.U8 ").or_else(|| line.split_once("LDG.E.S8 "))?;
-        Some((at, rest.split(',').next()?))
-    });
-    let waits = |(at, register): (usize, &str)| {
-        let mut next = lines[at + 1..].iter().take(20);
-        let words = |line: &str| line.split([' ', ',', '.', ';']).any(|word| word == register);
-        next.find(|line| line.contains("ISETP") && words(line)).copied()
-    };
-    loads.filter_map(waits).next()
-}
-
 /// The machine code says the same: no read-only loads, nothing called, nothing on the stack.
 #[test]
 fn the_machine_code_has_no_read_only_loads() {
@@ -409,13 +393,6 @@ fn the_machine_code_has_no_read_only_loads() {
             assert!(line.is_none(), "{name}: {}", line.unwrap_or_default());
         }
         let has = |name: &str| kernel.emitted.cuda.contains(name);
-        if has("ep::for_fanout") {
-            let waits = flag_waited_for(&sass);
-            assert!(
-                waits.is_none(),
-                "{name} waits for a flag that it has just asked for: {waits:?}"
-            );
-        }
         if has("ep::PartsAhead") {
             assert!(sass.contains("ATOMG.E.INC."), "{name} waits for each token that it claims");
         }

@@ -1,6 +1,5 @@
 //! Which warps of which blocks run a role.
 
-use crate::ir::rows::moved_row;
 use crate::ir::walk::stmts;
 use crate::ir::{Action, Blocks, Expr, Pipeline, Role};
 use crate::schedule::Ways;
@@ -20,7 +19,7 @@ pub struct RoleWarps {
 /// What a role needs from the device library, and so from shared memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RoleUse {
-    /// It moves rows piece by piece (pushes, or stores rows that it received or was given).
+    /// It moves rows piece by piece.
     pub mover: bool,
     /// It reads the rows of parts through shared memory.
     pub parts: bool,
@@ -64,12 +63,10 @@ pub fn role_use(ir: &Pipeline, ways: &Ways, role: &Role) -> RoleUse {
     let kind = |name: &String| {
         ir.channels.iter().find(|it| it.name == *name).map(|channel| channel.kind.traits())
     };
-    stmts(&role.body, &mut |stmt| match &stmt.action {
-        Action::Store { .. } => found.mover |= moved_row(ir, stmt).is_some(),
-        Action::Push { channel, .. } => {
+    stmts(&role.body, &mut |stmt| {
+        if let Action::Push { channel, .. } = &stmt.action {
             found.mover |= kind(channel).is_some_and(|kind| kind.is_staged);
         }
-        _ => {}
     });
     found
 }

@@ -30,7 +30,7 @@ impl Renderer<'_> {
     /// What a role does, in the way that rules have chosen.
     fn steps(&self, role: &Role) -> Result<RoleSteps, RenderError> {
         if !self.ways.is_composed(&role.name)
-            && let Ok(steps) = schedule::whole(self.ir, role)
+            && let Some(Ok(steps)) = schedule::whole(self.ir, role)
         {
             return Ok(steps);
         }

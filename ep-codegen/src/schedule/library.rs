@@ -35,7 +35,7 @@ pub mod ep {
             lesser_magnitude, log_low, log_step, to_bf16, to_e4m3, to_float, to_logfmt10, with_upper,
         }
         compute {
-            align, ask, ask_row, ceil, experts_of, get, greater, greatest, has, ids_of, in_last_warp, least, lesser,
+            align, ask, ask_row, ceil, experts_of, get, greater, greatest, has, ids_of, least, lesser,
             local_expert, max, min, owner, prefix_sum, prefix_sum_and_total, ranks_of, row_of, rows_with, rows_with_each, set, store_flags, store_host,
             sum_of_lanes, with_bit,
         }
@@ -56,7 +56,7 @@ pub mod ep {
         part_stages { for_staged_parts, PartsAhead, PartSmem, PartStages }
         parts { Parts }
         places {
-            copy_beside, for_fanout, PlaceCounters, places_of, require_room, row_at,
+            PlaceCounters, require_room,
         }
         pull { pull_offer, pull_wait_released, PullConsumer }
         rings {
@@ -64,7 +64,7 @@ pub mod ep {
             RingsIn, RingsOut, WindowRings,
         }
         rows {
-            all_peers, AskedSlice, copy_row, Flags, for_stripe_tokens, one_peer, other_peers, recorded, rows_ahead, rows_of, SlicedSpan, Span, span_of, span_part, stripe_span, StripeSlices,
+            all_peers, AskedSlice, copy_row, Flags, one_peer, other_peers, recorded, rows_ahead, rows_of, SlicedSpan, Span, span_of, span_part, stripe_span, StripeSlices,
         }
         slot_rows { slots_are_read, SlotParts, SlotRowsIn, SlotRowsOut, WindowSlots }
         slot_times { SlotTimes }

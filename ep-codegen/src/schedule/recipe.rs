@@ -1,7 +1,6 @@
 //! How each role of a selected pipeline is carried out. The plan, the header of an emitted text, `explain`,
 //! `list` and the warnings of the macro read this; nobody else derives it.
 
-use super::cut::ends;
 use super::library::{Entity, ep};
 use super::rules::{Unfit, Uses};
 use super::symbol::Needs;
@@ -45,7 +44,7 @@ pub struct RoleRecipe {
     pub warps: Warps,
     /// Statements that one warp does alone.
     pub why_not: Vec<WhyNot>,
-    /// Why the library does not do the whole role; `None` also where no rule was asked.
+    /// Why the library does not do the whole role, although it does roles like it.
     pub unfit: Option<Unfit>,
     /// What to warn about, if one warp of the grid does what other ranks wait for.
     pub warning: Option<Warning>,
@@ -105,10 +104,7 @@ impl Recipe {
 
 impl RoleRecipe {
     fn of(ir: &Pipeline, role: &Role, rules: RuleSet) -> RoleRecipe {
-        // The library has no role with a ring.
-        let has_ring = ends(ir, role).any(|channel| channel.kind.traits().in_order);
-        let is_tried = rules.has(RoleRule::Roles) && !has_ring;
-        let whole = is_tried.then(|| super::whole(ir, role));
+        let whole = if rules.has(RoleRule::Roles) { super::whole(ir, role) } else { None };
         let (whole, unfit) = match whole {
             Some(Ok(steps)) => (Some(steps), None),
             Some(Err(unfit)) => (None, Some(unfit)),

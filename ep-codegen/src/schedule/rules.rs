@@ -30,12 +30,9 @@ mod staged;
 pub(super) mod staged_parts;
 mod sums;
 mod taking;
-mod team;
-mod tokens;
 mod values;
 mod way_back;
 mod wide;
-mod width;
 
 pub use fanout::Fanout;
 pub(crate) use one_launch::OneLaunch;
@@ -45,7 +42,6 @@ pub(crate) use sending::is_position;
 pub(crate) use slot_slices::SLOT_SLICES;
 pub(crate) use spread::Spread;
 pub use staged::Staged;
-pub(crate) use team::{is_prefix, takes_warps};
 pub(crate) use way_back::{Sent, SumOfRows, WayBack, back_channel};
 
 use super::step::{CopyBy, Loop, Step, Takers};
@@ -207,23 +203,16 @@ impl Unfit {
 
 type Checked = Result<(), Unfit>;
 
-/// Whether a rule is for `role`, beside the channels at whose ends it is.
-pub fn check(ir: &Pipeline, role: &Role) -> Result<(), Unfit> {
+/// Whether a rule is for `role`; `None`: no rule is for roles of its kind.
+pub fn check(ir: &Pipeline, role: &Role) -> Option<Result<(), Unfit>> {
     let forms = Forms { ir };
     if one_launch::is_candidate(ir, role) {
-        return forms.one_launch(role).map(drop);
+        return Some(forms.one_launch(role).map(drop));
     }
     if spread::is_candidate(ir) {
-        return forms.spread().map(drop);
+        return Some(forms.spread().map(drop));
     }
-    if way_back::is_candidate(ir) {
-        return forms.way_back().map(drop);
-    }
-    let ends = |channel: &&Channel| channel.to == role.name || channel.from.contains(&role.name);
-    for channel in ir.channels.iter().filter(ends) {
-        forms.check_channel(channel)?;
-    }
-    forms.check_role(role)
+    way_back::is_candidate(ir).then(|| forms.way_back().map(drop))
 }
 
 /// A pipeline whose roles are looked at.

@@ -4,15 +4,11 @@
 //! `rules` says for which roles there is such a way. What stands here makes their steps; one printer writes
 //! them and those of composed roles.
 
-mod counts;
 mod fields;
 mod gather;
-mod looked_at;
 mod one_launch;
 mod packed;
-mod placed;
 mod spread;
-mod team;
 mod way_back;
 
 use super::rules::{OneLaunch, Spread, WayBack, back_channel};
@@ -20,8 +16,7 @@ use super::scope::Scope;
 use super::step::{Lambda, Param, ParamType, Step};
 use super::term::{Node, Term};
 use super::{Lowered, RoleLowering};
-use crate::ir::naming::function_of;
-use crate::ir::{Action, BinaryOp, Channel, Domain, Elem, Expr, Place, Source, Stmt, Tensor};
+use crate::ir::{BinaryOp, Channel, Elem, Expr, Place, Source, Stmt, Tensor};
 use crate::schedule::library::ep;
 use crate::schedule::limit::broken;
 use crate::schedule::symbol::{Constant, Symbol};
@@ -53,10 +48,6 @@ pub(super) fn entered(role: &mut RoleLowering<'_>) -> Lowered<Vec<Step>> {
 /// A role on its way to such steps.
 struct Whole<'r, 'a> {
     role: &'r mut RoleLowering<'a>,
-    /// What moves its rows,
-    mover: String,
-    /// and whether it has any to move.
-    moves: bool,
 }
 
 /// A parameter of a function, before it has a name of its own.
@@ -64,8 +55,7 @@ type Wanted<'w> = (ParamType, &'w str);
 
 impl<'r, 'a> Whole<'r, 'a> {
     fn of(role: &'r mut RoleLowering<'a>) -> Whole<'r, 'a> {
-        let mover = role.names.fresh("mover");
-        Whole { role, mover, moves: false }
+        Whole { role }
     }
 
     fn steps(mut self) -> Lowered<Vec<Step>> {
@@ -82,39 +72,7 @@ impl<'r, 'a> Whole<'r, 'a> {
             self.spread(&spread, &mut out)?;
             return Ok(out);
         }
-        let own = format!("smem.{}[team.warp]", function_of(&self.role.role.name));
-        let mut front = Vec::new();
-        self.role.own_experts(&mut front);
-        self.role.offers(&mut out);
-        self.role.rooms(&mut out);
-        self.role.fills(&mut out);
-        self.slots(&mut out)?;
-        self.flows(&mut out)?;
-        if self.moves {
-            let class = ep::Mover.of(self.cfg());
-            front.push(object(class, &self.mover, vec![name(&own), team()]));
-            out.push(Step::Do(method(&self.mover, "finish", Vec::new())));
-        }
-        front.append(&mut out);
-        Ok(front)
-    }
-
-    /// The statements of the role in order.
-    fn flows(&mut self, out: &mut Vec<Step>) -> Lowered<()> {
-        let body = &self.role.role.body;
-        let mut scope = Scope::default();
-        for stmt in body {
-            match &stmt.action {
-                Action::For { domain: Domain::Stripe, binder, body, .. } => match body.as_slice() {
-                    [inner @ Stmt { action: Action::For { position: Some(_), .. }, .. }] => {
-                        self.placed(&scope, (stmt, binder), inner, out)?;
-                    }
-                    _ => self.count_tokens(&scope, stmt, out)?,
-                },
-                _ => self.of_team(&mut scope, stmt, out)?,
-            }
-        }
-        Ok(())
+        Err(broken("no class of the library does it"))
     }
 
     // ---- Names ----
@@ -122,12 +80,6 @@ impl<'r, 'a> Whole<'r, 'a> {
     /// The Cfg struct of the role.
     fn cfg(&self) -> Constant {
         Constant::of_role(self.role.role)
-    }
-
-    /// What moves rows.
-    fn mover(&mut self) -> String {
-        self.moves = true;
-        self.mover.clone()
     }
 
     /// A function with these parameters, which carries out `says`. Its names are its own.

@@ -3,7 +3,6 @@
 #include <ep/cast.cuh>
 #include <ep/compute.cuh>
 #include <ep/one_launch.cuh>
-#include <ep/places.cuh>
 #include <ep/rows.cuh>
 #include <ep/sync.cuh>
 #include <ep/wide.cuh>
@@ -187,20 +186,6 @@ __device__ __forceinline__ void peers(Out& out) {
     for (int s = 0; s < 4; ++s) {
         out.put(sets[s].count());
         for (int i = 0; i <= 6; ++i) out.put(sets[s].at(i));
-    }
-}
-
-/// The places of an index, and rows at positions.
-__device__ __forceinline__ void places(Out& out) {
-    for (int index = 0; index <= 4; ++index) {
-        const ep::Places own = ep::places_of(index, 3, [](int i) { return 100 + i; });
-        out.put(own.index);
-        out.put(own.next);
-    }
-    ep::i64 rows[12];
-    for (int position = -2; position <= 3; ++position) {
-        const char* row = ep::row_at(rows, position, 3);
-        out.put(row == nullptr ? -1 : row - reinterpret_cast<const char*>(rows));
     }
 }
 
@@ -448,19 +433,18 @@ extern "C" __global__ void __launch_bounds__(32)
             case 6: values::sums(out); break;
             case 7: values::spans(out); break;
             case 8: values::peers(out); break;
-            case 9: values::places(out); break;
-            case 10: values::words(out); break;
-            case 11: values::alive(args.group, out); break;
-            case 12: values::split(args.group, out); break;
-            case 13: values::codes(out); break;
-            case 14: values::neighbors(out); break;
-            case 15: values::halves(out); break;
-            case 16: values::magnitudes(out); break;
-            case 17: values::powers_of_codes(out); break;
-            case 18: values::fields(out); break;
-            case 19: values::rows(out); break;
-            case 20: values::slices(out); break;
-            case 21: values::ends(out); break;
+            case 9: values::words(out); break;
+            case 10: values::alive(args.group, out); break;
+            case 11: values::split(args.group, out); break;
+            case 12: values::codes(out); break;
+            case 13: values::neighbors(out); break;
+            case 14: values::halves(out); break;
+            case 15: values::magnitudes(out); break;
+            case 16: values::powers_of_codes(out); break;
+            case 17: values::fields(out); break;
+            case 18: values::rows(out); break;
+            case 19: values::slices(out); break;
+            case 20: values::ends(out); break;
             default: break;
         }
     }

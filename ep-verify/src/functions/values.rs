@@ -5,7 +5,7 @@ use ep_runtime::meaning::logfmt::Range;
 
 use super::Check;
 
-pub(super) const CHECKS: [Check; 22] = [
+pub(super) const CHECKS: [Check; 21] = [
     ("helpers of the language", helpers),
     ("sets of bits", bits),
     ("powers of two", powers),
@@ -15,7 +15,6 @@ pub(super) const CHECKS: [Check; 22] = [
     ("sums", sums),
     ("stripes", spans),
     ("sets of peers", peers),
-    ("places", places),
     ("words", words),
     ("ranks that take part", alive),
     ("warps and peers", split),
@@ -321,12 +320,6 @@ fn peers() -> Vec<i64> {
         std::iter::once(count).chain((0..=6).map(move |i| at(set, i)))
     };
     sets.into_iter().flat_map(each).collect()
-}
-
-fn places() -> Vec<i64> {
-    let mut all = vec![0, 100, 1, 101, 2, 102, -1, 0, -1, 0];
-    all.extend([-1, -1, 0, 24, 48, 72]);
-    all
 }
 
 fn words() -> Vec<i64> {

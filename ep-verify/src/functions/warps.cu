@@ -25,29 +25,6 @@ __device__ __forceinline__ int next_lane() {
     return (ep::lane_index() + 1) % ep::kLanes;
 }
 
-/// Loops that all threads of a role share.
-__device__ __forceinline__ void loops(ep::Team& team, ep::i64* out) {
-    const int counts[6] = {0, 1, 32, 255, 256, 300};
-    for (int c = 0; c < 6; ++c) {
-        ep::i64* own = out + c * 320;
-        ep::for_each(team, counts[c], [&](int i) { own[i] = i; });
-        const int beside = team.index() * ep::kLanes + next_lane();
-        if (c == 5 && beside < counts[c]) out[2400 + beside] = own[beside] + 1;
-    }
-    ep::for_each(team, 3, 70, [&](int i) { out[2000 + i] = i; });
-    team.stopped = true;
-    ep::for_each(team, 5, [&](int i) { out[2100 + i] = i; });
-}
-
-/// What is done once: who does it, and that others see it.
-__device__ __forceinline__ void singles(ep::Team& team, ep::i64* out) {
-    const int own = team.index();
-    ep::in_last_warp(team, [&] { out[40 + own] = ep::lane_index(); });
-    if (team.lane == 9) out[60 + own] = out[40 + own];
-    team.stopped = true;
-    ep::in_last_warp(team, [&] { out[81] = 1; });
-}
-
 /// Rows that have an element that is asked for; whether others are looked at.
 template <int kWidth>
 __device__ __forceinline__ void rows_of(ep::i64* out) {
@@ -219,65 +196,23 @@ __device__ __forceinline__ void copies(const ep::Team& team, ep::i64* out) {
     copies_of<ep::i64>(team, to, out, 259);
 }
 
-/// Small values beside a row, to the rows of some lanes.
-__device__ __forceinline__ void beside(ep::i64* out) {
-    const int lane = ep::lane_index();
-    ep::for_lanes(0, 100, [&](int i) { out[i] = 1000 + i; });
-    const int position = lane % 11 == 3 ? lane / 11 : -1;
-    ep::copy_beside(out + 100, 60, 1, position, out, 3, 33);
-    ep::copy_beside(out + 300, 1, 5, position, out, 1, 3);
-    ep::copy_beside(out + 400, 1, 1, position, out, 1, 0);
-    if (lane == 5) out[410] = out[100 + 60 + 31];
-}
-
 /// The tokens of stripes, each to one lane.
 __device__ __forceinline__ void stripes(ep::Team& team, ep::i64* out) {
     // Of the last ones one stripe has a slice more than the others.
     const int tokens[7] = {0, 1, 5, 70, 200, 64, 97};
     const int counts[7] = {3, 1, 2, 3, 5, 4, 3};
-    for (int c = 0; c < 8; ++c) {
-        const int all = tokens[c % 7];
+    for (int c = 0; c < 7; ++c) {
+        const int all = tokens[c];
         ep::i64* own = out + c * 220;
-        team.stopped = c == 7;
-        ep::for_stripe_tokens(team, c == 7 ? 9 : all, counts[c % 7],
-                              [&](int stripe, int token, bool present) {
-                                  const bool is_there = token >= 0 && token < all;
-                                  if (present) own[token] += stripe + 1;
-                                  if (!is_there || c == 7) own[210] = token;
-                              });
-        if (c == 7) continue;
-        // The same by slices.
         const ep::StripeSlices slices(team, all, counts[c]);
         for (int slice = team.warp; slice < slices.count; slice += team.warps) {
             const ep::Span rows = slices.span(slice);
             if (rows.end - rows.begin > ep::kLanes) own[211] = slice;
             for (int token = rows.begin + team.lane; token < rows.end; token += ep::kLanes) {
-                own[token] += 1000 * (slices.stripe(slice) + 1);
+                own[token] += slices.stripe(slice) + 1;
             }
         }
     }
-}
-
-/// Rows by an index: seven values of it, a lane each, in two spans; a stop on the way in a third.
-__device__ __forceinline__ void fanout(ep::Team& team, ep::i64* out) {
-    const int lane = team.lane;
-    const ep::Span spans[3] = {{2, 15}, {5, 5}, {0, 12}};
-    const ep::Places own = ep::places_of(lane, 7, [](int i) { return 10 * i; });
-    for (int c = 0; c < 3; ++c) {
-        ep::i64* to = out + c * 900;
-        ep::for_fanout(
-            team, spans[c], own, [](int row, int index) { return row % 3 == index % 3 && row != 9; },
-            [&](int row, int position) {
-                to[row * 32 + lane] += position;
-                team.stopped = c == 2 && row == 6;
-            },
-            [&](int row, int index, bool match, int position) {
-                to[520 + row * 7 + index] += position * 2 + (match ? 1 : 0);
-            });
-    }
-    ep::for_fanout(
-        team, spans[0], own, [](int, int) { return true; }, [&](int, int) { out[2700] = 1; },
-        [&](int, int, bool, int) { out[2701] = 1; });
 }
 
 /// Places that numbers deal out, more of them than lanes.
@@ -550,31 +485,27 @@ extern "C" __global__ void __launch_bounds__(warps::kWarps * 32)
     ep::Team team(args.group, call, 0, block, blocks, warp, warps::kWarps);
     ep::i64* out = args.out;
     switch (args.check) {
-        case 0: warps::loops(team, out); break;
-        case 1: warps::singles(team, out); break;
-        case 2: warps::stripes(team, out); break;
-        case 3: warps::filled(team, out); break;
-        case 4: warps::clears(out); break;
+        case 0: warps::stripes(team, out); break;
+        case 1: warps::filled(team, out); break;
+        case 2: warps::clears(out); break;
         default: break;
     }
     if (team.index() == 0) {
         switch (args.check) {
-            case 5: warps::folds(out); break;
-            case 6: warps::prefixes(out); break;
-            case 7: warps::fields(out); break;
-            case 8: warps::copies(team, out); break;
-            case 9: warps::beside(out); break;
-            case 10: warps::fanout(team, out); break;
-            case 11: warps::counters(out); break;
-            case 12: warps::hits(out); break;
-            case 13: warps::arrived(out); break;
-            case 14: warps::blocks(out); break;
-            case 15: warps::casts(team, out); break;
-            case 16: warps::token_parts(out); break;
-            case 17: warps::kinds(out); break;
-            case 18: warps::slices(out); break;
-            case 19: warps::ahead(out); break;
-            case 20: warps::row_sums(out); break;
+            case 3: warps::folds(out); break;
+            case 4: warps::prefixes(out); break;
+            case 5: warps::fields(out); break;
+            case 6: warps::copies(team, out); break;
+            case 7: warps::counters(out); break;
+            case 8: warps::hits(out); break;
+            case 9: warps::arrived(out); break;
+            case 10: warps::blocks(out); break;
+            case 11: warps::casts(team, out); break;
+            case 12: warps::token_parts(out); break;
+            case 13: warps::kinds(out); break;
+            case 14: warps::slices(out); break;
+            case 15: warps::ahead(out); break;
+            case 16: warps::row_sums(out); break;
             default: break;
         }
     }

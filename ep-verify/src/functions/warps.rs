@@ -5,9 +5,7 @@ use ep_runtime::meaning::logfmt::Range;
 use super::values::nearest_e4m3;
 use super::{Check, Sheet, UNTOUCHED};
 
-pub(super) const CHECKS: [Check; 21] = [
-    ("loops of a role", loops),
-    ("what is done once", singles),
+pub(super) const CHECKS: [Check; 17] = [
     ("tokens of stripes", stripes),
     ("rows that are filled", filled),
     ("counters that are cleared", clears),
@@ -15,8 +13,6 @@ pub(super) const CHECKS: [Check; 21] = [
     ("running totals", prefixes),
     ("fields of a message", fields),
     ("copies of rows", copies),
-    ("values beside a row", beside),
-    ("rows by an index", fanout),
     ("places that are dealt out", counters),
     ("numbers that come up", hits),
     ("messages that have arrived", arrived),
@@ -29,23 +25,6 @@ pub(super) const CHECKS: [Check; 21] = [
     ("sums of rows", row_sums),
 ];
 
-fn loops() -> Vec<i64> {
-    let mut sheet = Sheet::new();
-    for (c, count) in [0, 1, 32, 255, 256, 300].into_iter().enumerate() {
-        sheet.put(c * 320, 0..count);
-    }
-    sheet.put(2003, 3..70);
-    sheet.put(2400, 1..=256);
-    sheet.0
-}
-
-fn singles() -> Vec<i64> {
-    let mut sheet = Sheet::new();
-    sheet.set(47, 0);
-    sheet.set(67, 0);
-    sheet.0
-}
-
 fn stripes() -> Vec<i64> {
     let mut sheet = Sheet::new();
     let cases = [(0, 3), (1, 1), (5, 2), (70, 3), (200, 5), (64, 4), (97, 3)];
@@ -53,7 +32,7 @@ fn stripes() -> Vec<i64> {
         let mut token = 0;
         for stripe in 0..stripes {
             for _ in 0..(tokens + stripes - 1 - stripe) / stripes {
-                sheet.add(c * 220 + token, 1001 * (stripe + 1));
+                sheet.add(c * 220 + token, stripe + 1);
                 token += 1;
             }
         }
@@ -172,42 +151,6 @@ fn copies() -> Vec<i64> {
     }
     let words = bytes.chunks_exact(8).filter_map(|word| word.try_into().ok());
     words.map(i64::from_le_bytes).collect()
-}
-
-fn beside() -> Vec<i64> {
-    let mut sheet = Sheet::new();
-    sheet.put(0, 1000..1100);
-    for position in 0..3 {
-        sheet.put(100 + position * 60, (0..33).map(|i| 1000 + i * 3));
-        for i in 0..3 {
-            sheet.set(300 + position + i * 5, 1000 + i as i64);
-        }
-    }
-    sheet.set(410, 1000 + 31 * 3);
-    sheet.0
-}
-
-fn fanout() -> Vec<i64> {
-    let mut sheet = Sheet::new();
-    for (c, (begin, end)) in [(2, 15), (5, 5), (0, 12)].into_iter().enumerate() {
-        let mut next = [0, 10, 20, 30, 40, 50, 60];
-        for row in begin..end {
-            let goes = |index: usize| row % 3 == index % 3 && row != 9;
-            for lane in (0..32).filter(|_| row != 9) {
-                let place = if lane < 7 && goes(lane) { next[lane] } else { -1 };
-                sheet.add(c * 900 + row * 32 + lane, place);
-            }
-            for (index, next) in next.iter_mut().enumerate() {
-                let more = i64::from(goes(index));
-                sheet.add(c * 900 + 520 + row * 7 + index, *next * 2 + more);
-                *next += more;
-            }
-            if c == 2 && row == 6 {
-                break;
-            }
-        }
-    }
-    sheet.0
 }
 
 fn counters() -> Vec<i64> {

@@ -291,30 +291,6 @@ __device__ __forceinline__ Ids<kCount> ids_of(const Row<i64, kCount>& row) {
 
 // ---- Loops and folds of a warp ----
 
-/// `body(i)` for every i below `count`, spread over the threads of the role.
-template <class Body>
-__device__ __forceinline__ void for_each(const Team& team, int count, Body body) {
-    if (!team.stopped) {
-#pragma unroll 1
-        for (int i = team.index() * kLanes + team.lane; i < count; i += team.count() * kLanes)
-            body(i);
-    }
-    __syncwarp();
-}
-
-/// `body(i)` for every i from `begin` to `end`, spread over the threads of the role.
-template <class Body>
-__device__ __forceinline__ void for_each(const Team& team, int begin, int end, Body body) {
-    for_each(team, end - begin, [&](int i) { body(begin + i); });
-}
-
-/// `body()` once, in the last warp of the role: loops keep the first ones busy.
-template <class Body>
-__device__ __forceinline__ void in_last_warp(const Team& team, Body body) {
-    if (team.index() == team.count() - 1 && team.leader() && !team.stopped) body();
-    __syncwarp();
-}
-
 /// `body(i)` for every i from `begin` to `end`, a lane each; warp.
 template <class Body>
 __device__ __forceinline__ void for_lanes(int begin, int end, Body body) {

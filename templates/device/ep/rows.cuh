@@ -334,26 +334,4 @@ struct StripeSlices {
     }
 };
 
-/// Walks the tokens of all stripes of this block, a lane per token; its warps share the stripes 32
-/// tokens at a time. `body(stripe, token, present)` in all lanes; those past the end get a token that
-/// is there, and are not present.
-template <class Body>
-__device__ __forceinline__ void for_stripe_tokens(const Team& team, int tokens, int stripes,
-                                                  Body body) {
-    const int longest = (tokens + stripes - 1) / stripes;
-    const int slices = (longest + kLanes - 1) / kLanes;
-    if (slices == 0 || team.stopped) return;
-    int stripe = team.block;
-#pragma unroll 1
-    for (int slice = team.warp;; slice += team.warps) {
-        // The slices of a stripe are followed by those of the block's next one.
-#pragma unroll 1
-        for (; slice >= slices; slice -= slices) stripe += team.blocks;
-        if (stripe >= stripes) break;
-        const Span span = stripe_span(tokens, stripes, stripe);
-        const int token = span.begin + slice * kLanes + team.lane;
-        body(stripe, token < tokens ? token : tokens - 1, token < span.end);
-    }
-}
-
 }  // namespace ep

@@ -68,6 +68,16 @@ impl<'a> RoleLowering<'a> {
         Ok(())
     }
 
+    /// Statements of which none needs what another one writes, dealt out to the warps of one block.
+    pub(in crate::schedule) fn team_of_block(
+        &mut self,
+        stmts: impl Iterator<Item = &'a Stmt>,
+        out: &mut Vec<Step>,
+    ) {
+        let (cut, mut scope) = (Cut::new(self.ir, self.role), Scope::default());
+        stmts.for_each(|stmt| self.dealt_out(cut, &mut scope, stmt, out));
+    }
+
     /// The direct channels whose rows one warp of the role sends, with the first and the last statement that pushes to
     /// each, if any does.
     fn sent_by_one<'p>(&self, cut: Cut<'p, '_>) -> Vec<(&'p Channel, Option<[&'p Stmt; 2]>)> {

@@ -176,7 +176,7 @@ impl<'s> Forms<'s> {
             return Err(self.no_form(awaits));
         }
         let prefix = role.body.iter().find_map(|stmt| prefix_of(stmt, slots, rows_to));
-        let flow = self.flow(body, (prefix.ok_or_else(end)?, routes, rows))?;
+        let flow = self.flow(body, (prefix.ok_or_else(end)?, routes, [slots, rows]))?;
         let Flow { tables, fills, send, take } = flow;
         let ((send, (pushed, turns)), (take, message, body)) = send.zip(take).ok_or_else(end)?;
         let is_loop = |stmt: &Stmt| matches!(stmt.action, Action::For { .. });
@@ -218,7 +218,7 @@ impl<'s> Forms<'s> {
     fn flow(
         &self,
         body: impl Iterator<Item = &'s Stmt>,
-        (prefix, routes, rows): (&'s str, &str, &Channel),
+        (prefix, routes, [slots, rows]): (&'s str, &str, [&Channel; 2]),
     ) -> Result<Flow<'s>, Unfit> {
         let mut flow = Flow { tables: Vec::new(), fills: Vec::new(), send: None, take: None };
         for stmt in body {
@@ -237,13 +237,35 @@ impl<'s> Forms<'s> {
                 _ => match fill_of(stmt, prefix).filter(|fill| self.is_filled(fill)) {
                     Some(fill) => flow.fills.push(fill),
                     None => {
-                        self.check_team(stmt)?;
+                        self.check_table(stmt, slots)?;
                         flow.tables.push(stmt);
                     }
                 },
             }
         }
         Ok(flow)
+    }
+
+    /// What the last block records reads only inputs and slots.
+    fn check_table(&self, stmt: &'s Stmt, slots: &Channel) -> Result<(), Unfit> {
+        let mut wrong = None;
+        walk::stmts(std::slice::from_ref(stmt), &mut |inner| {
+            let mut fits = match &inner.action {
+                Action::For { domain, position, .. } => {
+                    position.is_none() && !matches!(domain, Domain::ReceivedFrom { .. })
+                }
+                Action::Store { .. } | Action::Record { .. } | Action::Add { .. } => true,
+                _ => false,
+            };
+            walk::exprs(inner, &mut |part| {
+                fits &= !matches!(part, Expr::OfChannel { channel, index, .. }
+                    if *channel != slots.name || index.is_empty());
+            });
+            if !fits {
+                wrong.get_or_insert_with(|| self.no_form(inner));
+            }
+        });
+        wrong.map_or(Ok(()), Err)
     }
 
     /// What the role as a whole needs: it is alone, and the shape bounds its rows.

@@ -1,10 +1,10 @@
-//! Loops that take messages, gather parts, and place rows in order of an index.
+//! Loops that take messages or gather parts.
 
 use super::sum_and_bias;
-use super::values::{NOT_PLAIN, is_bf16, is_name, mentions_name};
+use super::values::{NOT_PLAIN, is_bf16, is_name};
 use super::{Checked, Forms, Unfit};
 use crate::ir::parts::parts;
-use crate::ir::rows::{is_own_row, moved_row};
+use crate::ir::rows::is_own_row;
 use crate::ir::{
     Action, Channel, Domain, Elem, Expr, Field, Memory, NameKind, PeerSet, Place, Stmt, walk,
 };
@@ -190,55 +190,5 @@ impl Forms<'_> {
             }
         }
         Ok(field.row)
-    }
-
-    // ---- Rows in order of an index ----
-
-    /// `for row in stripe { for index in number at .. where .. { .. } }`.
-    pub(super) fn check_placed(&self, stmt: &Stmt, inner: &Stmt) -> Checked {
-        let (
-            Action::For { binder: row, filter: None, .. },
-            Action::For { binder: index, domain, position: Some(first), filter, body },
-        ) = (&stmt.action, &inner.action)
-        else {
-            return Err(self.no_form(stmt));
-        };
-        if !matches!(domain, Domain::Dim { .. }) {
-            return Err(self.no_form(inner));
-        }
-        if mentions_name(first, row) {
-            return self.refuse(&inner.at, "the first place cannot depend on the row");
-        }
-        self.check_here(inner, first)?;
-        self.check_rows(stmt, None)?;
-        if let Some(condition) = filter {
-            self.refuse_optional(inner, condition)?;
-            self.check_expr(inner, condition)?;
-        }
-        for leaf in body {
-            let (Action::Store { target, value } | Action::Record { target, value }) = &leaf.action
-            else {
-                return Err(self.no_form(leaf));
-            };
-            match moved_row(self.ir, leaf) {
-                Some(from) => {
-                    let out = self.tensor(&target.tensor)?;
-                    let same = parts(self.ir, &from.elem) == parts(self.ir, &out.elem);
-                    let whole = !from.optional && !out.optional && from.copies == 1;
-                    if !same || !whole || out.dims.len() != 2 || mentions_name(value, index) {
-                        return self.refuse(
-                            &leaf.at,
-                            "a row has to be copied unchanged, and the loop has to run over rows",
-                        );
-                    }
-                }
-                None => {
-                    self.check_element(leaf, target)?;
-                    self.check_here(leaf, value)?;
-                    self.check_value(leaf, target, value)?;
-                }
-            }
-        }
-        Ok(())
     }
 }

@@ -1,6 +1,5 @@
 //! What one lane writes, and the values that it makes: everything that rules have a text for.
 
-use super::width::is_narrow;
 use super::{Checked, Forms, Unfit};
 use crate::ir::counting::Counting;
 use crate::ir::parts::parts;
@@ -189,7 +188,6 @@ impl Forms<'_> {
             Expr::Fold { fold: Fold::PrefixSum, .. } => {
                 self.refuse(&stmt.at, "a prefix sum is stored as it is")
             }
-            Expr::Fold { domain, .. } => self.check_counted(stmt, domain),
             _ => Ok(()),
         }
     }
@@ -229,6 +227,22 @@ impl Forms<'_> {
                 Ok(())
             }
             _ => self.refuse(&stmt.at, "a field of a slot can have at most one index"),
+        }
+    }
+
+    /// No row of numbers is loaded here.
+    pub(super) fn refuse_rows(&self, stmt: &Stmt, whole: &Expr) -> Checked {
+        let mut found = None;
+        walk::expr(whole, &mut |part| {
+            if let Expr::Call { helper, .. } = part
+                && ["routed", "listed"].contains(&helper.as_str())
+            {
+                found = Some(helper);
+            }
+        });
+        match found {
+            Some(helper) => self.refuse(&stmt.at, &format!("none has `{helper}` here")),
+            None => Ok(()),
         }
     }
 
@@ -280,4 +294,9 @@ pub(super) fn is_of(whole: &Expr, binders: &[&str]) -> bool {
 
 pub(super) fn is_bf16(elem: &ElemType, ir: &crate::ir::Pipeline) -> bool {
     matches!(parts(ir, elem).as_slice(), [(_, Elem::Bf16, _)])
+}
+
+/// Whether whole numbers of a type fit 32 bits.
+fn is_narrow(elem: &Elem) -> bool {
+    matches!(elem, Elem::Bool | Elem::U8 | Elem::I8 | Elem::I32)
 }

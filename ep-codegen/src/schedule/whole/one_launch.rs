@@ -17,17 +17,20 @@ use crate::schedule::step::{Loop, Step, Takers};
 use crate::schedule::symbol::{Constant, Symbol};
 use crate::schedule::term::Term;
 use crate::schedule::typed::first_part;
-use crate::schedule::{Lowered, RoleLowering};
+use crate::schedule::{Lowered, RoleLowering, RuleSet};
 
 /// What the last block records.
 pub(in crate::schedule) fn tables(role: &mut RoleLowering<'_>) -> Lowered<Vec<Step>> {
     let one = OneLaunch::of(role.ir).ok_or(broken("no such role"))?;
     let mut steps = Vec::new();
+    // The warps of the block deal them out as those of a team that is cut do, and none reads what another one writes.
+    (role.rules, role.cut) = (RuleSet::All, true);
+    role.reread.clear();
     Whole::of(role).tables(&one, &mut steps)?;
     Ok(steps)
 }
 
-impl Whole<'_, '_> {
+impl<'a> Whole<'_, 'a> {
     /// The steps of the role itself.
     pub(super) fn one_launch(&mut self, one: &OneLaunch<'_>, out: &mut Vec<Step>) -> Lowered<()> {
         self.role.own_experts(out);
@@ -35,11 +38,11 @@ impl Whole<'_, '_> {
         let tokens = self.tokens(out)?;
         let cfg = self.cfg();
         let memory = name(&format!("smem.{}[team.warp]", function_of(&one.role.name)));
-        let mover = self.mover();
+        let mover = self.role.names.fresh("mover");
         let packs = one.packs.is_some();
         let class = if packs { ep::PieceMover } else { ep::Mover };
         out.push(object(class.of(cfg.clone()), &mover, vec![memory, team()]));
-        self.slots(out)?;
+        self.slots(one, ep::SlotChannel.of(cfg_of(one.slots)), vec![team()], out);
         let rows = self.role.names.fresh(&one.rows.name);
         let own = vec![team(), name(&mover), name("smem.routes"), tokens.clone()];
         let class = if packs { ep::PackedOut } else { ep::OnceOut };
@@ -385,16 +388,10 @@ impl Whole<'_, '_> {
     }
 
     /// What the last block records of what all have counted.
-    fn tables(&mut self, one: &OneLaunch<'_>, out: &mut Vec<Step>) -> Lowered<()> {
+    fn tables(&mut self, one: &OneLaunch<'a>, out: &mut Vec<Step>) -> Lowered<()> {
         let tokens = self.tokens(out)?;
-        let counts = self.role.names.fresh(&one.slots.name);
         let class = ep::RouteCounts.of(cfg_of(one.slots)).of(self.cfg());
-        out.push(object(class, &counts, vec![team(), name("smem.routes")]));
-        self.role.objects.push(Object {
-            channel: one.slots.name.clone(),
-            end: End::In,
-            name: counts,
-        });
+        self.slots(one, class, vec![team(), name("smem.routes")], out);
         for count in &one.counts {
             out.push(Step::Says(count.stmt.at.clone()));
             out.push(Step::Says(count.record.at.clone()));
@@ -418,11 +415,15 @@ impl Whole<'_, '_> {
             out.push(Step::Meet);
             self.role.names = outer;
         }
-        let mut scope = Scope::default();
-        self.of_team(&mut scope, one.awaits, out)?;
-        for stmt in &one.tables {
-            self.of_team(&mut scope, stmt, out)?;
-        }
+        self.role.team_of_block(std::iter::once(one.awaits).chain(one.tables.iter().copied()), out);
         Ok(())
+    }
+
+    /// The object through which the role knows its slots, at both ends.
+    fn slots(&mut self, one: &OneLaunch<'_>, class: Symbol, args: Vec<Term>, out: &mut Vec<Step>) {
+        let own = self.role.names.fresh(&one.slots.name);
+        out.push(object(class, &own, args));
+        let channel = one.slots.name.clone();
+        self.role.objects.push(Object { channel, end: End::In, name: own });
     }
 }
