@@ -1,11 +1,11 @@
 // expand  payload=fp8
 // experts=256 hidden=7168 local_experts=32 move_warps=8 piece=3584 ranks=8 stages=3 stripes=1024 topk=8
-// sm_90a: 288 threads and 132 bytes of shared memory a block, at least 1 blocks
+// sm_90a: 512 threads and 93440 bytes of shared memory a block, at least 1 blocks
 //
 // Roles:
 //   Count: 8 warps on all blocks; composed
-//   Prefix: 8 warps on last block; composed
-//   Move: 8 warps on all blocks; composed: ep::PlaceCounters
+//   Prefix: 16 warps on last block; composed
+//   Move: 8 warps on all blocks; composed: ep::Mover, ep::PlaceCounters, ep::RowPlaces, ep::Chosen
 //   Pad: 1 warp on all blocks; composed
 //
 // Window, the same on every rank:
@@ -13,6 +13,7 @@
 //   Move.claims      0x00000080          8 bytes  2 calls x 1 words x 4; Move writes, Move reads
 #include <ep/compute.cuh>
 #include <ep/count.cuh>
+#include <ep/mover.cuh>
 #include <ep/places.cuh>
 #include <ep/rows.cuh>
 #include <ep/sync.cuh>
@@ -25,8 +26,8 @@ struct Cfg {
     static constexpr int kTopk = 8;
     static constexpr int kStripes = 1024;
     static constexpr int kLocalExperts = 32;
-    static constexpr int kThreads = 288;
-    static constexpr int kSharedBytes = 132;
+    static constexpr int kThreads = 512;
+    static constexpr int kSharedBytes = 93440;
 
     struct Counted {
         static constexpr int kCount = 32;
@@ -44,13 +45,18 @@ struct Cfg {
     struct Prefix {
         static constexpr int kRole = 1;
         static constexpr int kFirstWarp = 0;
-        static constexpr int kWarps = 8;
+        static constexpr int kWarps = 16;
     };
 
     struct Move {
         static constexpr int kRole = 2;
         static constexpr int kFirstWarp = 0;
         static constexpr int kWarps = 8;
+        static constexpr bool kTma = true;
+        static constexpr int kStages = 3;
+        static constexpr int kPieceBytes = 3584;
+        static constexpr int kRowBytes = 7168;
+        static constexpr int kMetaBytes = 0;
         static constexpr int kLoops = 1;
         static constexpr ep::u64 kClaims = 0x80;
     };
@@ -98,6 +104,7 @@ struct Args {
 
 struct Smem {
     ep::CounterSmem<Cfg::Counted> counters;
+    ep::MoverSmem<Cfg::Move> move[Cfg::Move::kWarps];
 };
 static_assert(sizeof(Smem) == Cfg::kSharedBytes, "the plan counts the same bytes");
 
@@ -132,7 +139,7 @@ __device__ __forceinline__ void count(const Args& args, Smem& smem, ep::Team& te
     }
 }
 
-/// role Prefix on last block, 8 warps
+/// role Prefix on last block, 16 warps
 __device__ __forceinline__ void prefix(const Args& args, ep::Team& team) {
     if (team.index() == team.count() - 1) {
         // +30  record expert_first[expert] = prefix_sum(expert in local_experts:
@@ -161,8 +168,9 @@ __device__ __forceinline__ void prefix(const Args& args, ep::Team& team) {
 }
 
 /// role Move on all blocks, move_warps warps, warps shared by stripe
-__device__ __forceinline__ void move(const Args& args, ep::Team& team) {
+__device__ __forceinline__ void move(const Args& args, Smem& smem, ep::Team& team) {
     const int me = args.group.rank;
+    ep::Mover<Cfg::Move> mover(smem.move[team.warp], team);
     ep::require_room(team, args.expert_first[Cfg::kLocalExperts], args.expanded_capacity);
     ep::Units<Cfg::Move, 0> units(team, Cfg::kStripes);
     for (int stripe; (stripe = units.take()) >= 0;) {
@@ -179,17 +187,17 @@ __device__ __forceinline__ void move(const Args& args, ep::Team& team) {
         for (int row = rows.begin; row < rows.end && !team.stopped; ++row) {
             // +39  for expert in local_experts at expert_first[expert] + stripe_first[expert,
             //     stripe] where listed(expert_idx[row], expert)
-            for (int expert_2 = 0; expert_2 < Cfg::kLocalExperts && !team.stopped; ++expert_2) {
-                bool found = false;
-                for (int k = 0; k < Cfg::kTopk; ++k) {
-                    const bool here = args.expert_idx[row * args.expert_idx_stride + k] == expert_2;
-                    found = found || here;
-                }
-                if (!found) continue;
+            const auto expert_idx_ids =
+                ep::ids_of(ep::row_of<Cfg::kTopk>(&args.expert_idx[row * args.expert_idx_stride]));
+            ep::RowPlaces row_places;
+            ep::Chosen chosen(Cfg::kLocalExperts);
+            for (int expert_2;
+                (expert_2 = chosen.take(team,
+                    [&](int turn) { return expert_idx_ids.has(turn); })) >= 0;) {
                 const ep::i64 expert_position = expert_places.take(expert_2);
                 // +42  store expanded_x[expert.position] = x[row]
-                ep::copy_row<ep::e4m3>(team, &args.expanded_x[expert_position * Cfg::kHidden],
-                    &args.x[row * args.x_stride], Cfg::kHidden);
+                row_places.add(mover, &args.expanded_x[expert_position * Cfg::kHidden],
+                    &args.x[row * args.x_stride]);
                 for (int i_2 = team.lane; i_2 < ep::ceil(Cfg::kHidden, 128); i_2 += ep::kLanes) {
                     args.expanded_x_scale[expert_position * args.expanded_x_scale_stride
                         + i_2 * args.expanded_x_scale_block_stride] =
@@ -200,8 +208,11 @@ __device__ __forceinline__ void move(const Args& args, ep::Team& team) {
                     args.expanded_src[expert_position] = row;
                 }
             }
+            row_places.move(mover, &args.x[row * args.x_stride]);
         }
     }
+    mover.flush();
+    mover.finish();
 }
 
 /// role Pad on all blocks, 1 warps
@@ -260,6 +271,7 @@ expand_count(const __grid_constant__ Args args) {
 
 extern "C" __global__ void __launch_bounds__(Cfg::kThreads, 1)
 expand_copy(const __grid_constant__ Args args) {
+    EP_SHARED(Smem, smem);
     const ep::Call call = ep::enter(args.group);
 
     const int block = static_cast<int>(blockIdx.x);
@@ -268,7 +280,7 @@ expand_copy(const __grid_constant__ Args args) {
     if (ep::is_between(warp, Cfg::Move::kFirstWarp, Cfg::Move::kWarps)) {
         ep::Team team(args.group, call, Cfg::Move::kRole, block, blocks,
             warp - Cfg::Move::kFirstWarp, Cfg::Move::kWarps);
-        move(args, team);
+        move(args, smem, team);
     }
     if (ep::is_between(warp, Cfg::Pad::kFirstWarp, Cfg::Pad::kWarps)) {
         ep::Team team(args.group, call, Cfg::Pad::kRole, block, blocks,

@@ -3,7 +3,7 @@
 // sm_100a: 512 threads and 188288 bytes of shared memory a block, at least 2 blocks
 //
 // Roles:
-//   RdmaSend: 8 warps on even blocks, a block for each of stripes = 12; composed: ep::RingsOut
+//   RdmaSend: 8 warps on even blocks, a block for each of stripes = 12; composed: ep::RingsOut, ep::Chosen
 //   Forward: 16 warps on odd blocks, a block for each of stripes = 12; composed: ep::RingsIn, ep::RingsOut
 //   NvlReceive: 8 warps on even blocks, a block for each of stripes = 12; composed: ep::Mover, ep::RingsIn
 //
@@ -233,8 +233,10 @@ __device__ __forceinline__ void rdma_send(const Args& args, Smem& smem, ep::Team
             }
             rail.claim(shares.turn());
             // +68  for node in nodes where any(node_bits[token, node])
-            for (int node_2 = 0; node_2 < Cfg::kNodes && !team.stopped; ++node_2) {
-                if (!(args.node_bits[ep::i64{token} * Cfg::kNodes + node_2] != 0)) continue;
+            ep::Chosen chosen(Cfg::kNodes);
+            for (int node_2; (node_2 = chosen.take(team, [&](int turn_2) {
+                return args.node_bits[ep::i64{token} * Cfg::kNodes + turn_2] != 0;
+                })) >= 0;) {
                 // +69  push rail[node] { x: x[token], src: token, local: node_bits[token, node],
                 //     experts: topk_idx[token], weights: topk_weights[token] }
                 // W2: publishes messages of rail, for Forward +86

@@ -38,7 +38,7 @@ pub use crate::ir::params::{Param, ParamKind, has_row_stride, params};
 pub use crate::ir::parts::{
     LINE_BYTES, MetaSource, align, elem_bytes, meta_sources, parts, row_field,
 };
-pub use crate::ir::rows::{moved_row, row_in_place};
+pub use crate::ir::rows::row_in_place;
 
 use crate::ir::facts::Pair;
 use crate::ir::{Blocks, Transport, Waiver};

@@ -37,7 +37,7 @@ mod whole;
 
 pub use limit::{Limit, Why};
 pub use recipe::{Recipe, RoleRecipe, Warning, Warps, WhyNot};
-pub use rules::{Staged, Unfit, Uses};
+pub use rules::{Carried, Staged, Unfit, Uses};
 pub use step::{Copy, CopyBy, Lambda, Loop, Param, ParamType, Step, Takers};
 #[cfg(feature = "render")]
 pub(crate) use symbol::{COUNTED, THREADS};

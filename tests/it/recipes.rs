@@ -28,6 +28,7 @@ mod slow {
 }
 
 const DECODE: &str = include_str!("../../ep-runtime/src/pipelines/decode_dispatch.rs");
+const EXPAND: &str = include_str!("../../ep-runtime/src/pipelines/expand.rs");
 const LOW_LATENCY: &str = include_str!("../../ep-runtime/src/pipelines/low_latency_dispatch.rs");
 const PACKED: &str = include_str!("../../ep-runtime/src/pipelines/packed_dispatch.rs");
 
@@ -135,6 +136,7 @@ fn a_recipe_says_who_carries_out_a_role_and_what_keeps_the_others_from_it() {
     }
     out += &text("a team that reads what it writes", recipes(REREAD, "", ""));
     out += &text("low-latency-dispatch", recipes(LOW_LATENCY, "", ""));
+    out += &text("expand", recipes(EXPAND, "", ""));
     out += &text("rows by stripes", recipes(&stripes("", PUSHES), "", ""));
     for (title, tables, statement) in [
         ("a number for each stripe", "table seen: i32[stripes];", "record seen[stripe] = stripe;"),

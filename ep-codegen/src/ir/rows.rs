@@ -1,17 +1,7 @@
-//! Rows that are moved as they are, and rows that peers reach where they lie.
+//! Rows that peers reach where they lie.
 
 use super::walk::{nested, stmts};
 use super::{Action, Channel, Expr, FieldValue, Memory, Pipeline, Stmt, Tensor};
-
-/// The tensor of whose row `stmt` puts a copy in a place: `store out[expert.position] = x[row];`.
-pub fn moved_row<'a>(ir: &'a Pipeline, stmt: &Stmt) -> Option<&'a Tensor> {
-    let Action::Store { target, value: Expr::Element { tensor, indices } } = &stmt.action else {
-        return None;
-    };
-    let [Expr::Field { field, .. }] = target.indices.as_slice() else { return None };
-    let from = ir.tensors.iter().find(|candidate| candidate.name == *tensor)?;
-    (field == "position" && indices.len() + 1 == from.dims.len()).then_some(from)
-}
 
 /// The tensor whose rows peers read, by a pull channel, or store, by a direct one, where they lie; and
 /// the statement that says so. A row lands at its position; what is stored elsewhere is a copy.

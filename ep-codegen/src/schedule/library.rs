@@ -45,7 +45,7 @@ pub mod ep {
         direct { direct_ready, DirectIn, DirectOut, StripePart, StripeParts }
         messages { fill }
         made { cast_from, PieceMover }
-        mover { at_each, at_lane_of, at_leader, Mover, MoverSmem, settle, tell }
+        mover { at_each, at_lane_of, at_leader, Mover, MoverSmem, RowPlaces, settle, tell }
         net_rings { NetRings }
         net_slot_rows { NetSlotRows }
         net_slots { NetSlotsIn, NetSlotsOut }
@@ -64,7 +64,7 @@ pub mod ep {
             RingsIn, RingsOut, WindowRings,
         }
         rows {
-            all_peers, AskedSlice, copy_row, Flags, one_peer, other_peers, recorded, rows_ahead, rows_of, SlicedSpan, Span, span_of, span_part, stripe_span, StripeSlices,
+            all_peers, AskedSlice, Chosen, copy_row, Flags, one_peer, other_peers, recorded, rows_ahead, rows_of, SlicedSpan, Span, span_of, span_part, stripe_span, StripeSlices,
         }
         slot_rows { slots_are_read, SlotParts, SlotRowsIn, SlotRowsOut, WindowSlots }
         slot_times { SlotTimes }

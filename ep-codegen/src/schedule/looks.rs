@@ -26,8 +26,8 @@ impl RoleLowering<'_> {
         self.rules.has(RoleRule::Looks)
     }
 
-    /// What names mean in a loop over `binder` whose condition asks where the entries of a row lead: the ranks are
-    /// found out once, ahead of it.
+    /// What names mean in a loop over `binder` whose condition asks what a row of numbers lists, or to which ranks its entries
+    /// lead: that is found out once, ahead of it.
     pub(super) fn with_looks(
         &mut self,
         scope: &Scope,
@@ -38,28 +38,48 @@ impl RoleLowering<'_> {
     ) -> Lowered<Scope> {
         let mut scope = scope.clone();
         let few = range_of(self.ir, "ranks").is_some_and(|(_, most)| most <= MOST_RANKS);
-        if scope.by_lane || !few || !self.looks() {
+        if scope.by_lane || !self.looks() {
             return Ok(scope);
         }
-        let mut rows: Vec<Expr> = Vec::new();
+        let mut asked: Vec<(String, Expr)> = Vec::new();
         let mut see = |part: &Expr| {
             if let Expr::Call { helper, args } = part
-                && helper == "routed"
+                && ((helper == "routed" && few) || helper == "listed")
                 && let [row @ Expr::Element { .. }, Expr::Name { name, .. }] = args.as_slice()
                 && name == binder
-                && !rows.contains(row)
+                && !asked.iter().any(|(known, of)| known == helper && of == row)
             {
-                rows.push(row.clone());
+                asked.push((helper.clone(), row.clone()));
             }
         };
         filter.into_iter().for_each(|filter| walk::expr(filter, &mut see));
-        for row in rows {
-            if scope.looked_at("routed", &row).is_none() && self.is_fixed(&row, binder, body) {
-                let loaded = self.row_of(&scope, &row, None, out)?;
-                self.look_at_ranks(&mut scope, &row, loaded, out)?;
+        for (helper, row) in &asked {
+            if scope.looked_at(helper, row).is_some() || !self.is_fixed(row, binder, body) {
+                continue;
+            }
+            if helper == "routed" {
+                let loaded = self.row_of(&scope, row, None, out)?;
+                self.look_at_ranks(&mut scope, row, loaded, out)?;
+            } else if self.is_short(row) {
+                let loaded = self.row_of(&scope, row, None, out)?;
+                let ids = Term::call(ep::ids_of, vec![loaded], Elem::I32);
+                self.look(&mut scope, (row, helper, "ids"), ids, out);
             }
         }
         Ok(scope)
+    }
+
+    /// Whether a lane may keep the numbers of a row in registers.
+    fn is_short(&self, row: &Expr) -> bool {
+        let Expr::Element { tensor, .. } = row else { return false };
+        let own = self.ir.tensors.iter().find(|it| it.name == *tensor);
+        own.and_then(|it| it.dims.last()).is_some_and(|width| match width {
+            Expr::Int { value } => *value <= MOST_NUMBERS,
+            Expr::Name { name, kind: NameKind::Dim | NameKind::Tune } => {
+                range_of(self.ir, name).is_some_and(|(_, most)| most <= MOST_NUMBERS)
+            }
+            _ => false,
+        })
     }
 
     /// Whether a row is the same in every turn.
@@ -143,16 +163,12 @@ impl RoleLowering<'_> {
         let Some(tensor) = self.ir.tensors.iter().find(|it| it.name == *tensor) else {
             return false;
         };
-        let [first, width] = tensor.dims.as_slice() else { return false };
-        let is_small = match width {
-            Expr::Int { value } => *value <= MOST_NUMBERS,
-            Expr::Name { name, kind: NameKind::Dim | NameKind::Tune } => {
-                range_of(self.ir, name).is_some_and(|(_, most)| most <= MOST_NUMBERS)
-            }
-            _ => false,
-        };
+        let [first, _] = tensor.dims.as_slice() else { return false };
         let is_there = matches!(first, Expr::Name { name, .. } if Some(name.as_str()) == rows);
-        own && is_there && is_small && is_ids(tensor) && !self.reread.contains(&tensor.name)
+        own && is_there
+            && self.is_short(row)
+            && is_ids(tensor)
+            && !self.reread.contains(&tensor.name)
     }
 
     /// Keeps the ranks to which the entries of a loaded row lead.

@@ -326,6 +326,7 @@ impl RoleLowering<'_> {
         let places = places.map(|(_, object)| object.clone());
         let places =
             places.ok_or(broken("places are dealt out right inside of a loop over rows"))?;
+        let scope = &self.with_looks(scope, binder, filter.as_ref(), body, out)?;
         let numbers = self.numbers(scope, domain, out)?;
         let name = self.names.fresh(binder);
         let index = self.index_in(&name, &numbers);

@@ -10,6 +10,7 @@ mod apart;
 mod asked;
 pub(super) mod bools;
 mod casts;
+mod chosen;
 mod claims;
 mod copies;
 pub(super) mod elements;
@@ -23,6 +24,7 @@ mod one_launch;
 mod packed;
 mod parts_ahead;
 mod puts;
+mod row_places;
 mod sending;
 mod slot_slices;
 mod spread;
@@ -41,7 +43,7 @@ pub(crate) use packed::{Packs, Turns, row_cast};
 pub(crate) use sending::is_position;
 pub(crate) use slot_slices::SLOT_SLICES;
 pub(crate) use spread::Spread;
-pub use staged::Staged;
+pub use staged::{Carried, Staged};
 pub(crate) use way_back::{Sent, SumOfRows, WayBack, back_channel};
 
 use super::step::{CopyBy, Loop, Step, Takers};
@@ -100,6 +102,11 @@ pub(super) fn rewrite(
         steps = fanned::rewrite(role, looked_up);
         apart = records;
         uses.staged = Some(staged);
+    } else if rules.has(RoleRule::Staged)
+        && let Some((rewritten, staged)) = row_places::rewrite(role, &steps)
+    {
+        steps = rewritten;
+        uses.staged = Some(staged);
     }
     if rules.has(RoleRule::Copies) {
         steps = copies::rewrite(steps, &apart);
@@ -130,6 +137,9 @@ pub(super) fn rewrite(
     }
     if rules.has(RoleRule::Copies) {
         steps = alike::rewrite(role, steps);
+    }
+    if rules.has(RoleRule::Looks) {
+        steps = chosen::rewrite(role, steps);
     }
     if rules.has(RoleRule::Claims) {
         (steps, uses.claims) = claims::rewrite(role, steps);

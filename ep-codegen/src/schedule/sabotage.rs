@@ -70,11 +70,13 @@ pub enum Bug {
     SumsCut,
     /// Each lane keeps the first row of numbers.
     RowsInOnePlace,
+    /// Conditions that read what turns write are looked at ahead of them.
+    AskedTooEarly,
 }
 
 impl Bug {
     /// Every bug.
-    pub const ALL: [Bug; 29] = [
+    pub const ALL: [Bug; 30] = [
         Bug::TokenNotWaited,
         Bug::StageFreedEarly,
         Bug::DebtKept,
@@ -104,6 +106,7 @@ impl Bug {
         Bug::SlicesInOnePlace,
         Bug::SumsCut,
         Bug::RowsInOnePlace,
+        Bug::AskedTooEarly,
     ];
 }
 

@@ -46,7 +46,7 @@ pipeline! {
                     }
                 }
             }
-            role Prefix on last block, 8 warps {
+            role Prefix on last block, 16 warps {
                 record expert_first[expert] = prefix_sum(expert in local_experts: align(rows_per_expert[expert], alignment));
                 for expert in local_experts {
                     record stripe_first[expert, s] = prefix_sum(s in stripes: stripe_rows[s, expert]);

@@ -158,6 +158,26 @@ __device__ __forceinline__ void stop(ep::Team& team, ep::MoverSmem<R>& smem, int
     mover.finish();
 }
 
+/// Rows that go to more places than a warp has lanes, to two, and to none.
+template <class R>
+__device__ __forceinline__ void spread(ep::Team& team, ep::MoverSmem<R>& smem, ep::i64* out) {
+    const Sheet<R> sheet = begin<R>(out);
+    ep::Mover<R> mover(smem, team);
+    mover.fence_global();
+    const int counts[3] = {34, 2, 0};
+    ep::i64* to = out + kCopy;
+    for (int row = 0; row < 3; ++row) {
+        ep::RowPlaces places;
+        for (int i = 0; i < counts[row]; ++i, to += Sheet<R>::kRow) {
+            places.add(mover, to, sheet.from(row));
+        }
+        places.move(mover, sheet.from(row));
+        if (team.leader()) out[3 * kCopy + row] = mover.rows_begun();
+    }
+    mover.flush();
+    mover.finish();
+}
+
 /// Which lanes have a destination.
 __device__ __forceinline__ void places(ep::i64* out) {
     const int lane = ep::lane_index();
@@ -216,6 +236,8 @@ extern "C" __global__ void __launch_bounds__(32)
         case 13: stop<Vector>(team, memory<Vector>(shared), 2, out); break;
         case 14: places(out); break;
         case 15: stream<Turns, 1>(team, memory<Turns>(shared), out); break;
+        case 16: spread<Three>(team, memory<Three>(shared), out); break;
+        case 17: spread<Small>(team, memory<Small>(shared), out); break;
         default: break;
     }
     ep::leave(args.group, call);

@@ -9,7 +9,7 @@ const ROWS: usize = 9;
 const COPY: usize = 4700;
 const NOTES: usize = 3 * COPY;
 
-pub(super) const CHECKS: [Check; 16] = [
+pub(super) const CHECKS: [Check; 18] = [
     ("rows in three pieces", || stream(&THREE, 2)),
     ("rows of more pieces than stages", || stream(&FIVE, 1)),
     ("rows in one piece", || stream(&WHOLE, 3)),
@@ -26,6 +26,8 @@ pub(super) const CHECKS: [Check; 16] = [
     ("a stop behind rows by vectors", || stop(&VECTOR, 2)),
     ("destinations", places),
     ("rows of some turns of a warp", || stream(&TURNS, 0)),
+    ("rows that go to several places", || spread(&THREE)),
+    ("rows by vectors that go to several places", || spread(&SMALL)),
 ];
 
 /// How a role moves rows: words of a row, of a piece and of a record, and pieces that are being loaded
@@ -138,6 +140,17 @@ fn stop(role: &Role, rows: usize) -> Vec<i64> {
         pieces -= stored;
     }
     sheet.put(NOTES, [rows as i64; 32]);
+    sheet.0
+}
+
+fn spread(role: &Role) -> Vec<i64> {
+    let mut sheet = role.begin();
+    let rows = [0; 34].into_iter().chain([1; 2]);
+    for (place, row) in rows.enumerate() {
+        let first = 100 + (row * role.row) as i64;
+        sheet.put(COPY + place * role.row, first..first + role.row as i64);
+    }
+    sheet.put(NOTES, [2, 3, 3]);
     sheet.0
 }
 

@@ -229,6 +229,25 @@ __device__ __forceinline__ void counters(ep::i64* out) {
     }
 }
 
+/// Numbers for which a condition holds: none of the second 32. A team stops behind three of them.
+__device__ __forceinline__ void chosen(ep::Team& team, ep::i64* out) {
+    const int ends[6] = {0, 1, 32, 33, 100, 20};
+    for (int c = 0; c < 6; ++c) {
+        ep::i64* own = out + c * 60;
+        const auto holds = [&](int number) {
+            if (number < 0 || number >= ends[c]) out[400] = number;
+            return number % 7 < 3 && number / 32 != 1;
+        };
+        ep::Chosen numbers(ends[c]);
+        int turn = 0;
+        for (int number; (number = numbers.take(team, holds)) >= 0; ++turn) {
+            if (team.lane == turn % ep::kLanes) own[turn] = number;
+            team.stopped = c == 5 && turn == 2;
+        }
+        if (team.lane < 20) own[40 + team.lane] = turn;
+    }
+}
+
 /// Rows of a tensor of more than 2^32 elements, of which these are there.
 __device__ __forceinline__ void filled(const ep::Team& team, ep::i64* out) {
     constexpr int kWidth = 1027, kFirst = 1 << 22;
@@ -497,15 +516,16 @@ extern "C" __global__ void __launch_bounds__(warps::kWarps * 32)
             case 5: warps::fields(out); break;
             case 6: warps::copies(team, out); break;
             case 7: warps::counters(out); break;
-            case 8: warps::hits(out); break;
-            case 9: warps::arrived(out); break;
-            case 10: warps::blocks(out); break;
-            case 11: warps::casts(team, out); break;
-            case 12: warps::token_parts(out); break;
-            case 13: warps::kinds(out); break;
-            case 14: warps::slices(out); break;
-            case 15: warps::ahead(out); break;
-            case 16: warps::row_sums(out); break;
+            case 8: warps::chosen(team, out); break;
+            case 9: warps::hits(out); break;
+            case 10: warps::arrived(out); break;
+            case 11: warps::blocks(out); break;
+            case 12: warps::casts(team, out); break;
+            case 13: warps::token_parts(out); break;
+            case 14: warps::kinds(out); break;
+            case 15: warps::slices(out); break;
+            case 16: warps::ahead(out); break;
+            case 17: warps::row_sums(out); break;
             default: break;
         }
     }

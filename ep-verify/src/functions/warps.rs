@@ -5,7 +5,7 @@ use ep_runtime::meaning::logfmt::Range;
 use super::values::nearest_e4m3;
 use super::{Check, Sheet, UNTOUCHED};
 
-pub(super) const CHECKS: [Check; 17] = [
+pub(super) const CHECKS: [Check; 18] = [
     ("tokens of stripes", stripes),
     ("rows that are filled", filled),
     ("counters that are cleared", clears),
@@ -14,6 +14,7 @@ pub(super) const CHECKS: [Check; 17] = [
     ("fields of a message", fields),
     ("copies of rows", copies),
     ("places that are dealt out", counters),
+    ("numbers for which a condition holds", chosen),
     ("numbers that come up", hits),
     ("messages that have arrived", arrived),
     ("blocks of values", blocks),
@@ -156,6 +157,19 @@ fn copies() -> Vec<i64> {
 fn counters() -> Vec<i64> {
     let places = [0, 3900, 3901, 700, 1, 3902];
     places.into_iter().flat_map(|place| [place; 64]).collect()
+}
+
+fn chosen() -> Vec<i64> {
+    let mut sheet = Sheet::new();
+    for (c, (end, most)) in
+        [(0, 0), (1, 9), (32, 99), (33, 99), (100, 99), (20, 3)].into_iter().enumerate()
+    {
+        let holds = |number: &i64| number % 7 < 3 && number / 32 != 1;
+        let all: Vec<i64> = (0..end).filter(holds).take(most).collect();
+        sheet.put(c * 60 + 40, [all.len() as i64; 20]);
+        sheet.put(c * 60, all);
+    }
+    sheet.0
 }
 
 fn hits() -> Vec<i64> {

@@ -336,6 +336,29 @@ __device__ __forceinline__ char* at_each(bool sends, char* to) {
     return sends ? to : nullptr;
 }
 
+/// Where a row goes that is moved to several places: a lane has each place, so that the row is loaded once for up to 32.
+class RowPlaces {
+public:
+    /// One more place for the row at `from`; warp.
+    template <class Role>
+    __device__ __forceinline__ void add(Mover<Role>& mover, void* to, const void* from) {
+        if (lane_index() == count_) to_ = static_cast<char*>(to);
+        if (++count_ == kLanes) move(mover, from);
+    }
+
+    /// Begins to move the row to those of its places to which it does not move yet; warp.
+    template <class Role>
+    __device__ __forceinline__ void move(Mover<Role>& mover, const void* from) {
+        if (count_ == 0) return;
+        mover.row(at_each(lane_index() < count_, to_), from);
+        count_ = 0;
+    }
+
+private:
+    char* to_ = nullptr;
+    int count_ = 0;
+};
+
 /// Whether there are any classes.
 template <class... All>
 constexpr bool kAny = false;

@@ -9,7 +9,7 @@
 namespace ep {
 
 /// Places that each of `kCount` numbers deals out, one after the other; a lane keeps those of every
-/// 32nd number. `next` and `take` are for the warp.
+/// 32nd number, in registers, which have no index that is known late. `next` and `take` are for the warp.
 template <int kCount>
 class PlaceCounters {
     static constexpr int kGroups = (kCount + kLanes - 1) / kLanes;
@@ -17,18 +17,26 @@ class PlaceCounters {
 public:
     /// The first place of a number, in the lane that keeps it.
     __device__ __forceinline__ void begin(int number, i64 first) {
-        next_[number / kLanes] = first;
+#pragma unroll
+        for (int g = 0; g < kGroups; ++g) {
+            if (number / kLanes == g) next_[g] = first;
+        }
     }
 
     /// The place that the next turn of a number takes.
     __device__ __forceinline__ i64 next(int number) const {
-        return __shfl_sync(kAllLanes, next_[number / kLanes], number % kLanes);
+        i64 own = next_[0];
+#pragma unroll
+        for (int g = 1; g < kGroups; ++g) {
+            if (number / kLanes == g) own = next_[g];
+        }
+        return __shfl_sync(kAllLanes, own, number % kLanes);
     }
 
     /// Takes it.
     __device__ __forceinline__ i64 take(int number) {
         const i64 place = next(number);
-        if (lane_index() == number % kLanes) next_[number / kLanes] = place + 1;
+        if (lane_index() == number % kLanes) begin(number, place + 1);
         __syncwarp();  // converges; orders nothing
         return place;
     }

@@ -192,6 +192,31 @@ __device__ __forceinline__ RowsAhead<kPeers> rows_ahead(int begin, int end, Coun
     return all;
 }
 
+/// The numbers from 0 up to `end` for which a condition holds, in order. Each lane of a warp looks at one of 32.
+class Chosen {
+public:
+    __device__ __forceinline__ explicit Chosen(int end) : end_(end) {}
+
+    /// The next number; -1: there is none, or the team has been stopped.
+    template <class Holds>
+    __device__ __forceinline__ int take(const Team& team, Holds holds) {
+        while (left_ == 0 && next_ < end_ && !team.stopped) {
+            const int number = next_ + team.lane;
+            left_ = __ballot_sync(kAllLanes, number < end_ && holds(number));
+            next_ += kLanes;
+        }
+        if (left_ == 0 || team.stopped) return -1;
+        const int lane = __ffs(static_cast<int>(left_)) - 1;
+        left_ &= left_ - 1;
+        return next_ - kLanes + lane;
+    }
+
+private:
+    int end_;
+    int next_ = 0;  // the first number that no lane has looked at
+    u32 left_ = 0;  // of the 32 before it, those that are still to be taken
+};
+
 /// The answers to a yes-or-no question about each turn of a loop and each of `kPeers` peers. The lanes of a warp look
 /// up the answers of 32 turns at once.
 template <int kPeers>

@@ -120,7 +120,7 @@ impl Printer<'_> {
         let own = upper(&self.letter.to_string());
         put!(self, "inout @o: i64[stripes, topk], @s: i64[stripes];");
         if carried {
-            put!(self, "inout @c: i64[stripes, topk + 1];");
+            put!(self, "inout @c: i64[stripes, topk + 1], @d: i64[stripes, experts + 1];");
         }
         put!(self, "role Again{own} on all blocks, {WARPS} warps, warps shared by stripe {{");
         let value = number(value, 0);
@@ -129,6 +129,11 @@ impl Printer<'_> {
         if carried {
             let before = format!("{}_c[stripe, k] * 2 + {}_o[stripe, k]", self.letter, self.letter);
             put!(self, "for k in topk {{ store @c[stripe, k + 1] = {before}; }}");
+            // Whether a turn is taken depends on the turns before.
+            put!(
+                self,
+                "for e in experts where @d[stripe, e] % 2 == 0 {{ store @d[stripe, e + 1] = @d[stripe, e] / 2 + e; }}"
+            );
         }
         put!(self, "}}");
     }

@@ -1,8 +1,7 @@
 //! What a shape must meet: the protocol's own limits, whole units of a bulk copy, places for what comes.
 
 use super::Planner;
-use crate::ir::parts::{align, elem_bytes, parts, row_field};
-use crate::ir::rows::moved_row;
+use crate::ir::parts::{align, elem_bytes, row_field};
 use crate::ir::{Action, Expr, Stmt, walk};
 use crate::plan::RoleWarps;
 use crate::plan::error::PlanError;
@@ -75,7 +74,7 @@ impl Planner<'_> {
         Ok(())
     }
 
-    /// Rows that are moved as they are consist of whole units of a bulk copy.
+    /// Rows that are sent consist of whole units of a bulk copy.
     pub(super) fn check_rows(&self) -> Result<(), PlanError> {
         let mut wrong = None;
         for role in &self.ir.roles {
@@ -139,9 +138,9 @@ impl Planner<'_> {
         with
     }
 
-    /// Bytes of the row that `stmt` moves, as it is or as a message; 0 when it moves none.
+    /// Bytes of the row that `stmt` sends; 0 when it sends none.
     fn whole_bytes(&self, stmt: &Stmt) -> i64 {
-        let Action::Push { channel, .. } = &stmt.action else { return self.moved_bytes(stmt) };
+        let Action::Push { channel, .. } = &stmt.action else { return 0 };
         let carried = self.ir.carried(channel);
         let row = carried.and_then(|(_, message)| row_field(self.ir, message));
         row.map_or(0, |(field, elem)| {
@@ -149,12 +148,5 @@ impl Planner<'_> {
                 field.dims.iter().map(|dim| eval(dim, self.numbers).unwrap_or(0)).product();
             elements * elem_bytes(&elem)
         })
-    }
-
-    /// Bytes of the row that `stmt` moves as it is; 0 when it moves none.
-    pub(super) fn moved_bytes(&self, stmt: &Stmt) -> i64 {
-        let Some(from) = moved_row(self.ir, stmt) else { return 0 };
-        let elements = from.dims.last().and_then(|dim| eval(dim, self.numbers)).unwrap_or(0);
-        parts(self.ir, &from.elem).first().map_or(0, |(_, elem, _)| elements * elem_bytes(elem))
     }
 }

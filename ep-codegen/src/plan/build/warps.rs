@@ -11,7 +11,7 @@ use crate::plan::numbers::eval;
 use crate::plan::roles::{RoleUse, block_groups, first_warps, may_follow, role_use};
 use crate::plan::shared::{Cut, SEQUENCE_BYTES};
 use crate::schedule::rules::{OneLaunch, Rings};
-use crate::schedule::{Constant, Staged};
+use crate::schedule::{Carried, Constant, Staged};
 
 /// Warps of a block, by the hardware.
 const WARPS_MAX: i64 = 32;
@@ -201,8 +201,13 @@ impl Planner<'_> {
     /// as far as they fit for all warps of its blocks: with the rule it has to take every shape that it takes without. Numbers
     /// that a user has set are never replaced.
     fn staged_cut(&self, role: &Role, staged: &Staged) -> Cut {
-        let layout = self.layouts.iter().find(|layout| layout.name == staged.message);
-        let (row_bytes, meta_bytes) = layout.map_or((0, 0), |it| (it.row_bytes, it.meta_bytes));
+        let (row_bytes, meta_bytes) = match &staged.carries {
+            Carried::Message(name) => {
+                let layout = self.layouts.iter().find(|layout| layout.name == *name);
+                layout.map_or((0, 0), |it| (it.row_bytes, it.meta_bytes))
+            }
+            Carried::Rows { elem, count } => (self.number_of(count) * elem_bytes(elem), 0),
+        };
         let cut = Cut {
             tma: self.config.arch.has_tma(),
             stages: STAGED_LEAST.1,
@@ -272,10 +277,8 @@ impl Planner<'_> {
         have / warps.max(1)
     }
 
-    /// Row and meta bytes of the largest message or row that a role moves.
+    /// Row and meta bytes of the largest message that a role moves.
     fn carried(&self, role: &Role) -> (i64, i64) {
-        let mut moved = 0;
-        walk::stmts(&role.body, &mut |stmt| moved = moved.max(self.moved_bytes(stmt)));
         // A team writes its slots word by word.
         let here = |channel: &&Channel| {
             (channel.to == role.name || channel.from.contains(&role.name))
@@ -283,7 +286,7 @@ impl Planner<'_> {
         };
         let carried =
             self.ir.channels.iter().filter(here).filter_map(|channel| self.layout(channel));
-        carried.fold((moved, 0), |(row, meta), layout| {
+        carried.fold((0, 0), |(row, meta), layout| {
             (row.max(layout.row_bytes), meta.max(layout.meta_bytes))
         })
     }

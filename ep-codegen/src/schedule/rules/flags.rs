@@ -178,7 +178,7 @@ fn reads(term: &Term) -> bool {
 }
 
 /// Whether a place is in an input, or in a table of an earlier call, that no role writes.
-fn is_input(role: &RoleLowering<'_>, base: &Term) -> bool {
+pub(super) fn is_input(role: &RoleLowering<'_>, base: &Term) -> bool {
     let Node::Name(name) = &base.node else { return false };
     let own = role.ir.tensors.iter().find(|it| name.strip_prefix("args.") == Some(&it.name));
     own.is_some_and(|it| {

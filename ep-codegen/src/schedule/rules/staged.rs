@@ -26,10 +26,24 @@ use crate::schedule::term::{Node, Term};
 /// What the mover of a role carries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Staged {
-    /// The message whose rows they are.
-    pub message: String,
-    /// Whether the other fields go with them.
+    /// The rows.
+    pub carries: Carried,
+    /// Whether the other fields of a message go with them.
     pub with_meta: bool,
+}
+
+/// The rows that a mover carries.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Carried {
+    /// Those of a message.
+    Message(String),
+    /// So many elements of a type.
+    Rows {
+        /// The type.
+        elem: Elem,
+        /// The number of the shape that says how many.
+        count: Constant,
+    },
 }
 
 /// An end of a channel, as the text knows it.
@@ -95,7 +109,8 @@ pub(in crate::schedule) fn rewrite(
     let first = rewritten.iter().position(|step| matches!(step, Step::Object { .. }));
     rewritten.insert(first.unwrap_or(0), mover);
     rewritten.push(staging.call("finish"));
-    let staged = Staged { message: staging.message.clone(), with_meta: staging.with_meta };
+    let carries = Carried::Message(staging.message.clone());
+    let staged = Staged { carries, with_meta: staging.with_meta };
     Some((rewritten, staged, records))
 }
 
@@ -202,37 +217,17 @@ impl<'a> Staging<'a> {
 
     /// Whether nothing writes a tensor during the call.
     fn is_still(&self, tensor: &Tensor) -> bool {
-        tensor.kind == TensorKind::Input && self.writes(tensor).is_empty()
+        tensor.kind == TensorKind::Input && writers(self.ir, tensor).is_empty()
     }
 
     /// Whether one statement alone writes a tensor, a row of it for each message, and none reads it.
     fn is_left(&self, tensor: &Tensor) -> bool {
-        let mut read = false;
-        for role in &self.ir.roles {
-            walk::stmts(&role.body, &mut |stmt| {
-                walk::exprs(stmt, &mut |part| {
-                    read |= matches!(part, Expr::Element { tensor: of, .. } if *of == tensor.name);
-                });
-            });
-        }
-        let writes = self.writes(tensor);
+        let writes = writers(self.ir, tensor);
         let [Stmt { action: Action::Store { target, .. }, .. }] = writes.as_slice() else {
             return false;
         };
         let [Expr::Field { field, .. }] = target.indices.as_slice() else { return false };
-        !read && field == "row" && tensor.memory != Memory::Host
-    }
-
-    fn writes(&self, tensor: &Tensor) -> Vec<&'a Stmt> {
-        let mut found = Vec::new();
-        for role in &self.ir.roles {
-            walk::stmts(&role.body, &mut |stmt| {
-                if walk::target(stmt).is_some_and(|place| place.tensor == tensor.name) {
-                    found.push(stmt);
-                }
-            });
-        }
-        found
+        !is_read(self.ir, tensor) && field == "row" && tensor.memory != Memory::Host
     }
 
     // ---- Rewriting ----
@@ -482,6 +477,32 @@ impl<'a> Staging<'a> {
         let args = self.movers().map(|name| Term::name(name, Elem::I32)).collect();
         Step::Do(Term::call(function, args, Elem::I32))
     }
+}
+
+/// The statements that write a tensor.
+pub(super) fn writers<'p>(ir: &'p Pipeline, tensor: &Tensor) -> Vec<&'p Stmt> {
+    let mut found = Vec::new();
+    for role in &ir.roles {
+        walk::stmts(&role.body, &mut |stmt| {
+            if walk::target(stmt).is_some_and(|place| place.tensor == tensor.name) {
+                found.push(stmt);
+            }
+        });
+    }
+    found
+}
+
+/// Whether some role reads a tensor.
+pub(super) fn is_read(ir: &Pipeline, tensor: &Tensor) -> bool {
+    let mut read = false;
+    for role in &ir.roles {
+        walk::stmts(&role.body, &mut |stmt| {
+            walk::exprs(stmt, &mut |part| {
+                read |= matches!(part, Expr::Element { tensor: of, .. } if *of == tensor.name);
+            });
+        });
+    }
+    read
 }
 
 /// A destination in the lane that stores to it: that of a peer, which then tells the peer, or the first one.

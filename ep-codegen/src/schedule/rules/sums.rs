@@ -15,7 +15,7 @@ use crate::schedule::term::{Node, Term, counting};
 use crate::schedule::uniform::is_of_any_lane;
 
 /// Turns below which sharing gains nothing.
-const FEW: i64 = 8;
+pub(super) const FEW: i64 = 8;
 
 /// The steps of a warp with such sums shared.
 pub(in crate::schedule) fn rewrite(role: &mut RoleLowering<'_>, steps: Vec<Step>) -> Vec<Step> {
