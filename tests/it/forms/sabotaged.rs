@@ -39,7 +39,7 @@ const FOUND: [(Bug, RuleSet, u64); 30] = [
     (Bug::CountersClaimed,     REWRITTEN, 22),
     (Bug::ExtentOfAnother,     LOWERED,   0),
     (Bug::ConditionLeftOut,    LOWERED,   1),
-    (Bug::MoreThanSent,        REWRITTEN, 0),
+    (Bug::MoreThanSent,        REWRITTEN, 7),
     (Bug::CopyCutShort,        REWRITTEN, 1),
     (Bug::PastTheEnd,          LOWERED,   1),
     (Bug::NeighboursOfAnother, REWRITTEN, 17),
