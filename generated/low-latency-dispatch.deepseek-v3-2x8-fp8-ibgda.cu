@@ -192,33 +192,28 @@ __device__ __forceinline__ void pack(const Args& args, ep::Team& team) {
         const int source = static_cast<ep::i32>(unit / Cfg::kLocalExperts % Cfg::kRanks);
         const int share =
             static_cast<ep::i32>(unit / Cfg::kLocalExperts / Cfg::kRanks % Cfg::kShares);
-        // +57  let first = sum(earlier in 0..source: rows[expert, earlier].count)
-        ep::i64 sum = 0LL;
-        for (int earlier = 0; earlier < source; ++earlier) {
-            const int key = expert * Cfg::kRanks + earlier;
-            const int count = rows.count(key);
-            sum += ep::i64{count};
-        }
-        const ep::i64 first = sum;
+        // +57  let first = rows[expert, source].base
+        const int key = expert * Cfg::kRanks + source;
+        const int base = rows.base(key);
+        const int first = base;
         // +58  let count = rows[expert, source].count
         const int key_2 = expert * Cfg::kRanks + source;
-        const int count_2 = rows.count(key_2);
-        const int count_3 = count_2;
+        const int count = rows.count(key_2);
+        const int count_2 = count;
         // +59  if share == 0
         if (share == 0) {
             // +60  record range_first[expert, source] = first
             if (team.leader()) {
-                args.range_first[ep::i64{expert} * Cfg::kRanks + source] =
-                    static_cast<ep::i32>(first);
+                args.range_first[ep::i64{expert} * Cfg::kRanks + source] = first;
             }
             // +61  record range_count[expert, source] = count
             if (team.leader()) {
-                args.range_count[ep::i64{expert} * Cfg::kRanks + source] = count_3;
+                args.range_count[ep::i64{expert} * Cfg::kRanks + source] = count_2;
             }
             // +62  add statistics[expert] = count
             if (args.statistics != nullptr) {
                 if (team.leader()) {
-                    ep::add_count(&args.statistics[expert], count_3);
+                    ep::add_count(&args.statistics[expert], count_2);
                 }
             }
         }
@@ -226,16 +221,16 @@ __device__ __forceinline__ void pack(const Args& args, ep::Team& team) {
         if (share == 0 && source == Cfg::kRanks - 1) {
             // +65  store packed_count[expert] = first + count
             if (team.leader()) {
-                args.packed_count[expert] = static_cast<ep::i32>(first + count_3);
+                args.packed_count[expert] = static_cast<ep::i32>(ep::i64{first} + count_2);
             }
         }
         // +67  for message in rows[expert, source] at first where message.index % shares == share
         // W1: takes messages of rows, from Cast +51
         // W2: publishes credit of rows, for Cast +47
         const int key_3 = expert * Cfg::kRanks + source;
-        const int count_4 = rows.count(key_3);
-        const int first_2 = static_cast<ep::i32>(first);
-        for (int turn = 0; turn < ep::ceil(count_4 - share, Cfg::kShares) && !team.stopped;
+        const int count_3 = rows.count(key_3);
+        const int first_2 = first;
+        for (int turn = 0; turn < ep::ceil(count_3 - share, Cfg::kShares) && !team.stopped;
             ++turn) {
             const int row = static_cast<ep::i32>(ep::i64{first_2} + (share + turn * Cfg::kShares));
             const char* slot = rows.slot(key_3, share + turn * Cfg::kShares);

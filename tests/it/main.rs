@@ -15,6 +15,7 @@ mod host;
 mod ir;
 mod litmus;
 mod low_latency;
+mod many_ranks;
 mod meaning;
 mod near_misses;
 #[cfg(target_os = "linux")]

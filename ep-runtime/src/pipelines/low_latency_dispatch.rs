@@ -66,7 +66,7 @@ pipeline! {
         phase recv {
             // Several warps share what a source sends to an expert.
             role Pack on all blocks, warps shared by (expert, source, share) {
-                let first = sum(earlier in 0..source: rows[expert, earlier].count);
+                let first = rows[expert, source].base;
                 let count = rows[expert, source].count;
                 if share == 0 {
                     record range_first[expert, source] = first;

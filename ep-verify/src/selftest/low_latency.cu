@@ -106,7 +106,7 @@ __device__ __forceinline__ int first_expert(const Args& args, int rank) {
 }
 
 __device__ __forceinline__ bool is_out(const Args& args, int rank) {
-    return (args.out >> rank & 1) != 0;
+    return rank < 64 && (args.out >> rank & 1) != 0;
 }
 
 __device__ __forceinline__ void note(const Args& args, Kind kind, int a, int b, int c) {

@@ -202,7 +202,7 @@ impl Drawn {
 
     /// Whether a phase of calls is launched on its own: a bit of the number says so.
     fn is_apart(self, bit: usize) -> bool {
-        mixed(self.call) >> bit & 1 != 0
+        mixed(self.call).rotate_right(bit as u32) & 1 != 0
     }
 }
 

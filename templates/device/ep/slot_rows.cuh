@@ -529,15 +529,19 @@ public:
         return counted_;
     }
 
-    /// How many slots the sources before that of `key` have filled.
+    /// How many slots the sources before that of `key` have filled. Each lane waits for sources of its own.
     __device__ __forceinline__ int base(int key) {
         const int source = End::closer_of(key);
         int sum = 0;
 #pragma unroll 1
-        for (int earlier = 0; earlier < source; ++earlier) {
-            sum += count(key - (source - earlier) * End::kStride);
+        for (int first = 0; first < source; first += kLanes) {
+            const int earlier = first + team_.lane;
+            const bool used = earlier < source && End::joins(earlier);
+            const Site site{Slots::kChannel, Waiting::kClosed, -1, used ? End::rank_of(earlier) : -1, team_.epoch};
+            const u32 through = wait_closed(site, used ? key - (source - earlier) * End::kStride : -1);
+            sum += through == 0 ? 0 : static_cast<int>(through - 1);
         }
-        return sum;
+        return __reduce_add_sync(kAllLanes, sum);
     }
 
     /// Waits until a slot has come. False: it never does, or the team is stopped.
