@@ -187,7 +187,7 @@ impl Lowering {
 
     fn item(&mut self, file: &ast::File, item: &ast::Item, guard: &Guard) {
         match item {
-            ast::Item::Shape(shape) => self.shape(shape),
+            ast::Item::Shape(shape) => self.shape(shape, guard),
             ast::Item::Variant(variant) => self.out.axes.push(axis(variant)),
             ast::Item::Tune(tunes) => {
                 for tune in tunes {
@@ -223,7 +223,7 @@ impl Lowering {
         }
     }
 
-    fn shape(&mut self, shape: &ast::Shape) {
+    fn shape(&mut self, shape: &ast::Shape, guard: &Guard) {
         for entry in &shape.entries {
             match entry {
                 ast::ShapeEntry::Given { name, low, high, step, source } => {
@@ -238,9 +238,9 @@ impl Lowering {
                     self.out.dims.push(ir::Dim { name: name.to_string(), kind, at });
                 }
                 ast::ShapeEntry::Require { condition, source } => {
-                    let require =
-                        ir::Require { condition: self.expr(condition), at: self.source(source) };
-                    self.out.requires.push(require);
+                    let (condition, at) = (self.expr(condition), self.source(source));
+                    let when = guard.when.clone();
+                    self.out.requires.push(ir::Require { condition, when, at });
                 }
             }
         }

@@ -237,7 +237,7 @@ ep_runtime::pipeline! {
 }
 
 //- shape_in_arm
-// A shape stands inside a `when`.
+// A number of the shape stands inside a `when`, beside a condition, which may.
 ep_runtime::pipeline! {
     pipeline Copies {
         shape { hidden: 16..=32768 step 16, stripes: 1..=64 }
@@ -246,7 +246,7 @@ ep_runtime::pipeline! {
         input x: f32[tokens, hidden];
         output copy: f32[tokens, hidden];
         when via is Plain {
-            shape { extra: 1..=4 }
+            shape { extra: 1..=4, require stripes > 1 }
             role Copy on all blocks, warps shared by stripe {
                 for token in stripe {
                     store copy[token] = x[token];

@@ -12,7 +12,10 @@ pub(super) fn check_declarations(model: &Model<'_>, out: &mut Diagnostics) {
     for placed in &model.items {
         match placed.item {
             Item::Shape(shape) => {
-                if let Some(guard) = placed.guards.first() {
+                let is_number = |entry: &ShapeEntry| !matches!(entry, ShapeEntry::Require { .. });
+                if let Some(guard) = placed.guards.first()
+                    && shape.entries.iter().any(is_number)
+                {
                     out.push(errors::shape_in_arm(shape.keyword, guard.axis));
                 }
                 shape.entries.iter().for_each(|entry| shape_entry(entry, out));

@@ -108,8 +108,8 @@ pub(crate) fn does_not_fit(
 
 /// A shape that would depend on an arm.
 pub(crate) fn shape_in_arm(at: Span, axis: &Ident) -> Diagnostic {
-    Diagnostic::new(at, format!("a shape cannot depend on the variant `{axis}`"))
-        .help("move it out of the `when`")
+    Diagnostic::new(at, format!("numbers of the shape cannot depend on the variant `{axis}`"))
+        .help("move them out of the `when`, where only a `require` may stay")
 }
 
 /// A variant that would depend on an arm.

@@ -74,6 +74,8 @@ ir_types! {
     struct Require {
         /// The condition over dims and tunes.
         condition: Expr,
+        /// Where it holds.
+        when: Vec<When>,
         /// Where it was declared.
         at: Source,
     }

@@ -43,7 +43,7 @@ impl Pipeline {
                 selected.$items.iter_mut().for_each(|item| item.when.clear());
             )*};
         }
-        keep!(tunes, args, tensors, messages, channels, roles);
+        keep!(requires, tunes, args, tensors, messages, channels, roles);
         for role in &mut selected.roles {
             role.body = self.select_body(&role.body, choice);
         }

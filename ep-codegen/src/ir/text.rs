@@ -63,7 +63,7 @@ fn numbers(ir: &Pipeline, out: &mut String) {
         line(out, 1, &format!("dim {}{value}", dim.name));
     }
     for require in &ir.requires {
-        line(out, 1, &format!("require {}", expr(&require.condition)));
+        line(out, 1, &format!("{}require {}", guard(&require.when), expr(&require.condition)));
     }
     for axis in &ir.axes {
         line(out, 1, &self::axis(axis));

@@ -5,15 +5,27 @@ use crate::ir::{BinaryOp, DimKind, Expr, Pipeline, Stmt, walk};
 /// Lanes of a warp.
 const LANES: i64 = 32;
 
-/// The values that a number of the shape, or a tune, may have.
+/// The values that a number of the shape, or a tune, may have where a condition such as `ranks <= 64` holds.
 pub(crate) fn range_of(ir: &Pipeline, name: &str) -> Option<(i64, i64)> {
     if let Some(tune) = ir.tunes.iter().find(|tune| tune.name == name) {
         return Some((*tune.choices.first()?, *tune.choices.last()?));
     }
     match &ir.dims.iter().find(|dim| dim.name == name)?.kind {
-        DimKind::Given { low, high, .. } => Some((*low, *high)),
+        DimKind::Given { low, high, .. } => {
+            let bounds = ir.requires.iter().filter_map(|require| at_most(&require.condition, name));
+            Some((*low, bounds.fold(*high, i64::min)))
+        }
         // What the plan takes fits: every constant has 32 bits.
         DimKind::Derived { .. } => Some((0, i64::from(i32::MAX))),
+    }
+}
+
+/// The number in `name <= number`.
+fn at_most(condition: &Expr, name: &str) -> Option<i64> {
+    let Expr::Binary { op: BinaryOp::Le, left, right } = condition else { return None };
+    match (&**left, &**right) {
+        (Expr::Name { name: bounded, .. }, Expr::Int { value }) if bounded == name => Some(*value),
+        _ => None,
     }
 }
 

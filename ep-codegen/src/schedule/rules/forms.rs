@@ -2,6 +2,7 @@
 
 use super::{Checked, Forms};
 use crate::ir::{Action, DimKind, Domain, Elem, ElemType, Expr, Role, TensorKind, walk};
+use crate::schedule::extents::range_of;
 
 /// Helpers that look up where experts live.
 const OF_EXPERTS: [&str; 4] = ["local", "owned", "owner", "routed"];
@@ -58,7 +59,7 @@ impl Forms<'_> {
     fn ranks_max(&self) -> i64 {
         let ranks = self.ir.dims.iter().find(|dim| dim.name == "ranks");
         match ranks.map(|dim| &dim.kind) {
-            Some(DimKind::Given { high, .. }) => *high,
+            Some(DimKind::Given { .. }) => range_of(self.ir, "ranks").map_or(0, |(_, high)| high),
             _ => 0,
         }
     }
