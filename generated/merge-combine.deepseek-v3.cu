@@ -91,11 +91,11 @@ struct Args {
 __device__ __forceinline__ void send(const Args& args, ep::Team& team) {
     const int me = args.group.rank;
     ep::BackOut<Cfg::Back> back(team);
-    // +29  for row in rank_prefix[source, me]..rank_prefix[source + 1, me]
-    // +30  push back[source] at recv_src[row] { x: sum(at in packed_row[row]: packed_weight[at] *
+    // +30  for row in rank_prefix[source, me]..rank_prefix[source + 1, me]
+    // +31  push back[source] at recv_src[row] { x: sum(at in packed_row[row]: packed_weight[at] *
     //     x[at] as f32) as bf16 }
-    // W1: publishes messages of back, for Reduce +36
-    // W2: takes credit of back, from Reduce +36
+    // W1: publishes messages of back, for Reduce +37
+    // W2: takes credit of back, from Reduce +37
     back.run_sums<Cfg::kTopk>(
         [&](int source) {
             return ep::span_of(args.rank_prefix[source * Cfg::kRanks + me],
@@ -112,16 +112,16 @@ __device__ __forceinline__ void send(const Args& args, ep::Team& team) {
 /// role Reduce on all blocks, 4 warps, warps shared by token
 __device__ __forceinline__ void reduce(const Args& args, ep::Team& team) {
     ep::BackIn<Cfg::Back> part(team);
-    // +36  for token in tokens gather part from back[peer] at if send_row[token, peer] >= 0 { token
+    // +37  for token in tokens gather part from back[peer] at if send_row[token, peer] >= 0 { token
     //     } else { -1 } across peer in ranks
-    // W1: takes messages of back, from Send +30
-    // W2: publishes credit of back, for Send +30
+    // W1: takes messages of back, from Send +31
+    // W2: publishes credit of back, for Send +31
     part.run(ep::rows_of(args.tokens, args.tokens_from),
         [&](int token, int peer) {
             return args.send_row[ep::i64{token} * Cfg::kRanks + peer] >= 0 ? token : -1;
         },
         [&](int token) {
-            // +39  store combined[token] = sum(part.x)
+            // +40  store combined[token] = sum(part.x)
             part.store_row(&args.combined[ep::i64{token} * Cfg::kHidden]);
     });
 }

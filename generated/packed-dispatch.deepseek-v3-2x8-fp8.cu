@@ -213,9 +213,9 @@ struct Args {
 __device__ __forceinline__ void count(const Args& args, ep::Team& team) {
     const int me = args.group.rank;
     ep::NetSlotsOut<Cfg::Counts> counts(team, args.net);
-    // +134  for peer in ranks
+    // +135  for peer in ranks
     for (int peer = team.index(); peer < Cfg::kRanks && !team.stopped; peer += team.count()) {
-        // +135  record tokens_per_rank[peer] = sum(token in tokens: routed(topk_idx[token], peer)
+        // +136  record tokens_per_rank[peer] = sum(token in tokens: routed(topk_idx[token], peer)
         //     as i32)
         __syncwarp();
         const int first_expert = args.expert_begin[peer];
@@ -231,10 +231,10 @@ __device__ __forceinline__ void count(const Args& args, ep::Team& team) {
         }
         __syncwarp();
     }
-    // +137  for expert in experts
+    // +138  for expert in experts
     for (int expert = team.index(); expert < Cfg::kExperts && !team.stopped;
         expert += team.count()) {
-        // +138  record tokens_per_expert[expert] = sum(token in tokens: listed(topk_idx[token],
+        // +139  record tokens_per_expert[expert] = sum(token in tokens: listed(topk_idx[token],
         //     expert) as i32)
         __syncwarp();
         const ep::i64 sum_2 =
@@ -248,13 +248,13 @@ __device__ __forceinline__ void count(const Args& args, ep::Team& team) {
         __syncwarp();
     }
     ep::meet<Cfg::Count, 0>(team);
-    // +140  for peer in ranks
+    // +141  for peer in ranks
     ep::Units<Cfg::Count, 1> units(team, Cfg::kRanks);
     for (int peer_2; (peer_2 = units.take()) >= 0;) {
-        // +141  push counts[peer] { rows: tokens_per_rank[peer], per_expert:
+        // +142  push counts[peer] { rows: tokens_per_rank[peer], per_expert:
         //     owned(tokens_per_expert, peer) }
-        // W1: publishes messages of counts, for Pack +174
-        // W2: takes credit of counts, from Pack +174
+        // W1: publishes messages of counts, for Pack +175
+        // W2: takes credit of counts, from Pack +175
         if (counts.reserve(peer_2, me)) {
             char* slot = counts.slot();
             for (int i = team.lane; i < Cfg::Totals::kRowsCount; i += ep::kLanes) {
@@ -280,18 +280,18 @@ __device__ __forceinline__ void cast(const Args& args, ep::Team& team) {
     ep::Units<Cfg::Cast, 0> units(team, Cfg::kSends);
     for (int unit; (unit = units.take()) >= 0;) {
         const int send = static_cast<ep::i32>(ep::i64{unit} % Cfg::kSends);
-        // +146  for token in send..min(send + 1, tokens)
+        // +147  for token in send..min(send + 1, tokens)
         const ep::i64 token_end =
             ep::min(ep::i64{send + 1}, ep::i64{ep::rows_of(args.tokens, args.tokens_from)});
         for (ep::i64 token = send; token < token_end && !team.stopped; ++token) {
-            // +147  for choice in topk
+            // +148  for choice in topk
             for (int first_2 = 0; first_2 < Cfg::kTopk; first_2 += ep::kLanes) {
                 const int turn = first_2 + team.lane;
                 const int choice =
                     static_cast<ep::i32>(ep::min(ep::i64{turn}, ep::i64{Cfg::kTopk - 1}));
-                // +148  let expert = topk_idx[send, choice]
+                // +149  let expert = topk_idx[send, choice]
                 const ep::i64 expert = args.topk_idx[send * args.topk_idx_stride + choice];
-                // +149  record turns[send, choice] = sum(earlier in 0..send:
+                // +150  record turns[send, choice] = sum(earlier in 0..send:
                 //     listed(topk_idx[earlier], expert) as i32) * (expert >= 0) as i32
                 const ep::i64 sum =
                     ep::rows_with_each<Cfg::kTopk>(0LL, ep::i64{send}, Cfg::kTopk - first_2,
@@ -305,12 +305,12 @@ __device__ __forceinline__ void cast(const Args& args, ep::Team& team) {
                 }
             }
             __syncwarp();
-            // +152  for peer in ranks
+            // +153  for peer in ranks
             for (int first_3 = 0; first_3 < Cfg::kRanks; first_3 += ep::kLanes) {
                 const int turn_2 = first_3 + team.lane;
                 const int peer =
                     static_cast<ep::i32>(ep::min(ep::i64{turn_2}, ep::i64{Cfg::kRanks - 1}));
-                // +153  let place = sum(earlier in 0..send: routed(topk_idx[earlier], peer) as i32)
+                // +154  let place = sum(earlier in 0..send: routed(topk_idx[earlier], peer) as i32)
                 const int first_expert = args.expert_begin[peer];
                 const int next_expert = args.expert_begin[peer + 1];
                 const ep::i64 sum_2 =
@@ -322,7 +322,7 @@ __device__ __forceinline__ void cast(const Args& args, ep::Team& team) {
                     first_expert, next_expert);
                 if (turn_2 < Cfg::kRanks) {
                     const ep::i64 place = sum_2;
-                    // +154  record send_place[send, peer] = if routed(topk_idx[send], peer) { place
+                    // +155  record send_place[send, peer] = if routed(topk_idx[send], peer) { place
                     //     } else { -1 }
                     const int first_expert_2 = args.expert_begin[peer];
                     const int next_expert_2 = args.expert_begin[peer + 1];
@@ -338,18 +338,24 @@ __device__ __forceinline__ void cast(const Args& args, ep::Team& team) {
                 }
             }
             __syncwarp();
-            // +156  for peer in ranks where routed(topk_idx[send], peer)
-            const auto topk_idx_ranks = ep::ranks_of<Cfg::kRanks>(
-                ep::row_of<Cfg::kTopk>(&args.topk_idx[send * args.topk_idx_stride]),
-                args.expert_begin);
+            // +157  for peer in ranks where routed(topk_idx[send], peer)
             for (int wanted = team.lane; wanted < Cfg::kRanks; wanted += ep::kLanes) {
-                if (!topk_idx_ranks.has(wanted)) continue;
+                const int first_expert_3 = args.expert_begin[wanted];
+                const int next_expert_3 = args.expert_begin[wanted + 1];
+                bool found_4 = false;
+                for (int k_4 = 0; k_4 < Cfg::kTopk; ++k_4) {
+                    const bool here_4 = args.topk_idx[send * args.topk_idx_stride
+                        + k_4] >= first_expert_3
+                        && args.topk_idx[send * args.topk_idx_stride + k_4] < next_expert_3;
+                    found_4 = found_4 || here_4;
+                }
+                if (!found_4) continue;
                 rows.want(wanted);
             }
-            // +164  push rows[peer] { x: cast_e4m3(x[send], 128), src: send, place:
+            // +165  push rows[peer] { x: cast_e4m3(x[send], 128), src: send, place:
             //     send_place[send, peer], experts: topk_idx[send], turns: turns[send], weights:
             //     topk_weights[send] }
-            // W4: takes credit of rows, from Pack +190
+            // W4: takes credit of rows, from Pack +191
             while (rows.reserve_wanted(me)) {
                 const auto slots = rows.each_slot();
                 ep::cast_row<float>(team, slots, slots + Cfg::Rows::kMeta + Cfg::Token::kXScale, 1,
@@ -376,8 +382,8 @@ __device__ __forceinline__ void cast(const Args& args, ep::Team& team) {
             }
         }
     }
-    // +171  close rows
-    // W3: publishes messages of rows, for Pack +190
+    // +172  close rows
+    // W3: publishes messages of rows, for Pack +191
     rows.close(team.count());
 }
 
@@ -393,17 +399,17 @@ __device__ __forceinline__ void pack(const Args& args, ep::Team& team) {
         const int choice = static_cast<ep::i32>(unit % Cfg::kChoices);
         const int share = static_cast<ep::i32>(unit / Cfg::kChoices % Cfg::kShares);
         const int source = static_cast<ep::i32>(unit / Cfg::kChoices / Cfg::kShares % Cfg::kRanks);
-        // +174  await counts
-        // W1: takes messages of counts, from Count +141
-        // W2: publishes credit of counts, for Count +141
+        // +175  await counts
+        // W1: takes messages of counts, from Count +142
+        // W2: publishes credit of counts, for Count +142
         counts.await();
-        // +175  if choice == 0 && share == 0
+        // +176  if choice == 0 && share == 0
         if (choice == 0 && share == 0) {
-            // +176  if source == 0
+            // +177  if source == 0
             if (source == 0) {
-                // +177  for bound in 0..ranks + 1
+                // +178  for bound in 0..ranks + 1
                 for (int bound = team.lane; bound < Cfg::kRanks + 1; bound += ep::kLanes) {
-                    // +178  record came_first[bound] = sum(earlier in 0..bound:
+                    // +179  record came_first[bound] = sum(earlier in 0..bound:
                     //     counts[earlier].rows)
                     ep::i64 sum = 0LL;
                     for (int earlier = 0; earlier < bound; ++earlier) {
@@ -413,9 +419,9 @@ __device__ __forceinline__ void pack(const Args& args, ep::Team& team) {
                     args.came_first[bound] = static_cast<ep::i32>(sum);
                 }
             }
-            // +181  for expert in local_experts
+            // +182  for expert in local_experts
             for (int expert = team.lane; expert < Cfg::kLocalExperts; expert += ep::kLanes) {
-                // +182  record range_first[expert, source] = sum(earlier in 0..source:
+                // +183  record range_first[expert, source] = sum(earlier in 0..source:
                 //     counts[earlier].per_expert[expert])
                 ep::i64 sum_2 = 0LL;
                 for (int earlier_2 = 0; earlier_2 < source; ++earlier_2) {
@@ -424,18 +430,18 @@ __device__ __forceinline__ void pack(const Args& args, ep::Team& team) {
                 }
                 args.range_first[ep::i64{expert} * Cfg::kRanks + source] =
                     static_cast<ep::i32>(sum_2);
-                // +183  record range_count[expert, source] = counts[source].per_expert[expert]
+                // +184  record range_count[expert, source] = counts[source].per_expert[expert]
                 args.range_count[ep::i64{expert} * Cfg::kRanks + source] = ep::get<ep::i32>(
                     counts.slot(source, 0) + Cfg::Counts::kMeta + Cfg::Totals::kPerExpert, expert);
-                // +184  add statistics[expert] = counts[source].per_expert[expert]
+                // +185  add statistics[expert] = counts[source].per_expert[expert]
                 if (args.statistics != nullptr) {
                     ep::add_count(&args.statistics[expert],
                         ep::get<ep::i32>(counts.slot(source, 0) + Cfg::Counts::kMeta
                             + Cfg::Totals::kPerExpert, expert));
                 }
-                // +185  if source == ranks - 1
+                // +186  if source == ranks - 1
                 if (source == Cfg::kRanks - 1) {
-                    // +186  store packed_count[expert] = sum(earlier in ranks:
+                    // +187  store packed_count[expert] = sum(earlier in ranks:
                     //     counts[earlier].per_expert[expert])
                     ep::i64 sum_3 = 0LL;
                     for (int earlier_3 = 0; earlier_3 < Cfg::kRanks; ++earlier_3) {
@@ -446,14 +452,14 @@ __device__ __forceinline__ void pack(const Args& args, ep::Team& team) {
                 }
             }
         }
-        // +190  for message in rows[source] where message.index % shares == share
-        // W3: takes messages of rows, from Cast +171
-        // W4: publishes credit of rows, for Cast +164
+        // +191  for message in rows[source] where message.index % shares == share
+        // W3: takes messages of rows, from Cast +172
+        // W4: publishes credit of rows, for Cast +165
         const int count = rows.count(source);
         for (int turn = 0; turn < ep::ceil(count - share, Cfg::kShares) && !team.stopped; ++turn) {
             const int row = share + turn * Cfg::kShares;
             const char* slot = rows.slot(source, share + turn * Cfg::kShares);
-            // +191  let row = sum(earlier in 0..source: counts[earlier].rows) + message.place
+            // +192  let row = sum(earlier in 0..source: counts[earlier].rows) + message.place
             ep::i64 sum_4 = 0LL;
             for (int earlier_4 = 0; earlier_4 < source; ++earlier_4) {
                 sum_4 += ep::i64{ep::get<ep::i32>(counts.slot(earlier_4, 0) + Cfg::Counts::kMeta
@@ -461,10 +467,10 @@ __device__ __forceinline__ void pack(const Args& args, ep::Team& team) {
             }
             const ep::i64 row_2 =
                 sum_4 + ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kPlace, 0);
-            // +192  let expert = local(message.experts[choice], me)
+            // +193  let expert = local(message.experts[choice], me)
             const int expert_2 = mine.local(
                 ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kExperts, choice));
-            // +194  let again = sum(earlier in topk: (earlier < choice && message.experts[earlier]
+            // +195  let again = sum(earlier in topk: (earlier < choice && message.experts[earlier]
             //     == message.experts[choice]) as i32)
             ep::i64 own = 0LL;
             for (int earlier_5 = team.lane; earlier_5 < Cfg::kTopk; earlier_5 += ep::kLanes) {
@@ -475,9 +481,9 @@ __device__ __forceinline__ void pack(const Args& args, ep::Team& team) {
             }
             const ep::i64 sum_5 = ep::sum_of_lanes(own);
             const ep::i64 again = sum_5;
-            // +196  let has = (expert >= 0 && again == 0) as i32
+            // +197  let has = (expert >= 0 && again == 0) as i32
             const int has = static_cast<ep::i32>(expert_2 >= 0 && again == 0);
-            // +197  let place = sum(earlier in 0..source: counts[earlier].per_expert[expert * has])
+            // +198  let place = sum(earlier in 0..source: counts[earlier].per_expert[expert * has])
             //     + message.turns[choice]
             ep::i64 sum_6 = 0LL;
             for (int earlier_6 = 0; earlier_6 < source; ++earlier_6) {
@@ -486,19 +492,19 @@ __device__ __forceinline__ void pack(const Args& args, ep::Team& team) {
             }
             const ep::i64 place =
                 sum_6 + ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kTurns_, choice);
-            // +199  record packed_row[row, choice] = (expert * max_rows + place + 1) * has - 1
+            // +200  record packed_row[row, choice] = (expert * max_rows + place + 1) * has - 1
             if (team.leader()) {
                 args.packed_row[row_2 * Cfg::kTopk + choice] = static_cast<ep::i32>(
                     (ep::i64{expert_2} * Cfg::kMaxRows + place + 1) * has - 1);
             }
-            // +200  if expert >= 0 && again == 0
+            // +201  if expert >= 0 && again == 0
             if (expert_2 >= 0 && again == 0) {
-                // +201  record src_info[expert, place] = message.src
+                // +202  record src_info[expert, place] = message.src
                 if (team.leader()) {
                     args.src_info[ep::i64{expert_2} * Cfg::kMaxRows + place] =
                         ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kSrc, 0);
                 }
-                // +202  record packed_weight[expert * max_rows + place] = sum(entry in topk:
+                // +203  record packed_weight[expert * max_rows + place] = sum(entry in topk:
                 //     message.weights[entry] * (message.experts[entry] == message.experts[choice])
                 //     as f32)
                 if (args.topk_weights != nullptr) {
@@ -515,7 +521,7 @@ __device__ __forceinline__ void pack(const Args& args, ep::Team& team) {
                         args.packed_weight[ep::i64{expert_2} * Cfg::kMaxRows + place] = sum_7;
                     }
                 }
-                // +204  store packed_x[expert, place] = message.x
+                // +205  store packed_x[expert, place] = message.x
                 ep::copy_row<ep::e4m3>(team,
                     &args.packed_x[(ep::i64{expert_2} * Cfg::kMaxRows + place) * Cfg::kHidden],
                     slot, Cfg::kHidden);

@@ -168,28 +168,28 @@ static_assert(sizeof(Smem) == Cfg::kSharedBytes, "the plan counts the same bytes
 __device__ __forceinline__ void dispatch_tables(const Args& args, Smem& smem, ep::Team& team) {
     const int tokens = ep::rows_of(args.tokens, args.tokens_from);
     ep::RouteCounts<Cfg::Counts, Cfg::Dispatch> counts(team, smem.routes);
-    // +51  for peer in ranks
-    // +51  record tokens_per_rank[peer] = sum(token in tokens: routed(topk_idx[token], peer) as
+    // +52  for peer in ranks
+    // +52  record tokens_per_rank[peer] = sum(token in tokens: routed(topk_idx[token], peer) as
     //     i32)
     for (int i = team.index() * ep::kLanes + team.lane; i < Cfg::kRanks && !team.stopped;
         i += team.count() * ep::kLanes) {
         args.tokens_per_rank[i] = smem.routes.tokens_to(i, tokens);
     }
     __syncwarp();
-    // +51  for expert in experts
-    // +51  record tokens_per_expert[expert] = sum(token in tokens: listed(topk_idx[token], expert)
+    // +52  for expert in experts
+    // +52  record tokens_per_expert[expert] = sum(token in tokens: listed(topk_idx[token], expert)
     //     as i32)
     for (int i = team.index() * ep::kLanes + team.lane; i < Cfg::kExperts && !team.stopped;
         i += team.count() * ep::kLanes) {
         args.tokens_per_expert[i] = smem.routes.chosen[i];
     }
     __syncwarp();
-    // +51  await counts
-    // W1: takes messages of counts, from Dispatch +51
+    // +52  await counts
+    // W1: takes messages of counts, from Dispatch +52
     counts.await();
-    // +51  for dest in ranks
+    // +52  for dest in ranks
     for (int dest = team.index(); dest < Cfg::kRanks && !team.stopped; dest += team.count()) {
-        // +51  record rank_prefix[source, dest] = prefix_sum(source in ranks:
+        // +52  record rank_prefix[source, dest] = prefix_sum(source in ranks:
         //     counts[source].per_rank[dest])
         ep::prefix_sum_and_total(Cfg::kRanks,
             [&](int source) {
@@ -199,41 +199,41 @@ __device__ __forceinline__ void dispatch_tables(const Args& args, Smem& smem, ep
                 args.rank_prefix[source * Cfg::kRanks + dest] = sum;
         });
     }
-    // +55  for expert in local_experts
+    // +56  for expert in local_experts
     for (int expert = team.index() * ep::kLanes + team.lane;
         expert < Cfg::kLocalExperts && !team.stopped; expert += team.count() * ep::kLanes) {
-        // +56  store packed_count[expert] = sum(source in ranks: counts[source].per_expert[expert])
-        ep::i64 sum_2 = 0LL;
-        for (int source_2 = 0; source_2 < Cfg::kRanks; ++source_2) {
-            sum_2 += ep::i64{ep::get<ep::i32>(counts.from(source_2) + Cfg::Totals::kPerExpert,
-                expert)};
+        // +57  store packed_count[expert] = sum(source in ranks: counts[source].per_expert[expert])
+        ep::i64 sum = 0LL;
+        for (int source = 0; source < Cfg::kRanks; ++source) {
+            sum += ep::i64{ep::get<ep::i32>(counts.from(source) + Cfg::Totals::kPerExpert, expert)};
         }
-        args.packed_count[expert] = static_cast<ep::i32>(sum_2);
-        // +57  add statistics[expert] = sum(source in ranks: counts[source].per_expert[expert])
+        args.packed_count[expert] = static_cast<ep::i32>(sum);
+        // +58  add statistics[expert] = sum(source in ranks: counts[source].per_expert[expert])
         if (args.statistics != nullptr) {
-            ep::i64 sum_3 = 0LL;
-            for (int source_3 = 0; source_3 < Cfg::kRanks; ++source_3) {
-                sum_3 += ep::i64{ep::get<ep::i32>(counts.from(source_3) + Cfg::Totals::kPerExpert,
+            ep::i64 sum_2 = 0LL;
+            for (int source_2 = 0; source_2 < Cfg::kRanks; ++source_2) {
+                sum_2 += ep::i64{ep::get<ep::i32>(counts.from(source_2) + Cfg::Totals::kPerExpert,
                     expert)};
             }
-            args.statistics[expert] = static_cast<ep::i32>(args.statistics[expert] + sum_3);
+            args.statistics[expert] = static_cast<ep::i32>(args.statistics[expert] + sum_2);
         }
-        // +58  for source in ranks
-        for (int source_4 = 0; source_4 < Cfg::kRanks; ++source_4) {
-            // +59  record range_first[expert, source] = sum(earlier in 0..source:
+        // +59  for source in ranks
+        for (int source_3 = 0; source_3 < Cfg::kRanks; ++source_3) {
+            // +60  record range_first[expert, source] = sum(earlier in 0..source:
             //     counts[earlier].per_expert[expert])
-            ep::i64 sum_4 = 0LL;
-            for (int earlier = 0; earlier < source_4; ++earlier) {
-                sum_4 += ep::i64{ep::get<ep::i32>(counts.from(earlier) + Cfg::Totals::kPerExpert,
+            ep::i64 sum_3 = 0LL;
+            for (int earlier = 0; earlier < source_3; ++earlier) {
+                sum_3 += ep::i64{ep::get<ep::i32>(counts.from(earlier) + Cfg::Totals::kPerExpert,
                     expert)};
             }
-            args.range_first[ep::i64{expert} * Cfg::kRanks + source_4] =
-                static_cast<ep::i32>(sum_4);
-            // +60  record range_count[expert, source] = counts[source].per_expert[expert]
-            args.range_count[ep::i64{expert} * Cfg::kRanks + source_4] =
-                ep::get<ep::i32>(counts.from(source_4) + Cfg::Totals::kPerExpert, expert);
+            args.range_first[ep::i64{expert} * Cfg::kRanks + source_3] =
+                static_cast<ep::i32>(sum_3);
+            // +61  record range_count[expert, source] = counts[source].per_expert[expert]
+            args.range_count[ep::i64{expert} * Cfg::kRanks + source_3] =
+                ep::get<ep::i32>(counts.from(source_3) + Cfg::Totals::kPerExpert, expert);
         }
     }
+    __syncwarp();
 }
 
 /// role Dispatch on all blocks, 12 warps
@@ -244,10 +244,10 @@ __device__ __forceinline__ void dispatch(const Args& args, Smem& smem, ep::Team&
     ep::PieceMover<Cfg::Dispatch> mover(smem.dispatch[team.warp], team);
     ep::SlotChannel<Cfg::Counts> counts(team);
     ep::PackedOut<Cfg::Rows, Cfg::Dispatch> rows(team, mover, smem.routes, tokens);
-    // +51  for peer in ranks (2)
-    // +51  push counts[peer] { per_rank: tokens_per_rank, per_expert: owned(tokens_per_expert,
+    // +52  for peer in ranks (2)
+    // +52  push counts[peer] { per_rank: tokens_per_rank, per_expert: owned(tokens_per_expert,
     //     peer) }
-    // W1: publishes messages of counts, for Dispatch +51
+    // W1: publishes messages of counts, for Dispatch +52
     if (team.block == 0) {
         for (int peer = team.warp; peer < Cfg::kRanks && !team.stopped; peer += team.warps) {
             ep::put<ep::i32>(counts.to(peer) + Cfg::Totals::kPerRank, Cfg::Totals::kPerRankCount,
@@ -269,11 +269,11 @@ __device__ __forceinline__ void dispatch(const Args& args, Smem& smem, ep::Team&
         return ep::cast_from<float, Cfg::kHidden, Cfg::Token::kXScale>(
             &args.x[token * args.x_stride]);
     });
-    // +63  for token in tokens
-    // +70  for peer in ranks where routed(topk_idx[token], peer)
+    // +64  for token in tokens
+    // +71  for peer in ranks where routed(topk_idx[token], peer)
     rows.for_tokens(
-        // +51  await counts
-        // W1: takes messages of counts, from Dispatch +51
+        // +52  await counts
+        // W1: takes messages of counts, from Dispatch +52
         [&](int source, int peer) {
             return ep::word_of(counts.from(source) + Cfg::Totals::kPerRank, peer);
         },
@@ -282,8 +282,8 @@ __device__ __forceinline__ void dispatch(const Args& args, Smem& smem, ep::Team&
                 &args.x[token * args.x_stride]);
         },
         [&](int token, char* record) {
-            // +65  for choice in topk
-            // +67  record send_turn[token, choice] = sum(earlier in 0..token:
+            // +66  for choice in topk
+            // +68  record send_turn[token, choice] = sum(earlier in 0..token:
             //     listed(topk_idx[earlier], expert) as i32) * (expert >= 0) as i32
             const int choice = team.lane < Cfg::kTopk ? team.lane : 0;
             const int turn = ep::listed_before<Cfg::kTopk>(token,
@@ -296,11 +296,11 @@ __device__ __forceinline__ void dispatch(const Args& args, Smem& smem, ep::Team&
                 args.send_turn[ep::i64{token} * Cfg::kTopk + choice] = turn;
                 ep::set<ep::i32>(record + Cfg::Token::kTurns_, choice, turn);
             }
-            // +78  push rows[peer] at rank_prefix[me, peer] { x: cast_e4m3(x[token], 128), src:
+            // +79  push rows[peer] at rank_prefix[me, peer] { x: cast_e4m3(x[token], 128), src:
             //     token, experts: topk_idx[token], turns: send_turn[token], weights:
             //     topk_weights[token] }
-            // W2: takes credit of rows, from Dispatch +86
-            // W3: publishes messages of rows, for Dispatch +86
+            // W2: takes credit of rows, from Dispatch +87
+            // W3: publishes messages of rows, for Dispatch +87
             const auto src_field =
                 ep::ask<ep::i32, Cfg::Token::kSrcCount>([&](int) { return token; });
             const auto experts_field = ep::ask<ep::i32, Cfg::Token::kExpertsCount>([&](int i) {
@@ -314,7 +314,7 @@ __device__ __forceinline__ void dispatch(const Args& args, Smem& smem, ep::Team&
             weights_field.put(record + Cfg::Token::kWeights);
         },
         [&](int token, int peer, bool match, int position) {
-            // +83  record send_row[token, peer] = rows[peer].position
+            // +84  record send_row[token, peer] = rows[peer].position
             args.send_row[ep::i64{token} * Cfg::kRanks + peer] = ep::recorded(match, position);
     });
     // The last block sends no rows, if it is not the only one.
@@ -327,27 +327,27 @@ __device__ __forceinline__ void dispatch(const Args& args, Smem& smem, ep::Team&
     rows_in.open([&](int source) {
         return ep::word_of(counts.from(source) + Cfg::Totals::kPerRank, me);
     });
-    // +86  for message in rows
-    // W2: publishes credit of rows, for Dispatch +78
-    // W3: takes messages of rows, from Dispatch +78
+    // +87  for message in rows
+    // W2: publishes credit of rows, for Dispatch +79
+    // W3: takes messages of rows, from Dispatch +79
     rows_in.for_places<Cfg::kTopk>(
         [&](const ep::OnceMessage& message) {
             const auto x_scale_field =
                 message.ask<float, Cfg::Token::kXScaleCount>(Cfg::Token::kXScale);
             const auto src_field = message.ask<ep::i32, Cfg::Token::kSrcCount>(Cfg::Token::kSrc);
-            // +87  store came[message.row] = message.x
+            // +88  store came[message.row] = message.x
             x_scale_field.store(args.came_scale, args.came_scale_stride,
                 args.came_scale_block_stride);
-            // +88  record recv_src[message.row] = message.src
+            // +89  record recv_src[message.row] = message.src
             src_field.store(args.recv_src, 1, 1);
         },
-        // +89  for choice in topk
-        // +95  let place = sum(earlier in 0..message.source: counts[earlier].per_expert[expert *
+        // +90  for choice in topk
+        // +96  let place = sum(earlier in 0..message.source: counts[earlier].per_expert[expert *
         //     has]) + message.turns[choice]
         [&](int, int, char* record, int choice) {
-            // +90  let expert = local(message.experts[choice], me)
+            // +91  let expert = local(message.experts[choice], me)
             const int expert = mine.local(ep::get<ep::i32>(record + Cfg::Token::kExperts, choice));
-            // +92  let again = sum(earlier in topk: (earlier < choice && message.experts[earlier]
+            // +93  let again = sum(earlier in topk: (earlier < choice && message.experts[earlier]
             //     == message.experts[choice]) as i32)
             ep::i64 sum = 0LL;
             for (int earlier = 0; earlier < Cfg::kTopk; ++earlier) {
@@ -356,19 +356,19 @@ __device__ __forceinline__ void dispatch(const Args& args, Smem& smem, ep::Team&
                         earlier) == ep::get<ep::i32>(record + Cfg::Token::kExperts, choice))};
             }
             const ep::i64 again = sum;
-            // +94  let has = (expert >= 0 && again == 0) as i32
+            // +95  let has = (expert >= 0 && again == 0) as i32
             const int has = static_cast<ep::i32>(expert >= 0 && again == 0);
             return static_cast<ep::i32>(ep::i64{expert} * has);
         },
-        // +51  await counts
-        // W1: takes messages of counts, from Dispatch +51
+        // +52  await counts
+        // W1: takes messages of counts, from Dispatch +52
         [&](int source, int list) {
             return ep::word_of(counts.from(source) + Cfg::Totals::kPerExpert, list);
         },
         [&](int row, int, char* record, int choice, int ahead, bool used, bool once) {
-            // +90  let expert = local(message.experts[choice], me)
+            // +91  let expert = local(message.experts[choice], me)
             const int expert = mine.local(ep::get<ep::i32>(record + Cfg::Token::kExperts, choice));
-            // +92  let again = sum(earlier in topk: (earlier < choice && message.experts[earlier]
+            // +93  let again = sum(earlier in topk: (earlier < choice && message.experts[earlier]
             //     == message.experts[choice]) as i32)
             ep::i64 sum = 0LL;
             for (int earlier = 0; earlier < Cfg::kTopk; ++earlier) {
@@ -377,15 +377,15 @@ __device__ __forceinline__ void dispatch(const Args& args, Smem& smem, ep::Team&
                         earlier) == ep::get<ep::i32>(record + Cfg::Token::kExperts, choice))};
             }
             const ep::i64 again = sum;
-            // +94  let has = (expert >= 0 && again == 0) as i32
+            // +95  let has = (expert >= 0 && again == 0) as i32
             const int has = static_cast<ep::i32>(expert >= 0 && again == 0);
-            // +95  let place = sum(earlier in 0..message.source: counts[earlier].per_expert[expert
+            // +96  let place = sum(earlier in 0..message.source: counts[earlier].per_expert[expert
             //     * has]) + message.turns[choice]
             const int place = static_cast<ep::i32>(ep::i64{ahead}
                 + ep::get<ep::i32>(record + Cfg::Token::kTurns_, choice));
-            // +98  if expert >= 0 && again == 0
+            // +99  if expert >= 0 && again == 0
             const bool match = used && (expert >= 0 && again == 0);
-            // +102  store packed_x[expert, place] = message.x
+            // +103  store packed_x[expert, place] = message.x
             rows_in.copy(match,
                 &args.packed_x[(ep::i64{expert} * Cfg::kMaxRows + place) * Cfg::kHidden]);
             if (once) {
@@ -395,16 +395,16 @@ __device__ __forceinline__ void dispatch(const Args& args, Smem& smem, ep::Team&
                     args.packed_x_scale_block_stride, record + Cfg::Token::kXScale,
                     Cfg::Token::kXScaleCount);
                 if (used) {
-                    // +97  record packed_row[message.row, choice] = (expert * max_rows + place + 1)
+                    // +98  record packed_row[message.row, choice] = (expert * max_rows + place + 1)
                     //     * has - 1
                     args.packed_row[ep::i64{row} * Cfg::kTopk + choice] = static_cast<ep::i32>(
                         (ep::i64{expert} * Cfg::kMaxRows + place + 1) * has - 1);
                 }
                 if (match) {
-                    // +99  record src_info[expert, place] = message.src
+                    // +100  record src_info[expert, place] = message.src
                     args.src_info[ep::i64{expert} * Cfg::kMaxRows + place] =
                         ep::get<ep::i32>(record + Cfg::Token::kSrc, 0);
-                    // +100  record packed_weight[expert * max_rows + place] = sum(entry in topk:
+                    // +101  record packed_weight[expert * max_rows + place] = sum(entry in topk:
                     //     message.weights[entry] * (message.experts[entry] ==
                     //     message.experts[choice]) as f32)
                     if (args.topk_weights != nullptr) {
@@ -431,11 +431,11 @@ packed_dispatch(const __grid_constant__ Args args) {
     const ep::Call call = ep::enter(args.group, [&] {
         const int tokens = ep::rows_of(args.tokens, args.tokens_from);
         ep::once_offer<Cfg::Rows>(args.group, args.came_at, tokens);
-        // +51  for peer in ranks
-        // +51  record tokens_per_rank[peer] = sum(token in tokens: routed(topk_idx[token], peer) as
+        // +52  for peer in ranks
+        // +52  record tokens_per_rank[peer] = sum(token in tokens: routed(topk_idx[token], peer) as
         //     i32)
-        // +51  for expert in experts
-        // +51  record tokens_per_expert[expert] = sum(token in tokens: listed(topk_idx[token],
+        // +52  for expert in experts
+        // +52  record tokens_per_expert[expert] = sum(token in tokens: listed(topk_idx[token],
         //     expert) as i32)
         ep::count_routes(args.group, smem.routes, tokens, args.expert_begin,
             [&](int token, bool present) {

@@ -50,6 +50,12 @@ fn low_latency_rows_travel_between_66_ranks_at_length() {
 }
 
 #[test]
+fn low_latency_rows_travel_once_for_each_of_66_ranks_at_length() {
+    pass_at_low_latency(33, 2, Way::PerRank);
+    pass_at_low_latency(33, 2, Way::PerRankLate);
+}
+
+#[test]
 fn rows_travel_in_two_hops_between_72_ranks_at_length() {
     pass_in_two_hops(9, 8);
 }

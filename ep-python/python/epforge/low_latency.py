@@ -25,7 +25,7 @@ MOST_TOKENS = 8192
 #: How rows may travel: once for each of their experts, or once for each rank.
 WAYS = ("per-expert", "per-rank")
 
-#: The most ranks of a group whose rows travel once for each rank.
+#: The most ranks of a group whose rows travel once for each rank if nobody chooses a way.
 MOST_PER_RANK = 64
 
 #: Arrays that a call adds to: statistics, waits, and words of what has arrived for each tile and each expert.

@@ -14,8 +14,8 @@ pipeline! {
     /// `via Asked` this call sends them to the ranks of the experts, which answer with their sums.
     pub pipeline MergeCombine {
         shape {
-            ranks: 1..=64, nodes: 1..=64, hidden: 16..=32768 step 16, topk: 1..=32, experts: 1..=4096,
-            max_tokens: 1..=8192,
+            ranks: 1..=1024, nodes: 1..=1024, hidden: 16..=32768 step 16, topk: 1..=32,
+            experts: 1..=4096, max_tokens: 1..=8192,
             let local_ranks = ceil(ranks, nodes),
             let local_experts = ceil(experts, ranks),
             let max_rows = ranks * max_tokens,
@@ -30,6 +30,7 @@ pipeline! {
         message Part { row x: bf16[hidden] }
 
         when via is Direct {
+            shape { require ranks <= 64 }
             uses handle PackedDispatch {
                 rank_prefix: i32[ranks + 1, ranks], recv_src: i32[max_rows], send_row: i32[tokens, ranks],
                 packed_row: i32[max_rows, topk], packed_weight: f32[local_experts * max_rows],

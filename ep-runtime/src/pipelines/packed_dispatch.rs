@@ -12,8 +12,8 @@ pipeline! {
     /// tables.
     pub pipeline PackedDispatch {
         shape {
-            ranks: 1..=64, nodes: 1..=64, hidden: 16..=32768 step 16, topk: 1..=32, experts: 1..=4096,
-            max_tokens: 1..=8192,
+            ranks: 1..=1024, nodes: 1..=1024, hidden: 16..=32768 step 16, topk: 1..=32,
+            experts: 1..=4096, max_tokens: 1..=8192,
             let local_ranks = ceil(ranks, nodes),
             let local_experts = ceil(experts, ranks),
             let max_rows = ranks * max_tokens,
@@ -40,6 +40,7 @@ pipeline! {
         table packed_row: i32[max_rows, topk], packed_weight: f32[local_experts * max_rows];
 
         when via is Direct {
+            shape { require ranks <= 64 }
             // Each row lies once in the window before it is packed.
             output came: payload[max_rows, hidden] in window;
             table rank_prefix: i32[ranks + 1, ranks];
