@@ -19,10 +19,10 @@ use crate::failure::Failure;
 pub(crate) struct Net {
     /// The network between nodes, if the pipeline has several nodes. By default a model of a network, with these
     /// settings after a colon: latency=2us, ordered, bytes-per-us=100 (of each link), receives-per-us=100 (of all links
-    /// to a rank), dead=0-2 (nothing arrives at rank 2 from rank 0). For `run` with one process per node: libfabric:tcp or another provider, or ibgda:mlx5_0,mlx5_1
-    /// (GPUs write to the cards of their ranks in turn; not yet run on hardware; also sl=3, tc=106 and queues=4). For `run` and `bench` on GPUs of this
+    /// to a port), ports=2 (of each rank's cards, with network=ibgda), dead=0-2 (nothing arrives at rank 2 from rank 0). For `run` with one process per node: libfabric:tcp or another provider, or ibgda:mlx5_0,mlx5_1
+    /// (GPUs write to the cards of their ranks in turn; not yet run on hardware; also sl=3, tc=106, queues=4 and ports=2). For `run` and `bench` on GPUs of this
     /// machine: card, network cards that are kernels, with these settings after a colon: 50GB/s and 3us (the rate and
-    /// the latency of a link, here those by default), late=7 (puts land in random order, from this seed), fail=0-2@100
+    /// the latency of a link, here those by default), ports=2 (links of each rank), late=7 (puts land in random order, from this seed), fail=0-2@100
     /// (entry 100 from rank 0 to rank 2 fails). `run --processes --net card` in the emulator has models of these cards
     #[arg(long = "net", value_name = "NETWORK")]
     kind: Option<Kind>,
@@ -195,6 +195,10 @@ impl FromStr for Kind {
                 "latency" => options.latency = duration(value).ok_or_else(wrong)?,
                 "bytes-per-us" => options.bytes_per_us = bytes(value).ok_or_else(wrong)?,
                 "receives-per-us" => options.receives_per_us = bytes(value).ok_or_else(wrong)?,
+                "ports" => {
+                    let ports = value.parse().ok().filter(|ports| (1..=8).contains(ports));
+                    options.ports = ports.ok_or_else(wrong)?;
+                }
                 "reorder" if value.is_empty() => options.reorder = true,
                 "ordered" if value.is_empty() => options.reorder = false,
                 "dead" => {
@@ -227,10 +231,12 @@ mod tests {
             latency,
             bytes_per_us: 50,
             receives_per_us: 70,
+            ports: 2,
             reorder: false,
             dead_links,
         };
-        let given = "model:latency=30us,ordered,bytes-per-us=50,receives-per-us=70,dead=0-2";
+        let given =
+            "model:latency=30us,ordered,bytes-per-us=50,receives-per-us=70,ports=2,dead=0-2";
         assert_eq!(read(given), expected);
         assert_eq!(read("model"), ModelOptions::default());
         let said = |text: &str| text.parse::<Kind>().map(drop).unwrap_err();
@@ -253,8 +259,9 @@ mod tests {
         };
         assert_eq!(read("card"), ResidentOptions::default());
         let (latency, failing) = (Duration::from_micros(1), vec![(0, 2, 100)]);
-        let expected = ResidentOptions { bytes_per_us: 400_000, latency, seed: 7, failing };
-        assert_eq!(read("card:400GB/s,1us,late=7,fail=0-2@100"), expected);
+        let expected =
+            ResidentOptions { bytes_per_us: 400_000, ports: 2, latency, seed: 7, failing };
+        assert_eq!(read("card:400GB/s,1us,ports=2,late=7,fail=0-2@100"), expected);
         let said = |text: &str| text.parse::<Kind>().map(drop).unwrap_err();
         assert_eq!(said("card:0GB/s"), "`0GB/s` is no setting of a card");
         assert_eq!(said("card:fail=0-2"), "`fail=0-2` is no setting of a card");

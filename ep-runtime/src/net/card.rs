@@ -30,7 +30,7 @@ const RETRIES_NS: u64 = 100_000;
 pub(super) struct Shared {
     pub(super) gone: AtomicBool,
     pub(super) failure: OnceLock<NetError>,
-    /// When each rank has received what is on its way to it.
+    /// When each port of all ranks has received what is on its way to it.
     ports: Vec<AtomicU64>,
     now_ns: AtomicU64,
     /// The entries, doorbells and bytes of each rank's card.
@@ -38,8 +38,8 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub(super) fn new(ranks: usize) -> Shared {
-        let ports = (0..ranks).map(|_| AtomicU64::new(0)).collect();
+    pub(super) fn new(ranks: usize, ports: usize) -> Shared {
+        let ports = (0..ranks * ports).map(|_| AtomicU64::new(0)).collect();
         Shared {
             gone: AtomicBool::new(false),
             failure: OnceLock::new(),
@@ -72,12 +72,12 @@ impl Shared {
         }
     }
 
-    /// When `bytes` that reach `rank` at `arrives_ns` have been received, behind all that came before, at `rate` bytes
+    /// When `bytes` that reach a port at `arrives_ns` have been received, behind all that came before, at `rate` bytes
     /// per microsecond.
-    pub(super) fn received(&self, rank: usize, arrives_ns: u64, (bytes, rate): (u64, u64)) -> u64 {
+    pub(super) fn received(&self, port: usize, arrives_ns: u64, (bytes, rate): (u64, u64)) -> u64 {
         let Some(takes) = (bytes * 1000).checked_div(rate) else { return arrives_ns };
         // Actors take their steps one after another.
-        let port = &self.ports[rank];
+        let port = &self.ports[port];
         let begins = arrives_ns.saturating_sub(takes).max(port.load(Ordering::Relaxed));
         port.store(begins + takes, Ordering::Relaxed);
         begins + takes
@@ -263,7 +263,8 @@ impl CardPair {
         self.free_ns = self.free_ns.max(self.now_ns) + takes;
         let arrives = self.free_ns + self.latency_ns;
         let incoming = (bytes.len() as u64, self.receives_per_us);
-        let arrives = self.shared.received(self.end.peer, arrives, incoming);
+        let port = self.end.peer * self.layout.0.ports + self.layout.port(self.end);
+        let arrives = self.shared.received(port, arrives, incoming);
         self.shared.count(self.end.rank, [1, 0, bytes.len() as u64]);
         let packet = &mut self.packets[at];
         packet.bytes = bytes;

@@ -97,12 +97,14 @@ impl FromStr for Carrier {
     }
 }
 
-/// The settings after `ibgda:`, such as `mlx5_0,mlx5_1,sl=3,tc=106,queues=4`.
+/// The settings after `ibgda:`, such as `mlx5_0,mlx5_1,sl=3,tc=106,queues=4,ports=2`. Each port has a queue unless
+/// `queues` says otherwise.
 impl FromStr for CardOptions {
     type Err = String;
 
     fn from_str(settings: &str) -> Result<CardOptions, String> {
         let mut options = CardOptions::new(0);
+        let mut queues = None;
         for setting in settings.split(',').filter(|setting| !setting.is_empty()) {
             let Some((name, value)) = setting.split_once('=') else {
                 options.devices.push(setting.to_string());
@@ -115,9 +117,16 @@ impl FromStr for CardOptions {
             match name {
                 "sl" => options.service_level = number(0, 15)?,
                 "tc" => options.traffic_class = number(0, 255)?,
-                "queues" => options.queues = number(1, 8)?.into(),
+                "queues" => queues = Some(number(1, 8)?.into()),
+                "ports" => options.ports = number(1, 8)?.into(),
                 _ => return Err(format!("`{setting}` is no setting of a network card")),
             }
+        }
+        let (ports, usual) = (options.ports, options.queues.max(options.ports));
+        options.queues = queues.unwrap_or(usual);
+        if ports > options.queues {
+            let queues = options.queues;
+            return Err(format!("`ports` is {ports}, and each port takes one of {queues} queues"));
         }
         Ok(options)
     }
@@ -134,7 +143,8 @@ impl fmt::Display for CardOptions {
         };
         note("sl", self.service_level.into(), usual.service_level.into());
         note("tc", self.traffic_class.into(), usual.traffic_class.into());
-        note("queues", self.queues, usual.queues);
+        note("queues", self.queues, usual.queues.max(self.ports));
+        note("ports", self.ports, usual.ports);
         f.write_str(&settings.join(","))
     }
 }
@@ -150,6 +160,9 @@ impl FromStr for ResidentOptions {
             let number = |text: &str| text.parse::<u32>().ok().filter(|number| *number > 0);
             if let Some(rate) = setting.strip_suffix("GB/s") {
                 options.bytes_per_us = 1000 * u64::from(number(rate).ok_or_else(wrong)?);
+            } else if let Some(ports) = setting.strip_prefix("ports=") {
+                let ports = number(ports).filter(|ports| *ports <= 8);
+                options.ports = ports.ok_or_else(wrong)? as usize;
             } else if let Some(seed) = setting.strip_prefix("late=") {
                 options.seed = number(seed).ok_or_else(wrong)?;
             } else if let Some(link) = setting.strip_prefix("fail=") {
@@ -168,8 +181,11 @@ impl FromStr for ResidentOptions {
 
 impl fmt::Display for ResidentOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ResidentOptions { bytes_per_us, latency, seed, failing } = self;
+        let ResidentOptions { bytes_per_us, ports, latency, seed, failing } = self;
         write!(f, "{}GB/s,{}ns", bytes_per_us / 1000, latency.as_nanos())?;
+        if *ports != 1 {
+            write!(f, ",ports={ports}")?;
+        }
         if *seed != 0 {
             write!(f, ",late={seed}")?;
         }
@@ -208,10 +224,15 @@ mod tests {
         let Carrier::Ibgda(cards) = read("ibgda:mlx5_0,sl=3,tc=106,queues=4") else { panic!() };
         assert_eq!((cards.service_level, cards.traffic_class, cards.queues), (3, 106, 4));
         assert_eq!(cards.to_string(), "mlx5_0,sl=3,tc=106,queues=4");
+        let Carrier::Ibgda(cards) = read("ibgda:ports=4") else { panic!() };
+        assert_eq!((cards.queues, cards.ports), (4, 4), "each port has a queue");
         for text in [
             "tcp",
             "ibgda",
             "ibgda:sl=3",
+            "ibgda:ports=4",
+            "ibgda:queues=4,ports=2",
+            "card:50GB/s,3000ns,ports=2",
             "card:50GB/s,3000ns",
             "card:7GB/s,10ns,late=3,fail=0-2@100",
         ] {
@@ -222,6 +243,9 @@ mod tests {
             "the network `sockets` does not exist; choose one of tcp, shm, verbs, efa, ibgda, card";
         assert_eq!(said("sockets"), text);
         assert_eq!(said("ibgda:sl=16"), "`sl` is 16, and it takes 0 to 15");
+        let text = "`ports` is 4, and each port takes one of 2 queues";
+        assert_eq!(said("ibgda:queues=2,ports=4"), text);
+        assert_eq!(said("card:ports=9"), "`ports=9` is no setting of a card");
         assert_eq!(said("ibgda:lane=1"), "`lane=1` is no setting of a network card");
         assert_eq!(said("card:0GB/s"), "`0GB/s` is no setting of a card");
         assert_eq!(said("card:fail=0-2"), "`fail=0-2` is no setting of a card");

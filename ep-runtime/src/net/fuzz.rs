@@ -8,7 +8,8 @@ use super::layout::{Layout, WINDOW};
 use super::queue::{self, Joined, Limits, Request};
 use super::stream::{Landing, Number};
 
-const LAYOUT: Layout = Layout { ranks: 5, data_bytes: 4096, queues: 3, slots: 32, counters: 16 };
+const LAYOUT: Layout =
+    Layout { ranks: 5, data_bytes: 4096, queues: 3, slots: 32, counters: 16, ports: 1 };
 
 fn run(name: &str, seeds: Vec<Vec<u8>>, check: impl Fn(&[u8]) -> String) {
     Target { name, seeds, words: &["\u{1}\0\0\0", "\0\0\0\u{1}"] }.run(check);

@@ -42,18 +42,20 @@ use crate::join::Store;
 use crate::memory::{DeviceMemory, HostMemory};
 use crate::net_error::NetError;
 use device::Device;
-use end::CardEnd;
+use end::{CardEnd, PortEnd};
 use nearest::Seat;
 use objects::{Domain, Kind, Made, QueuePair, Registers, Umem};
-use places::{CardPlaces, PAGE};
+use places::{CardPlaces, PAGE, PairPlaces};
 use rows::Rows;
 
 /// Options of a network of cards. All ranks must use the same options, except `devices` and `rows_on_host`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CardOptions {
-    /// The card of each rank of a node in turn, such as `mlx5_0` or `mlx5_0:1`; empty: of those with an active port, the
-    /// nearest one to the GPU of the rank by their places on the PCIe bus.
+    /// The cards of each rank of a node in turn, such as `mlx5_0` or `mlx5_0:1`, as many as it has `ports`; empty: of those
+    /// with an active port, the nearest ones to the GPU of the rank by their places on the PCIe bus.
     pub devices: Vec<String>,
+    /// Number of ports of each rank, which its queue pairs take in turn: at most as many as there are queues.
+    pub ports: usize,
     /// Service level of packets on InfiniBand, from 0 to 15; on Ethernet their priority, from 0 to 7.
     pub service_level: u8,
     /// Traffic class of packets with a GID; on Ethernet its upper 6 bits are the DSCP.
@@ -75,6 +77,7 @@ impl CardOptions {
     pub fn new(data_bytes: u64) -> CardOptions {
         CardOptions {
             devices: Vec::new(),
+            ports: 1,
             service_level: 0,
             traffic_class: 0,
             rows_on_host: false,
@@ -85,10 +88,13 @@ impl CardOptions {
         }
     }
 
-    /// The card of a local rank.
-    fn device(&self, index: usize) -> Option<&str> {
-        let index = index.checked_rem(self.devices.len())?;
-        self.devices.get(index).map(String::as_str)
+    /// The names of the cards of a local rank, one for each of its ports; none: the nearest one.
+    fn devices_of(&self, index: usize) -> Vec<Option<&str>> {
+        let named = |port: usize| {
+            let at = (index * self.ports + port).checked_rem(self.devices.len())?;
+            self.devices.get(at).map(String::as_str)
+        };
+        (0..self.ports).map(named).collect()
     }
 }
 
@@ -113,7 +119,8 @@ impl CardNetwork {
         let index = local - group.backend().node().start;
         let open = || {
             let verbs = Verbs::find()?;
-            Device::open(verbs, options.device(index), &Seat::of(group.backend().as_ref(), local))
+            let seat = Seat::of(group.backend().as_ref(), local);
+            Device::open_all(verbs, &options.devices_of(index), &seat)
         };
         CardNetwork::join_with(group.backend(), local, store, options, open)
     }
@@ -123,7 +130,7 @@ impl CardNetwork {
         local: usize,
         store: &Store,
         options: &CardOptions,
-        open: impl FnOnce() -> Result<Device, NetError>,
+        open: impl FnOnce() -> Result<Vec<Device>, NetError>,
     ) -> Result<CardNetwork, NetError> {
         let member = store.member();
         let layout = Layout {
@@ -132,6 +139,7 @@ impl CardNetwork {
             queues: options.queues,
             slots: options.slots,
             counters: options.counters,
+            ports: options.ports,
         };
         // All come to a step, so that nobody waits for one that has failed.
         let level = u64::from(options.service_level);
@@ -150,18 +158,20 @@ impl CardNetwork {
         let opened = opened?;
         let pairs = layout.ranks * layout.queues;
         // Who fails at a step leaves behind it, and all know.
-        let ends = others(&brought, member.rank, |bytes| CardEnd::decode(bytes, pairs))?;
+        let ends =
+            others(&brought, member.rank, |bytes| CardEnd::decode(bytes, layout.ports, pairs))?;
         let connected = opened.connect(&ends);
         let views = connected.and_then(|()| opened.views(backend, local, &ends));
         let brought = store.gather("connect cards", &told(&views, |_| Vec::new()))?;
         let views = views?;
         // Nobody sends before all can receive.
         others(&brought, member.rank, |_| Some(()))?;
-        let (device, rows_on) = (opened.device.name.clone(), opened.rows.on);
+        let names: Vec<&str> = opened.cards.iter().map(|card| card.device.name.as_str()).collect();
+        let (device, rows_on) = (names.join("+"), opened.rows.on);
         Ok(CardNetwork { device, rows_on, views, opened })
     }
 
-    /// The card and its port, such as `mlx5_0:1`.
+    /// The card and its port, such as `mlx5_0:1`, or several of them with `+` between them.
     pub fn device(&self) -> &str {
         &self.device
     }
@@ -203,20 +213,63 @@ fn told<T>(step: &Result<T, NetError>, what: impl FnOnce(&T) -> Vec<u8>) -> Vec<
     }
 }
 
-/// A card with its queues, and the memory that it uses. Each goes before what it was made with.
+/// The cards of a rank with its queues, and the memory that they use. Each goes before what it was made with.
 struct Opened {
     layout: Layout,
     rank: usize,
     kind: Kind,
     /// By peer and queue; none to the own rank.
     pairs: Vec<Option<QueuePair>>,
+    /// By port.
+    cards: Vec<Card>,
+    queues: Queues,
+    rows: Rows,
+}
+
+/// A port of a card, and what is made on it once. Each goes before what it was made with.
+struct Card {
+    events: u32,
     registers: Registers,
-    _umem: Umem,
+    umem: Umem,
     regions: [objects::Region; 2],
     domain: Domain,
     device: Device,
-    queues: Queues,
-    rows: Rows,
+}
+
+impl Card {
+    fn new(
+        (backend, local): (&Arc<dyn Backend>, usize),
+        device: Device,
+        (queues, bytes): (&Queues, usize),
+        rows: &Rows,
+    ) -> Result<Card, NetError> {
+        objects::check_atomics(&device)?;
+        let domain = Domain::new(&device)?;
+        let regions = rows.register(&device, &domain)?;
+        let umem = Umem::new(&device, queues.host.as_ptr().cast(), bytes)?;
+        let registers = Registers::new(&device, backend, local)?;
+        let events = objects::events(&device)?;
+        Ok(Card { events, registers, umem, regions, domain, device })
+    }
+
+    fn queue_pair(&self, at: &PairPlaces, slots: usize) -> Result<QueuePair, NetError> {
+        let Card { events, registers, umem, domain, device, .. } = self;
+        Made { device, domain, umem, registers, events: *events }.queue_pair(at, slots)
+    }
+
+    /// How it is reached.
+    fn end(&self) -> PortEnd {
+        let (port, [data, counters]) = (self.device.port, &self.regions);
+        PortEnd {
+            is_ethernet: port.is_ethernet,
+            mtu: port.mtu,
+            log_atomics: self.device.log_atomics.0,
+            lid: port.lid,
+            gid: port.gid.0,
+            data_key: data.key,
+            counters_key: counters.key,
+        }
+    }
 }
 
 /// Host memory for queues, from the begin of a page on.
@@ -262,45 +315,29 @@ impl Opened {
         local: usize,
         (layout, rank): (Layout, usize),
         options: &CardOptions,
-        open: impl FnOnce() -> Result<Device, NetError>,
+        open: impl FnOnce() -> Result<Vec<Device>, NetError>,
     ) -> Result<Opened, NetError> {
         let places = CardPlaces(layout);
         // What comes later is closed first if a step fails.
-        let device = open()?;
+        let devices = open()?;
         let rows = Rows::new(backend, local, &places, options.rows_on_host)?;
         let queues = Queues::new(backend, local, &places)?;
-        objects::check_atomics(&device)?;
-        let domain = Domain::new(&device)?;
-        let regions = rows.register(&device, &domain)?;
-        let bytes = places.queues_bytes() as usize;
-        let umem = Umem::new(&device, queues.host.as_ptr().cast(), bytes)?;
-        let registers = Registers::new(&device, backend, local)?;
-        let events = objects::events(&device)?;
+        let memory = (&queues, places.queues_bytes() as usize);
+        let mut cards = Vec::new();
+        for device in devices {
+            cards.push(Card::new((backend, local), device, memory, &rows)?);
+        }
         let mut pairs = Vec::new();
-        let made =
-            Made { device: &device, domain: &domain, umem: &umem, registers: &registers, events };
         for peer in 0..layout.ranks {
             for queue in 0..layout.queues {
-                let pair = || made.queue_pair(&places.pair(peer, queue), layout.slots);
+                let card: &Card = &cards[layout.port(rank, peer, queue)];
+                let pair = || card.queue_pair(&places.pair(peer, queue), layout.slots);
                 pairs.push((peer != rank).then(pair).transpose()?);
             }
         }
-        Ok(Opened {
-            layout,
-            rank,
-            kind: Kind {
-                service_level: options.service_level,
-                traffic_class: options.traffic_class,
-            },
-            pairs,
-            registers,
-            _umem: umem,
-            regions,
-            domain,
-            device,
-            queues,
-            rows,
-        })
+        let kind =
+            Kind { service_level: options.service_level, traffic_class: options.traffic_class };
+        Ok(Opened { layout, rank, kind, pairs, cards, queues, rows })
     }
 
     fn pair(&self, peer: usize, queue: usize) -> Option<&QueuePair> {
@@ -309,17 +346,11 @@ impl Opened {
 
     /// How this rank is reached.
     fn card_end(&self) -> CardEnd {
-        let port = self.device.port;
-        let [data, counters] = &self.regions;
         let counters_at = CardPlaces(self.layout).counters(0, 0);
         CardEnd {
-            is_ethernet: port.is_ethernet,
-            mtu: port.mtu,
-            log_atomics: self.device.log_atomics.0,
-            lid: port.lid,
-            gid: port.gid.0,
-            data: (self.rows.address, data.key),
-            counters: (self.rows.address + counters_at, counters.key),
+            ports: self.cards.iter().map(Card::end).collect(),
+            data: self.rows.address,
+            counters: self.rows.address + counters_at,
             pairs: self.pairs.iter().map(|it| it.as_ref().map_or(0, |it| it.number)).collect(),
         }
     }
@@ -336,8 +367,10 @@ impl Opened {
             own.meets(self.rank, there, peer)?;
             for queue in 0..self.layout.queues {
                 let theirs = there.pairs[self.layout.flow(self.rank, queue)];
+                let port = self.layout.port(self.rank, peer, queue);
+                let Card { device, domain, .. } = &self.cards[port];
                 if let Some(pair) = self.pair(peer, queue) {
-                    pair.connect((&self.device, &self.domain), self.kind, there, theirs)?;
+                    pair.connect((device, domain), self.kind, &there.ports[port], theirs)?;
                 }
             }
         }
@@ -347,10 +380,11 @@ impl Opened {
     /// `ep::QueuePair` of all queue pairs; that to the own rank is all zeros.
     fn table(&self, ends: &[Option<CardEnd>]) -> Vec<u8> {
         let places = CardPlaces(self.layout);
-        let [data, counters] = &self.regions;
         let mut table = Vec::new();
         for (peer, there) in ends.iter().enumerate() {
             for queue in 0..self.layout.queues {
+                let port = self.layout.port(self.rank, peer, queue);
+                let Card { registers, regions: [data, counters], .. } = &self.cards[port];
                 let words = there.as_ref().zip(self.pair(peer, queue)).map(|(there, pair)| {
                     let at = places.pair(peer, queue);
                     let ours = places.counters(self.rank, queue) - places.counters(0, 0);
@@ -358,12 +392,12 @@ impl Opened {
                         entries: self.queues.address + at.entries,
                         done: self.queues.address + at.completions + COMPLETION_WORD_AT as u64,
                         record: self.queues.address + at.record(),
-                        doorbell: self.registers.doorbell(),
-                        data: there.data.0,
-                        counters: there.counters.0 + ours,
+                        doorbell: registers.doorbell(),
+                        data: there.data,
+                        counters: there.counters + ours,
                         before: self.rows.address + places.before(peer, queue),
-                        data_key: there.data.1,
-                        counters_key: there.counters.1,
+                        data_key: there.ports[port].data_key,
+                        counters_key: there.ports[port].counters_key,
                         own_data_key: data.own_key,
                         own_counters_key: counters.own_key,
                         number: pair.number,

@@ -47,11 +47,18 @@ pub struct Layout {
     pub slots: usize,
     /// Number of counters of each source and queue.
     pub counters: usize,
+    /// Number of ports of each rank, which its queue pairs take in turn: 1 unless kernels write to network cards.
+    pub ports: usize,
 }
 
 impl Layout {
     /// Fails if a number is out of its range.
     pub(super) fn check(&self) -> Result<(), NetError> {
+        self.check_with(("ports of a rank", 1))
+    }
+
+    /// The same with at most so many ports.
+    fn check_with(&self, (ports, most_ports): (&'static str, usize)) -> Result<(), NetError> {
         let (least_slots, most_slots) = (*SLOTS.start(), *SLOTS.end());
         let ranges = [
             ("ranks", self.ranks as u64, 1, MOST_RANKS),
@@ -59,6 +66,7 @@ impl Layout {
             ("queues", self.queues as u64, 1, MOST_QUEUES),
             ("slots a queue", self.slots as u64, least_slots, most_slots),
             ("counters", self.counters as u64, 1, MOST_COUNTERS),
+            (ports, self.ports as u64, 1, most_ports),
         ];
         for (what, value, least, most) in ranges {
             let (least, most) = (least as u64, most as u64);
@@ -78,7 +86,7 @@ impl Layout {
 
     /// The same for queue pairs of a card.
     pub(super) fn check_pairs(&self) -> Result<(), NetError> {
-        self.check()?;
+        self.check_with(("ports of a rank, as it has queues", self.queues))?;
         let (what, value) = ("slots a queue pair", self.slots as u64);
         match value <= PAIR_SLOTS_MAX {
             true => Ok(()),
@@ -87,12 +95,13 @@ impl Layout {
     }
 
     /// Its numbers with their names, for ranks that compare them.
-    pub(super) fn numbers(&self) -> [(&'static str, u64); 4] {
+    pub(super) fn numbers(&self) -> [(&'static str, u64); 5] {
         [
             ("bytes for rows", self.data_bytes),
             ("queues", self.queues as u64),
             ("slots a queue", self.slots as u64),
             ("counters", self.counters as u64),
+            ("ports of a rank", self.ports as u64),
         ]
     }
 
@@ -103,6 +112,12 @@ impl Layout {
     /// Where the number of `source` and `queue` stands in a table of both.
     pub(super) fn flow(&self, source: usize, queue: usize) -> usize {
         source * self.queues + queue
+    }
+
+    /// The port of both ranks through which a queue joins them: one, so that a signal comes after the puts before it. The
+    /// queues of two ranks take all ports in turn, and so do the ranks that a rank reaches by one queue.
+    pub(super) fn port(&self, rank: usize, peer: usize, queue: usize) -> usize {
+        (rank + peer + queue) % self.ports
     }
 
     /// Where the first word behind the rows is.
@@ -170,7 +185,8 @@ impl Layout {
 mod tests {
     use super::*;
 
-    const SMALL: Layout = Layout { ranks: 3, data_bytes: 1000, queues: 2, slots: 32, counters: 5 };
+    const SMALL: Layout =
+        Layout { ranks: 3, data_bytes: 1000, queues: 2, slots: 32, counters: 5, ports: 1 };
 
     #[test]
     fn parts_lie_behind_one_another() {

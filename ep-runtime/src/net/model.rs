@@ -37,8 +37,10 @@ pub struct ModelOptions {
     pub latency: Duration,
     /// Bytes that a link carries per microsecond; 0: no limit.
     pub bytes_per_us: u64,
-    /// Bytes that a rank receives per microsecond over all of its links; 0: no limit.
+    /// Bytes that a port of a rank receives per microsecond over all of its links; 0: no limit.
     pub receives_per_us: u64,
+    /// Ports of each rank, which its queue pairs take in turn: 1 without cards.
+    pub ports: usize,
     /// Whether writes overtake one another.
     pub reorder: bool,
     /// Links that carry nothing, from one rank to another.
@@ -52,6 +54,7 @@ impl Default for ModelOptions {
             latency,
             bytes_per_us: 0,
             receives_per_us: 0,
+            ports: 1,
             reorder: true,
             dead_links: Vec::new(),
         }
@@ -84,7 +87,7 @@ impl ModelNetwork {
             Views::new(&any, rank, (&layout, rank), places)
         };
         let views = (0..ranks).map(view).collect::<Result<Vec<_>, _>>()?;
-        let shared = Arc::new(Shared::new(ranks));
+        let shared = Arc::new(Shared::new(ranks, layout.ports));
         for rank in 0..ranks {
             for queue in 0..layout.queues {
                 let actor = ModelQueue::new((rank, queue), layout, &bases, options, &shared);
@@ -105,7 +108,7 @@ impl ModelNetwork {
         let layout = PairLayout(Layout { ranks, ..layout });
         layout.0.check_pairs()?;
         let (memories, bases) = memories(&any, layout.bytes())?;
-        let shared = Arc::new(Shared::new(ranks));
+        let shared = Arc::new(Shared::new(ranks, layout.0.ports));
         let cards = Cards { backend: &any, emulator: backend, layout, options, shared: &shared };
         let views = (0..ranks).map(|rank| cards.views(rank, &bases));
         let views = views.collect::<Result<Vec<_>, _>>()?;
@@ -123,7 +126,7 @@ impl ModelNetwork {
         let layout = PairLayout(layout);
         layout.0.check_pairs()?;
         let window = Window::of_machine(backend, layout.bytes())?;
-        let shared = Arc::new(Shared::new(layout.0.ranks));
+        let shared = Arc::new(Shared::new(layout.0.ranks, layout.0.ports));
         let cards = Cards { backend, emulator, layout, options, shared: &shared };
         let views = backend.local().map(|rank| cards.views(rank, window.bases(rank)?));
         let views = views.collect::<Result<Vec<_>, _>>()?;
@@ -169,7 +172,9 @@ impl ModelNetwork {
         (data_bytes, counters): (u64, usize),
     ) -> Result<ModelNetwork, NetError> {
         let (ranks, data_bytes) = (backend.ranks(), data_bytes.max(1));
-        let layout = Layout { ranks, data_bytes, queues: 2, slots: 64, counters };
+        let ports = options.ports;
+        let queues = ports.max(2);
+        let layout = Layout { ranks, data_bytes, queues, slots: 64, counters, ports };
         match carrier {
             Transport::Ibgda => ModelNetwork::of_cards(backend, layout, options),
             _ => ModelNetwork::new(backend, layout, options),

@@ -118,6 +118,7 @@ impl Network {
             queues: options.queues,
             slots: options.slots,
             counters: options.counters,
+            ports: 1,
         };
         // All come to the first step, so that nobody waits for one that has refused.
         let fits = layout.check();
@@ -405,7 +406,8 @@ mod tests {
 
     #[test]
     fn ranks_that_want_other_networks_are_named() {
-        let layout = Layout { ranks: 2, data_bytes: 64, queues: 2, slots: 32, counters: 4 };
+        let layout =
+            Layout { ranks: 2, data_bytes: 64, queues: 2, slots: 32, counters: 4, ports: 1 };
         let brought = |layout: &Layout| -> Vec<u8> {
             layout.numbers().iter().flat_map(|(_, number)| number.to_le_bytes()).collect()
         };
@@ -438,7 +440,8 @@ mod tests {
         let fake = FakeBackend::new(1);
         fake.has_gpus.store(has_gpus, Ordering::Relaxed);
         fake.card_access.store(card_access, Ordering::Relaxed);
-        let layout = Layout { ranks: 1, data_bytes: 1000, queues: 1, slots: 32, counters: 4 };
+        let layout =
+            Layout { ranks: 1, data_bytes: 1000, queues: 1, slots: 32, counters: 4, ports: 1 };
         let backend: Arc<dyn Backend> = fake.clone();
         let opened = Opened::new(&backend, 0, &layout, options).unwrap();
         assert!(opened.memory.on_gpu.is_none());

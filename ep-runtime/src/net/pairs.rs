@@ -134,9 +134,14 @@ impl PairLayout {
         [(self.completion(peer, queue), completion), (self.record(peer, queue), record)]
     }
 
-    /// The key of what a rank lets others touch.
-    pub(super) fn key(&self, rank: usize, region: Region) -> u32 {
-        (FIRST_KEY + 2 * rank + region as usize) as u32
+    /// The key of what a rank lets others touch through a port.
+    pub(super) fn key(&self, rank: usize, port: usize, region: Region) -> u32 {
+        (FIRST_KEY + 2 * (rank * self.0.ports + port) + region as usize) as u32
+    }
+
+    /// The port of a queue pair, at both ends.
+    pub(super) fn port(&self, end: End) -> usize {
+        self.0.port(end.rank, end.peer, end.queue)
     }
 
     /// Where a region begins and ends.
@@ -147,10 +152,11 @@ impl PairLayout {
         }
     }
 
-    /// Where a place lies in the memory of `rank`, which begins at `base`, if its key gives the right to it.
-    pub(super) fn offset(&self, rank: usize, base: u64, place: &Place) -> Option<u64> {
+    /// Where a place lies in the memory of a rank, which begins at `base`, if its key gives the right to it
+    /// through a port of the rank.
+    fn offset(&self, (rank, port): (usize, usize), base: u64, place: &Place) -> Option<u64> {
         let mut regions = [Region::Data, Region::Counters].into_iter();
-        let region = regions.find(|region| self.key(rank, *region) == place.key)?;
+        let region = regions.find(|region| self.key(rank, port, *region) == place.key)?;
         let (low, high) = self.range(region);
         let offset = place.address.checked_sub(base)?;
         let end = offset.checked_add(u64::from(place.bytes))?;
@@ -170,17 +176,17 @@ impl PairLayout {
             Work::Write { to, source: Source::Inline(_) } => (to, None),
             Work::Add { to, before, .. } => (to, Some(before)),
         };
-        let End { rank, peer, .. } = end;
+        let (End { rank, peer, .. }, port) = (end, self.port(end));
         let no_right = |rank: usize, place: &Place| {
             let Place { address, key, bytes } = place;
             format!(
                 "names {bytes} bytes at {address:#x} of rank {rank}, to which key {key:#x} gives no right"
             )
         };
-        if let Some(place) = from.filter(|place| self.offset(rank, own, place).is_none()) {
+        if let Some(place) = from.filter(|place| self.offset((rank, port), own, place).is_none()) {
             return Err((Syndrome::Protection, no_right(rank, place)));
         }
-        if self.offset(peer, theirs, to).is_none() {
+        if self.offset((peer, port), theirs, to).is_none() {
             return Err((Syndrome::RemoteAccess, no_right(peer, to)));
         }
         let is_add = matches!(entry.work, Work::Add { .. });
@@ -194,7 +200,7 @@ impl PairLayout {
     pub(super) fn table(&self, rank: usize, bases: &[u64]) -> Vec<u8> {
         let own = bases[rank];
         let words = |(peer, queue)| {
-            let theirs = bases[peer];
+            let (theirs, port) = (bases[peer], self.port(End { rank, peer, queue }));
             PairWords {
                 entries: own + self.entry(peer, queue, 0),
                 done: own + self.completion(peer, queue) + COMPLETION_WORD_AT as u64,
@@ -203,10 +209,10 @@ impl PairLayout {
                 data: theirs,
                 counters: theirs + self.counters(rank, queue),
                 before: own + self.before(peer, queue),
-                data_key: self.key(peer, Region::Data),
-                counters_key: self.key(peer, Region::Counters),
-                own_data_key: self.key(rank, Region::Data),
-                own_counters_key: self.key(rank, Region::Counters),
+                data_key: self.key(peer, port, Region::Data),
+                counters_key: self.key(peer, port, Region::Counters),
+                own_data_key: self.key(rank, port, Region::Data),
+                own_counters_key: self.key(rank, port, Region::Counters),
                 number: self.number(peer, queue),
                 first: self.first(peer, queue),
             }
@@ -219,8 +225,14 @@ impl PairLayout {
 mod tests {
     use super::*;
 
-    const SMALL: PairLayout =
-        PairLayout(Layout { ranks: 3, data_bytes: 1000, queues: 2, slots: 32, counters: 5 });
+    const SMALL: PairLayout = PairLayout(Layout {
+        ranks: 3,
+        data_bytes: 1000,
+        queues: 2,
+        slots: 32,
+        counters: 5,
+        ports: 1,
+    });
 
     #[test]
     fn parts_lie_behind_one_another() {
@@ -243,8 +255,8 @@ mod tests {
     fn a_key_gives_the_right_to_one_region_of_one_rank() {
         let base = 1 << 20;
         let at = |rank, region, offset: u64, bytes| {
-            let place = Place { address: base + offset, key: SMALL.key(rank, region), bytes };
-            SMALL.offset(1, base, &place)
+            let place = Place { address: base + offset, key: SMALL.key(rank, 0, region), bytes };
+            SMALL.offset((1, 0), base, &place)
         };
         assert_eq!(at(1, Region::Data, 990, 10), Some(990));
         assert_eq!(at(1, Region::Data, 990, 11), None);
@@ -253,7 +265,7 @@ mod tests {
         assert_eq!(at(1, Region::Counters, counters, 4), Some(counters));
         assert_eq!(at(1, Region::Counters, counters - 4, 4), None);
         assert_eq!(at(1, Region::Data, counters, 4), None);
-        let below = Place { address: base - 1, key: SMALL.key(1, Region::Data), bytes: 1 };
-        assert_eq!(SMALL.offset(1, base, &below), None);
+        let below = Place { address: base - 1, key: SMALL.key(1, 0, Region::Data), bytes: 1 };
+        assert_eq!(SMALL.offset((1, 0), base, &below), None);
     }
 }

@@ -49,8 +49,10 @@ pub const RESIDENT_SMS: u32 = 8;
 /// What cards that are kernels do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ResidentOptions {
-    /// Bytes that a card sends per microsecond; 0: as many as it can.
+    /// Bytes that a port of a card sends per microsecond; 0: as many as it can.
     pub bytes_per_us: u64,
+    /// Ports of each rank, which its queue pairs take in turn.
+    pub ports: usize,
     /// Least time from the end of an entry's departure until its bytes count at the peer.
     pub latency: Duration,
     /// Seed of the puts that are late, so that puts land in another order; 0: none is.
@@ -63,7 +65,7 @@ impl Default for ResidentOptions {
     /// A port of 400 Gbit/s.
     fn default() -> ResidentOptions {
         let latency = Duration::from_micros(3);
-        ResidentOptions { bytes_per_us: 50_000, latency, seed: 0, failing: Vec::new() }
+        ResidentOptions { bytes_per_us: 50_000, ports: 1, latency, seed: 0, failing: Vec::new() }
     }
 }
 
@@ -107,7 +109,9 @@ impl ResidentNetwork {
             let size = (data_bytes, counters);
             return ResidentNetwork::modelled(backend, emulator, size, &cards.options);
         }
-        let layout = Layout { ranks, data_bytes, queues: QUEUES, slots: SLOTS, counters };
+        let ports = cards.options.ports;
+        let queues = QUEUES.max(ports);
+        let layout = Layout { ranks, data_bytes, queues, slots: SLOTS, counters, ports };
         ResidentNetwork::played(&cards.players(group)?, group.nodes(), PairLayout(layout))
     }
 
@@ -125,14 +129,15 @@ impl ResidentNetwork {
             );
             return Err(NetError::NoCard { why });
         }
-        let ResidentOptions { bytes_per_us, latency, .. } = *options;
-        let model = ModelOptions { bytes_per_us, latency, ..ModelOptions::default() };
+        let ResidentOptions { bytes_per_us, latency, ports, .. } = *options;
+        let model = ModelOptions { bytes_per_us, latency, ports, ..ModelOptions::default() };
         let layout = Layout {
             ranks: backend.ranks(),
             data_bytes,
-            queues: QUEUES,
+            queues: QUEUES.max(ports),
             slots: MODEL_SLOTS,
             counters,
+            ports,
         };
         let mut network = ModelNetwork::of_shared_cards(backend, emulator, layout, &model)?;
         Ok(ResidentNetwork {

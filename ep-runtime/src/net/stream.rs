@@ -179,7 +179,8 @@ impl Landing {
 mod tests {
     use super::*;
 
-    const LAYOUT: Layout = Layout { ranks: 5, data_bytes: 64, queues: 3, slots: 32, counters: 4 };
+    const LAYOUT: Layout =
+        Layout { ranks: 5, data_bytes: 64, queues: 3, slots: 32, counters: 4, ports: 1 };
 
     #[test]
     fn numbers_survive_the_way() {

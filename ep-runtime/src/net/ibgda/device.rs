@@ -266,11 +266,27 @@ impl<'a> Wanted<'a> {
 }
 
 impl Device {
-    /// The first active port of the device that is `named`, or of the mlx5 card nearest to `seat` that has any.
+    /// A port for each of `named`, as [`Device::open`] chooses it. No port comes twice.
+    pub(super) fn open_all(
+        verbs: &'static Verbs,
+        named: &[Option<&str>],
+        seat: &Seat,
+    ) -> Result<Vec<Device>, NetError> {
+        let mut opened = Vec::new();
+        for named in named {
+            let next = Device::open(verbs, *named, seat, &opened)?;
+            opened.push(next);
+        }
+        Ok(opened)
+    }
+
+    /// The first active port of the device that is `named`, or of the mlx5 card nearest to `seat` that has any, beside those
+    /// that are `taken`.
     pub(super) fn open(
         verbs: &'static Verbs,
         named: Option<&str>,
         seat: &Seat,
+        taken: &[Device],
     ) -> Result<Device, NetError> {
         let wanted = Wanted::new(named)?;
         let list = DeviceList::new(verbs)?;
@@ -283,7 +299,7 @@ impl Device {
             }
             match list.is_mlx5(device) {
                 false => seen.push(format!("{name} is no mlx5 card")),
-                true => match Device::of(verbs, device, name, wanted.port, &mut seen)? {
+                true => match Device::of(verbs, (device, name), (wanted.port, taken), &mut seen)? {
                     Some(opened) => return Ok(opened),
                     None => continue,
                 },
@@ -301,9 +317,8 @@ impl Device {
     /// None: no port of it is active, which is noted.
     fn of(
         verbs: &'static Verbs,
-        device: *mut IbDevice,
-        name: &str,
-        wanted: Option<u8>,
+        (device, name): (*mut IbDevice, &str),
+        (wanted, taken): (Option<u8>, &[Device]),
         seen: &mut Vec<String>,
     ) -> Result<Option<Device>, NetError> {
         let mut asked = ContextAttr { flags: sys::CONTEXT_DEVX, comp_mask: 0 };
@@ -316,6 +331,10 @@ impl Device {
             let name = format!("{name}:{number}");
             let port = context.port(&name, number)?;
             if wanted.is_some_and(|wanted| wanted != number) {
+                continue;
+            }
+            if taken.iter().any(|taken| taken.name == name) {
+                seen.push(format!("{name} is the rank's already"));
                 continue;
             }
             if port.state != sys::PORT_ACTIVE {

@@ -316,7 +316,8 @@ unsafe extern "C" fn create_ah(domain: *mut IbPd, wanted: *mut AhAttr) -> *mut I
     // SAFETY: the caller gives a struct.
     let wanted = unsafe { *wanted };
     let chosen = (wanted.is_global, wanted.port_num, wanted.sgid_index);
-    expect(chosen == (1, 1, 3), || format!("a way by {chosen:?}"));
+    let has_port = double(|it| (1..=it.ports.len()).contains(&wanted.port_num.into()));
+    expect(has_port && chosen == (1, wanted.port_num, 3), || format!("a way by {chosen:?}"));
     double(|it| it.asked_ways.push(wanted.dgid.0));
     let vector = AddressVector {
         key: 0,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::command::{self, Answer, Command, cq, qp};
 use super::device::Device;
-use super::end::CardEnd;
+use super::end::PortEnd;
 use super::library::Verbs;
 use super::places::{LOG_PAGE, PairPlaces};
 use super::sys::{
@@ -368,7 +368,7 @@ impl QueuePair {
         &self,
         (device, domain): (&Device, &Domain),
         kind: Kind,
-        there: &CardEnd,
+        there: &PortEnd,
         peer_number: u32,
     ) -> Result<(), NetError> {
         let port = device.port;
@@ -416,7 +416,7 @@ impl QueuePair {
         asked: Command,
         (device, domain): (&Device, &Domain),
         Kind { service_level, traffic_class }: Kind,
-        there: &CardEnd,
+        there: &PortEnd,
         peer_number: u32,
     ) -> Result<Command, NetError> {
         let port = device.port;
@@ -447,7 +447,7 @@ impl QueuePair {
 }
 
 /// The Ethernet address to which packets for a peer go first, which the system finds out.
-fn next_hop(device: &Device, domain: &Domain, there: &CardEnd) -> Result<[u8; 6], NetError> {
+fn next_hop(device: &Device, domain: &Domain, there: &PortEnd) -> Result<[u8; 6], NetError> {
     let verbs: &'static Verbs = device.verbs();
     let mut wanted = AhAttr {
         dgid: sys::Gid(there.gid),

@@ -94,7 +94,8 @@ mod tests {
 
     #[test]
     fn parts_lie_behind_one_another() {
-        let numbers = Layout { ranks: 3, data_bytes: 1000, queues: 2, slots: 32, counters: 5 };
+        let numbers =
+            Layout { ranks: 3, data_bytes: 1000, queues: 2, slots: 32, counters: 5, ports: 1 };
         let places = CardPlaces(numbers);
         assert_eq!((places.counters(0, 0), places.counters(2, 1)), (UNIT, UNIT + 5 * 20));
         assert_eq!((places.before(0, 0), places.before(2, 1)), (UNIT + 120, UNIT + 160));

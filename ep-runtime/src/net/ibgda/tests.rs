@@ -10,7 +10,8 @@ use super::*;
 use crate::fake::{FakeBackend, REGISTERS_ARE_BEHIND};
 use crate::join::{Member, UniqueId};
 
-const LAYOUT: Layout = Layout { ranks: 2, data_bytes: 1000, queues: 2, slots: 64, counters: 8 };
+const LAYOUT: Layout =
+    Layout { ranks: 2, data_bytes: 1000, queues: 2, slots: 64, counters: 8, ports: 1 };
 
 fn options() -> CardOptions {
     let kind = CardOptions { service_level: 3, traffic_class: 106, ..CardOptions::new(1000) };
@@ -26,29 +27,47 @@ fn left() -> (Vec<&'static str>, Vec<String>) {
     double(|it| (it.open.iter().map(|object| object.call).collect(), it.wrong.clone()))
 }
 
-/// The card of a rank, opened; it is the first one of this thread.
+/// The cards of a rank, opened; they are the first ones of this thread.
+fn opened_for(
+    backend: &Arc<FakeBackend>,
+    rank: usize,
+    verbs: &'static Verbs,
+    layout: Layout,
+) -> Result<Opened, NetError> {
+    let open = || Device::open_all(verbs, &vec![None; layout.ports], &Seat::default());
+    Opened::new(&any(backend), rank, (layout, rank), &options(), open)
+}
+
 fn opened(
     backend: &Arc<FakeBackend>,
     rank: usize,
     verbs: &'static Verbs,
 ) -> Result<Opened, NetError> {
-    let open = || Device::open(verbs, None, &Seat::default());
-    Opened::new(&any(backend), rank, (LAYOUT, rank), &options(), open)
+    opened_for(backend, rank, verbs, LAYOUT)
 }
 
 /// Both ranks, joined; their tables.
-fn joined(
+fn joined_for(
     backend: &Arc<FakeBackend>,
     verbs: &'static Verbs,
+    layout: Layout,
 ) -> Result<([Opened; 2], [Vec<u8>; 2]), NetError> {
-    let both = [opened(backend, 0, verbs)?, opened(backend, 1, verbs)?];
-    let ends = [0, 1].map(|rank: usize| CardEnd::decode(&both[rank].end(), 4).unwrap());
-    let others = [[None, Some(ends[1].clone())], [Some(ends[0].clone()), None]];
+    let both = [opened_for(backend, 0, verbs, layout)?, opened_for(backend, 1, verbs, layout)?];
+    let end =
+        |rank: usize| CardEnd::decode(&both[rank].end(), layout.ports, 2 * layout.queues).unwrap();
+    let others = [[None, Some(end(1))], [Some(end(0)), None]];
     for rank in 0..2 {
         both[rank].connect(&others[rank])?;
     }
     let tables = [0, 1].map(|rank: usize| both[rank].table(&others[rank]));
     Ok((both, tables))
+}
+
+fn joined(
+    backend: &Arc<FakeBackend>,
+    verbs: &'static Verbs,
+) -> Result<([Opened; 2], [Vec<u8>; 2]), NetError> {
+    joined_for(backend, verbs, LAYOUT)
 }
 
 /// The commands of a kind so far.
@@ -223,12 +242,12 @@ fn pairs_are_joined_over_infiniband() {
     assert!(double(|it| it.asked_ways.is_empty()), "LIDs need no way");
     // A peer of another subnet is reached by its GID, and the smaller MTU holds.
     let mut far = both[1].card_end();
-    (far.gid[0], far.mtu) = (0x20, 2);
+    (far.ports[0].gid[0], far.ports[0].mtu) = (0x20, 2);
     both[0].connect(&[None, Some(far.clone())]).unwrap();
     let asked = commands(command::INIT2RTR_QP).pop().unwrap();
     let expected = [(qp::GLOBAL, 1), (qp::MTU, 2), (qp::OWN_GID, 0), (qp::HOPS, 255)];
     expected.into_iter().for_each(|(field, number)| assert_eq!(field.read(&asked), number));
-    assert_eq!(asked[48 + 16..48 + 32], far.gid);
+    assert_eq!(asked[48 + 16..48 + 32], far.ports[0].gid);
 }
 
 /// Each call fails once; what was opened before is closed, and the error names the call and the card.
@@ -297,7 +316,7 @@ fn rows_are_where_the_card_reaches_them() {
         }
         drop(opened);
         let host = CardOptions { rows_on_host: true, ..options() };
-        let open = || Device::open(verbs, None, &Seat::default());
+        let open = || Device::open_all(verbs, &[None], &Seat::default());
         let opened = Opened::new(&any(&backend), 0, (LAYOUT, 0), &host, open).unwrap();
         assert_eq!(opened.rows.on, RowsOn::Host);
     }
@@ -306,7 +325,8 @@ fn rows_are_where_the_card_reaches_them() {
 /// The error of a card that is named so.
 fn refused(named: Option<&str>, change: impl FnOnce(&mut double::Double)) -> String {
     let verbs = begin(change);
-    let error = Device::open(verbs, named, &Seat::default()).map(drop).unwrap_err().to_string();
+    let error =
+        Device::open(verbs, named, &Seat::default(), &[]).map(drop).unwrap_err().to_string();
     assert_eq!(left(), (vec![], vec![]), "{error}");
     error
 }
@@ -339,13 +359,13 @@ fn a_card_that_cannot_be_used_says_why() {
 fn the_port_and_the_address_are_chosen() {
     let down = double::DoublePort { state: 1, ..ETHERNET };
     let verbs = begin(|it| it.ports = vec![down, ETHERNET]);
-    let device = Device::open(verbs, Some("mlx5_0"), &Seat::default()).unwrap();
+    let device = Device::open(verbs, Some("mlx5_0"), &Seat::default(), &[]).unwrap();
     assert_eq!((device.name.as_str(), device.port.number), ("mlx5_0:2", 2));
     assert_eq!((device.port.gid.0, device.port.gid_index, device.log_atomics), (IPV4, 3, (4, 3)));
     drop(device);
     let verbs = begin(|it| it.gids = vec![Some((2, LOCAL)), Some((2, [0x20; 16]))]);
     assert_eq!(
-        Device::open(verbs, None, &Seat::default()).unwrap().port.gid_index,
+        Device::open(verbs, None, &Seat::default(), &[]).unwrap().port.gid_index,
         1,
         "known beyond the link"
     );
@@ -387,7 +407,7 @@ fn together(
                 let member = Member { rank, ranks: 2 };
                 let store = Store::join(id, member, Duration::from_secs(20)).unwrap();
                 let backend = any(&FakeBackend::new(2));
-                let open = || Device::open(verbs, options.device(0), &Seat::default());
+                let open = || Device::open_all(verbs, &options.devices_of(0), &Seat::default());
                 let network = CardNetwork::join_with(&backend, rank, &store, &options, open);
                 let said = network.map(|network| {
                     assert_eq!(
@@ -432,11 +452,46 @@ fn ranks_join_or_all_of_them_say_why_not() {
 
 #[test]
 fn cards_are_dealt_to_ranks_in_turn() {
-    let devices = vec!["mlx5_0".to_string(), "mlx5_3".to_string()];
-    let options = CardOptions { devices, ..options() };
-    assert_eq!(
-        [0, 1, 2].map(|index| options.device(index).unwrap()),
-        ["mlx5_0", "mlx5_3", "mlx5_0"]
-    );
-    assert_eq!(super::tests::options().device(5), None);
+    let devices = ["mlx5_0", "mlx5_3", "mlx5_4"].map(str::to_string).to_vec();
+    let of = |ports: usize, index: usize| {
+        let options = CardOptions { devices: devices.clone(), ports, ..options() };
+        options.devices_of(index).into_iter().flatten().map(str::to_string).collect::<Vec<_>>()
+    };
+    assert_eq!([0, 1, 3].map(|index| of(1, index)), [["mlx5_0"], ["mlx5_3"], ["mlx5_0"]]);
+    assert_eq!([0, 1].map(|index| of(2, index)), [["mlx5_0", "mlx5_3"], ["mlx5_4", "mlx5_0"]]);
+    assert_eq!(super::tests::options().devices_of(5), [None]);
+}
+
+/// A queue pair is on one port at both ends, with the doorbell and the keys of that.
+#[test]
+fn queue_pairs_take_the_ports_of_a_rank_in_turn() {
+    let verbs = begin(|it| it.ports = vec![ETHERNET; 2]);
+    let backend = FakeBackend::new(2);
+    let layout = Layout { queues: 3, ports: 2, ..LAYOUT };
+    let (both, tables) = joined_for(&backend, verbs, layout).unwrap();
+    let ports: Vec<u64> =
+        commands(command::RST2INIT_QP).iter().map(|asked| qp::PORT.read(asked)).collect();
+    assert_eq!(ports, [2, 1, 2, 2, 1, 2]);
+    for rank in 0..2 {
+        let names = both[rank].cards.iter().map(|card| card.device.name.as_str());
+        assert_eq!(names.collect::<Vec<_>>(), ["mlx5_0:1", "mlx5_0:2"]);
+        for queue in 0..3 {
+            let [own, there] =
+                [rank, 1 - rank].map(|rank: usize| &both[rank].cards[(1 + queue) % 2]);
+            let pair = 3 * (1 - rank) + queue;
+            let told = [56, 60, 64, 68].map(|at| half(&tables[rank], pair, at));
+            let keys = [there.regions[0].key, there.regions[1].key];
+            let own_keys = [own.regions[0].own_key, own.regions[1].own_key];
+            let keys: Vec<u64> = [keys, own_keys].concat().into_iter().map(u64::from).collect();
+            assert_eq!(told[..], keys, "rank {rank}, queue {queue}");
+            assert_eq!(word(&tables[rank], pair, 24), own.registers.doorbell());
+        }
+    }
+    drop(both);
+    assert_eq!(left(), (vec![], vec![]));
+    // Nobody gets a port twice.
+    let text = "there is no mlx5 card with an active port: mlx5_0:1 is the rank's already";
+    let verbs = begin(|_| {});
+    let refused = opened_for(&backend, 0, verbs, layout).map(drop).unwrap_err();
+    assert_eq!((refused.to_string(), left()), (text.to_string(), (vec![], vec![])));
 }

@@ -32,7 +32,7 @@ const PAIRS_MAX: usize = EACH * FRONTS[1];
 /// How often a thread looks whether kernels are in flight.
 const LOOK: Duration = Duration::from_micros(200);
 
-/// Most ranks of a GPU whose links are apart.
+/// Most ports of the ranks of a GPU, whose links are apart.
 const PORTS_MAX: usize = 64;
 
 /// The kernel of one GPU.
@@ -108,9 +108,11 @@ impl Player {
         options: &ResidentOptions,
         patience: Duration,
     ) -> Result<Player, NetError> {
-        let (value, most) = (ranks.len() as u64, PORTS_MAX as u64);
+        let value = (ranks.len() as u64).saturating_mul(options.ports as u64);
+        let most = PORTS_MAX as u64;
         if value > most {
-            return Err(NetError::Option { what: "ranks of a GPU", value, least: 1, most });
+            let what = "ports of all ranks of a GPU";
+            return Err(NetError::Option { what, value, least: 1, most });
         }
         let rank = ranks.first().copied().unwrap_or(0);
         let table = || DeviceMemory::new(backend, rank, (PAIRS_MAX * PAIR_BYTES) as u64);
@@ -269,9 +271,12 @@ impl Part {
         window: &Arc<Window>,
     ) -> Result<Part, NetError> {
         let far = |rank: usize, peer: usize| rank / each.max(1) != peer / each.max(1);
-        let ends = player.ranks.iter().enumerate().flat_map(|(port, rank)| {
+        let ends = player.ranks.iter().enumerate().flat_map(|(index, rank)| {
             let ends = layout.ends().filter(|(peer, _)| far(*rank, *peer));
-            ends.map(move |(peer, queue)| (port, End { rank: *rank, peer, queue }))
+            ends.map(move |(peer, queue)| {
+                let end = End { rank: *rank, peer, queue };
+                (index * layout.0.ports + layout.port(end), end)
+            })
         });
         let ends: Vec<(usize, End)> = ends.collect();
         let (backend, rank, count) = (&player.backend, player.rank(), ends.len() as u64);

@@ -70,7 +70,7 @@ impl Played {
         let own = |offset: u64| self.own + offset;
         let region = |base: u64, rank: usize, region: Region| {
             let (low, high) = layout.range(region);
-            let key = u64::from(layout.key(rank, region));
+            let key = u64::from(layout.key(rank, layout.port(self.end), region));
             [base + low, base + high, key]
         };
         let first = layout.first(peer, queue);

@@ -90,7 +90,7 @@ impl Side {
     }
 
     fn key(&self, rank: usize, region: Region) -> u32 {
-        self.layout.key(rank, region)
+        self.layout.key(rank, self.layout.port(self.end), region)
     }
 
     /// Some place of a region, mostly inside; now and then around its ends, or with another key.
@@ -196,8 +196,14 @@ fn the_kernel_decodes_what_the_model_decodes() {
     const EACH: usize = 6;
     let host = backend(1, Build::Plain, 1);
     let backend: Arc<dyn Backend> = host;
-    let layout =
-        PairLayout(Layout { ranks: 3, data_bytes: 1000, queues: 2, slots: 64, counters: 5 });
+    let layout = PairLayout(Layout {
+        ranks: 3,
+        data_bytes: 1000,
+        queues: 2,
+        slots: 64,
+        counters: 5,
+        ports: 1,
+    });
     let mut random = Random(7);
     let (mut pairs, mut firsts, mut entries, mut bells) = (vec![], vec![], vec![], vec![]);
     let (mut want_read, mut want_heard) = (Vec::new(), Vec::new());
@@ -301,7 +307,8 @@ fn launch(backend: &Arc<dyn Backend>, rank: usize, code: Code, args: &[u8]) {
 impl Filled {
     fn new(seed: u64, options: &ResidentOptions) -> Filled {
         let backend: Arc<dyn Backend> = backend(FILLED_RANKS, Build::Checked, seed);
-        let layout = Layout { ranks: 3, data_bytes: 300_000, queues: 2, slots: 64, counters: 5 };
+        let layout =
+            Layout { ranks: 3, data_bytes: 300_000, queues: 2, slots: 64, counters: 5, ports: 1 };
         Filled::of(&players(&backend, options), seed, layout)
     }
 
@@ -487,8 +494,10 @@ fn networks_share_the_kernel_until_they_go() {
     let options = ResidentOptions { failing: vec![(2, 1, 30)], ..ResidentOptions::default() };
     let backend: Arc<dyn Backend> = backend(FILLED_RANKS, Build::Checked, 3);
     let players = players(&backend, &options);
-    let wide = Layout { ranks: 3, data_bytes: 300_000, queues: 2, slots: 64, counters: 5 };
-    let deep = Layout { ranks: 3, data_bytes: 200_000, queues: 1, slots: 128, counters: 3 };
+    let wide =
+        Layout { ranks: 3, data_bytes: 300_000, queues: 2, slots: 64, counters: 5, ports: 1 };
+    let deep =
+        Layout { ranks: 3, data_bytes: 200_000, queues: 1, slots: 128, counters: 3, ports: 1 };
     let mut first = Filled::of(&players, 1, wide);
     let mut second = Filled::of(&players, 2, deep);
     // The number of an entry that fails counts in the queue pairs of each network.
@@ -572,7 +581,8 @@ struct Posted {
 impl Posted {
     fn new(seed: u32, bytes: u64, options: &ResidentOptions) -> Posted {
         let backend: Arc<dyn Backend> = backend(2, Build::Checked, seed.into());
-        let layout = Layout { ranks: 2, data_bytes: bytes, queues: 1, slots: 64, counters: 1 };
+        let layout =
+            Layout { ranks: 2, data_bytes: bytes, queues: 1, slots: 64, counters: 1, ports: 1 };
         let layout = PairLayout(layout);
         let network = ResidentNetwork::played(&players(&backend, options), 2, layout).unwrap();
         let bases = network.window().bases(0).unwrap();

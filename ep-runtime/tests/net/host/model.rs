@@ -90,6 +90,7 @@ impl Modelled {
             queues: 2,
             slots: self.exchange.slots,
             counters: 2,
+            ports: self.options.ports,
         };
         let network = match self.has_cards {
             true => ModelNetwork::of_cards(&backend, layout, &self.options),
@@ -145,6 +146,17 @@ fn rows_come_over_as_they_were_in_every_schedule_at_length() {
             assert_eq!(modelled.run(seed), Ok(0), "seed {seed}, in order, cards: {has_cards}");
         }
     }
+}
+
+/// Each queue pair has a port, to whose keys alone its entries have the right.
+#[test]
+fn rows_come_over_several_ports_as_they_were() {
+    let options = ModelOptions { ports: 2, ..ModelOptions::default() };
+    let modelled = Modelled { options, ..Modelled::with_cards() };
+    assert_eq!((1..=2).map(|seed| modelled.run(seed)).collect::<Vec<_>>(), [Ok(0), Ok(0)]);
+    let modelled = Modelled { has_cards: false, ..modelled };
+    let text = "a network can have 1 to 1 ports of a rank, not 2";
+    assert_eq!(modelled.run(1), Err(text.to_string()), "descriptors go through one");
 }
 
 #[test]
