@@ -126,9 +126,16 @@ fn scale_bytes(ranks: usize, nodes: usize, shape: Shape, payload: Payload) -> u6
     }
 }
 
-/// The choices of a dispatch between so many nodes.
+/// The number of warps that take the rows of a rank in turn, if they come over a network: `usual`, but no more than there
+/// are rows. Between many ranks there are fewer, because a warp looks for rows of each rank.
+fn shares(ranks: usize, max_tokens: usize, usual: i64) -> i64 {
+    let (rows, most) = (max_tokens.max(1).next_power_of_two(), 2048 / ranks.next_power_of_two());
+    (rows.min(most) as i64).clamp(4, usual)
+}
+
+/// The choices of a dispatch between so many ranks of so many nodes.
 fn choices(
-    nodes: usize,
+    (ranks, nodes): (usize, usize),
     shape: Shape,
     payload: Payload,
     weights: Weights,
@@ -140,9 +147,11 @@ fn choices(
         1 => packed_dispatch::Via::Direct,
         _ => packed_dispatch::Via::Slots,
     };
+    let shares = (nodes > 1).then(|| shares(ranks, max_tokens, 64));
     let options = packed_dispatch::Options {
         payload: of_dispatch(payload),
         via,
+        tunes: packed_dispatch::TuneOptions { shares, ..Default::default() },
         topk_weights: weights == Weights::AtDispatch,
         ..Default::default()
     };
@@ -151,7 +160,7 @@ fn choices(
 
 /// The choices of a combine that sums where the experts are; none for one that sums where the tokens are.
 fn merge_choices(
-    nodes: usize,
+    (ranks, nodes): (usize, usize),
     shape: Shape,
     weights: Weights,
 ) -> Option<(merge_combine::Shape, merge_combine::Options)> {
@@ -164,7 +173,9 @@ fn merge_choices(
         (_, Weights::AtDispatch) => merge_combine::Via::Slots,
         (_, Weights::AtCombine) => merge_combine::Via::Asked,
     };
-    Some((shape, merge_combine::Options { via, ..Default::default() }))
+    let shares = (nodes > 1).then(|| shares(ranks, max_tokens, 128));
+    let tunes = merge_combine::TuneOptions { shares, ..Default::default() };
+    Some((shape, merge_combine::Options { via, tunes, ..Default::default() }))
 }
 
 impl PerRank {
@@ -177,7 +188,7 @@ impl PerRank {
         payload: Payload,
         weights: Weights,
     ) -> Result<(u64, u64), CallError> {
-        let (own, options) = choices(nodes, shape, payload, weights);
+        let (own, options) = choices((machine.ranks, nodes), shape, payload, weights);
         let entry = AnyPipeline::of::<PackedDispatch>();
         let dispatch =
             packed_dispatch::Kernel::chosen(&own, &options, |it| both_bytes(machine, &entry, it))?;
@@ -193,7 +204,7 @@ impl PerRank {
         payload: Payload,
         weights: Weights,
     ) -> Result<PerRank, CallError> {
-        let (own, options) = choices(group.nodes(), shape, payload, weights);
+        let (own, options) = choices((group.ranks(), group.nodes()), shape, payload, weights);
         let dispatch = PackedDispatch::prepare(group, own, options)?;
         let back = Back::prepare(group, shape, weights)?;
         let passing = |rank| {
@@ -344,7 +355,7 @@ impl Back {
         shape: Shape,
         weights: Weights,
     ) -> Result<(u64, u64), CallError> {
-        if let Some((shape, options)) = merge_choices(nodes, shape, weights) {
+        if let Some((shape, options)) = merge_choices((machine.ranks, nodes), shape, weights) {
             let entry = AnyPipeline::of::<MergeCombine>();
             return merge_combine::Kernel::chosen(&shape, &options, |it| {
                 both_bytes(machine, &entry, it)
@@ -357,7 +368,7 @@ impl Back {
     }
 
     fn prepare(group: &Group, shape: Shape, weights: Weights) -> Result<Back, CallError> {
-        Ok(match merge_choices(group.nodes(), shape, weights) {
+        Ok(match merge_choices((group.ranks(), group.nodes()), shape, weights) {
             Some((shape, options)) => Back::Merge(MergeCombine::prepare(group, shape, options)?),
             None => {
                 Back::Spread(SpreadCombine::prepare(group, shape.spread(), Default::default())?)
@@ -451,6 +462,12 @@ mod tests {
     use super::*;
     use crate::fake::FakeBackend;
     use crate::group::GroupOptions;
+
+    #[test]
+    fn few_warps_look_for_the_rows_of_each_of_many_ranks() {
+        assert_eq!([16, 32, 256, 1024].map(|ranks| shares(ranks, 128, 128)), [128, 64, 8, 4]);
+        assert_eq!([1, 9, 128].map(|tokens| shares(16, tokens, 64)), [4, 16, 64]);
+    }
 
     #[test]
     fn a_call_that_is_refused_has_launched_nothing() {

@@ -11,8 +11,9 @@ use crate::host::programs;
 
 /// Ranks of so many nodes. None on a machine without a C++ compiler.
 fn group(nodes: usize, local_ranks: usize) -> Option<Group> {
-    let backend = HostBackend::new(programs()?, HostOptions::new(nodes * local_ranks));
-    let backend = backend.expect("there is a host");
+    let mut options = HostOptions::new(nodes * local_ranks);
+    options.spec.max_resident_blocks = 2;
+    let backend = HostBackend::new(programs()?, options).expect("there is a host");
     Some(Group::over_model(&backend, nodes, &ModelOptions::default()).expect("there is a group"))
 }
 
@@ -37,7 +38,8 @@ fn pass_at_low_latency(nodes: usize, local_ranks: usize, way: Way) {
 fn pass_in_two_hops(nodes: usize, local_ranks: usize) {
     let Some(group) = group(nodes, local_ranks) else { return };
     let ranks = nodes * local_ranks;
-    let options = BufferOptions { weights: false, ..BufferOptions::new(1, 16, 2, ranks) };
+    let options =
+        BufferOptions { weights: false, cached: false, ..BufferOptions::new(1, 16, 2, ranks) };
     let case = Case::even(options, ranks, 2);
     let found = Selftest::new(&group, &BuiltIn, case).and_then(|test| test.check());
     let found = found.unwrap_or_else(|error| panic!("{error}"));
@@ -52,6 +54,10 @@ fn low_latency_rows_travel_between_66_ranks_at_length() {
 #[test]
 fn low_latency_rows_travel_once_for_each_of_66_ranks_at_length() {
     pass_at_low_latency(33, 2, Way::PerRank);
+}
+
+#[test]
+fn weights_follow_to_each_of_66_ranks_at_length() {
     pass_at_low_latency(33, 2, Way::PerRankLate);
 }
 

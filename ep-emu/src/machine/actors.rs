@@ -102,9 +102,9 @@ impl ActorMemory for Acting<'_, '_> {
 impl Machine<'_> {
     /// Runs one step of an actor.
     pub(super) fn actor_step(&mut self, actor: usize) -> bool {
-        let mut taken = self.actors.remove(actor);
-        let acted = taken.step(&mut Acting { machine: self, actor });
-        self.actors.insert(actor, taken);
+        let mut actors = std::mem::take(&mut self.actors);
+        let acted = actors[actor].step(&mut Acting { machine: self, actor });
+        self.actors = actors;
         self.progress += u64::from(acted);
         acted
     }

@@ -57,7 +57,7 @@ impl Layout {
         self.check_with(("ports of a rank", 1))
     }
 
-    /// The same with at most so many ports.
+    /// Fails if a number is out of its range, of which that of ports ends at `most_ports`.
     fn check_with(&self, (ports, most_ports): (&'static str, usize)) -> Result<(), NetError> {
         let (least_slots, most_slots) = (*SLOTS.start(), *SLOTS.end());
         let ranges = [

@@ -438,6 +438,9 @@ impl ModelQueue {
 
     /// Moves one packet on: it leaves, or a part of it lands.
     fn carry(&mut self, memory: &mut dyn ActorMemory) -> bool {
+        if self.packets.is_empty() {
+            return false;
+        }
         let can_move = |packet: &Packet| packet.bytes.is_none() || packet.due_ns <= self.now_ns;
         let mut movable: Vec<usize> =
             (0..self.packets.len()).filter(|index| can_move(&self.packets[*index])).collect();

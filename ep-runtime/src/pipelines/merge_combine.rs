@@ -59,7 +59,7 @@ pipeline! {
 
         when via is Slots | Asked {
             // `shares`: so many warps take the rows of a rank in turn.
-            tune { shares: 128 in [16, 32, 64, 128] }
+            tune { shares: 128 in [4, 8, 16, 32, 64, 128] }
             // A slot for each row that a rank has sent, by its number: neighboring slots travel together.
             channel back: slots<Part> over nvlink | ibgda | rdma from Send to Reduce per all {
                 slot: [source, place: max_tokens], epochs: 2,

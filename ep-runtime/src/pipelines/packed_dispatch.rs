@@ -125,7 +125,7 @@ pipeline! {
             // peer (-1: none), and how many tokens before list each of its experts.
             table came_first: i32[ranks + 1], send_place: i32[tokens, ranks], turns: i32[tokens, topk];
             // `shares`: so many warps take the rows of a rank in turn.
-            tune { shares: 64 in [16, 32, 64, 128] }
+            tune { shares: 64 in [4, 8, 16, 32, 64, 128] }
 
             message Totals { rows: i32, per_expert: i32[local_experts] }
             message Token {
