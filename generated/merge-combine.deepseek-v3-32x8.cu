@@ -55,6 +55,7 @@ struct Cfg {
         static constexpr bool kSkipsAbsent = false;
         static constexpr int kSlotBytes = 14336;
         static constexpr int kMeta = 14336;
+        static constexpr int kSlices = 1;
         static constexpr int kFarBytes = 14352;
         static constexpr int kRun = 8;
         static constexpr bool kRail = false;
@@ -88,7 +89,7 @@ struct Cfg {
         static constexpr int kRole = 1;
         static constexpr int kFirstWarp = 10;
         static constexpr int kWarps = 6;
-        static constexpr int kSlices = 16;
+        static constexpr int kSlices = 32;
         static constexpr int kLoops = 1;
         static constexpr ep::u64 kClaims = 0x1c08c80;
     };

@@ -113,6 +113,7 @@ struct Cfg {
         static constexpr bool kSkipsAbsent = false;
         static constexpr int kSlotBytes = 7552;
         static constexpr int kMeta = 7168;
+        static constexpr int kSlices = 1;
         static constexpr int kFarBytes = 7552;
         static constexpr int kRun = 8;
         static constexpr bool kRail = false;

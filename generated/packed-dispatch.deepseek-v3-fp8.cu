@@ -203,37 +203,37 @@ __device__ __forceinline__ void dispatch_tables(const Args& args, Smem& smem, ep
     for (int expert = team.index() * ep::kLanes + team.lane;
         expert < Cfg::kLocalExperts && !team.stopped; expert += team.count() * ep::kLanes) {
         // +57  store packed_count[expert] = sum(source in ranks: counts[source].per_expert[expert])
-        ep::i64 sum = 0LL;
-        for (int source = 0; source < Cfg::kRanks; ++source) {
-            sum += ep::i64{ep::get<ep::i32>(counts.from(source) + Cfg::Totals::kPerExpert, expert)};
+        ep::i64 sum_2 = 0LL;
+        for (int source_2 = 0; source_2 < Cfg::kRanks; ++source_2) {
+            sum_2 += ep::i64{ep::get<ep::i32>(counts.from(source_2) + Cfg::Totals::kPerExpert,
+                expert)};
         }
-        args.packed_count[expert] = static_cast<ep::i32>(sum);
+        args.packed_count[expert] = static_cast<ep::i32>(sum_2);
         // +58  add statistics[expert] = sum(source in ranks: counts[source].per_expert[expert])
         if (args.statistics != nullptr) {
-            ep::i64 sum_2 = 0LL;
-            for (int source_2 = 0; source_2 < Cfg::kRanks; ++source_2) {
-                sum_2 += ep::i64{ep::get<ep::i32>(counts.from(source_2) + Cfg::Totals::kPerExpert,
+            ep::i64 sum_3 = 0LL;
+            for (int source_3 = 0; source_3 < Cfg::kRanks; ++source_3) {
+                sum_3 += ep::i64{ep::get<ep::i32>(counts.from(source_3) + Cfg::Totals::kPerExpert,
                     expert)};
             }
-            args.statistics[expert] = static_cast<ep::i32>(args.statistics[expert] + sum_2);
+            args.statistics[expert] = static_cast<ep::i32>(args.statistics[expert] + sum_3);
         }
         // +59  for source in ranks
-        for (int source_3 = 0; source_3 < Cfg::kRanks; ++source_3) {
+        for (int source_4 = 0; source_4 < Cfg::kRanks; ++source_4) {
             // +60  record range_first[expert, source] = sum(earlier in 0..source:
             //     counts[earlier].per_expert[expert])
-            ep::i64 sum_3 = 0LL;
-            for (int earlier = 0; earlier < source_3; ++earlier) {
-                sum_3 += ep::i64{ep::get<ep::i32>(counts.from(earlier) + Cfg::Totals::kPerExpert,
+            ep::i64 sum_4 = 0LL;
+            for (int earlier = 0; earlier < source_4; ++earlier) {
+                sum_4 += ep::i64{ep::get<ep::i32>(counts.from(earlier) + Cfg::Totals::kPerExpert,
                     expert)};
             }
-            args.range_first[ep::i64{expert} * Cfg::kRanks + source_3] =
-                static_cast<ep::i32>(sum_3);
+            args.range_first[ep::i64{expert} * Cfg::kRanks + source_4] =
+                static_cast<ep::i32>(sum_4);
             // +61  record range_count[expert, source] = counts[source].per_expert[expert]
-            args.range_count[ep::i64{expert} * Cfg::kRanks + source_3] =
-                ep::get<ep::i32>(counts.from(source_3) + Cfg::Totals::kPerExpert, expert);
+            args.range_count[ep::i64{expert} * Cfg::kRanks + source_4] =
+                ep::get<ep::i32>(counts.from(source_4) + Cfg::Totals::kPerExpert, expert);
         }
     }
-    __syncwarp();
 }
 
 /// role Dispatch on all blocks, 12 warps

@@ -421,7 +421,7 @@ fn a_report_names_both_statements() {
         (
             "mover: a flush waits for reads only",
             Via::Direct,
-            ["mover.cuh", "write of recv_x of rank 0", "(nvl_dispatch::send)", "[lent]"],
+            ["mover.cuh", "[+93  record recv_src", "(nvl_dispatch::send)", "[full_wait]"],
         ),
     ];
     for (name, via, parts) in expected {

@@ -5,11 +5,12 @@
 //! it.
 
 use super::copies::{copy_of, pointers};
+use super::local_rows;
 use super::staged::{Carried, Staged, is_read, writers};
 use super::{Forms, declares};
 use crate::ir::naming::function_of;
 use crate::ir::{Action, Elem, Memory, Tensor, TensorKind, walk};
-use crate::schedule::RoleLowering;
+use crate::schedule::{RoleLowering, RoleRule};
 use crate::schedule::library::ep;
 use crate::schedule::step::{Copy, Loop, Step, Takers};
 use crate::schedule::symbol::Constant;
@@ -22,7 +23,7 @@ pub(super) fn rewrite(role: &mut RoleLowering<'_>, steps: &[Step]) -> Option<(Ve
     walk::stmts(&role.role.body, &mut |stmt| {
         raises |= matches!(stmt.action, Action::Raise { .. });
     });
-    if raises || !role.ends().is_empty() {
+    if raises || !role.ends().is_empty() || is_shared(role, steps) {
         return None;
     }
     let mover = role.names.fresh("mover");
@@ -37,6 +38,14 @@ pub(super) fn rewrite(role: &mut RoleLowering<'_>, steps: &[Step]) -> Option<(Ve
     let call = |method| Step::Do(Term::method(&places.mover, method, Vec::new(), Elem::I32));
     rewritten.extend([call("flush"), call("finish")]);
     Some((rewritten, Staged { carries: Carried::Rows { elem, count }, with_meta: false }))
+}
+
+/// Whether several warps share the work on a row, which is worth more.
+fn is_shared(role: &mut RoleLowering<'_>, steps: &[Step]) -> bool {
+    let names = role.names.clone();
+    let (shared, _) = local_rows::rewrite(role, steps.to_vec());
+    role.names = names;
+    role.rules.has(RoleRule::Apart) && shared != steps
 }
 
 /// The rows of a role that go to several places.
