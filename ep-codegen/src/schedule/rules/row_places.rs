@@ -10,11 +10,11 @@ use super::staged::{Carried, Staged, is_read, writers};
 use super::{Forms, declares};
 use crate::ir::naming::function_of;
 use crate::ir::{Action, Elem, Memory, Tensor, TensorKind, walk};
-use crate::schedule::{RoleLowering, RoleRule};
 use crate::schedule::library::ep;
 use crate::schedule::step::{Copy, Loop, Step, Takers};
 use crate::schedule::symbol::Constant;
 use crate::schedule::term::{Node, Term};
+use crate::schedule::{RoleLowering, RoleRule};
 
 /// The steps of a role with such rows staged; `None`: it copies none.
 pub(super) fn rewrite(role: &mut RoleLowering<'_>, steps: &[Step]) -> Option<(Vec<Step>, Staged)> {
