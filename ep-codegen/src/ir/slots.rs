@@ -102,7 +102,7 @@ pub fn shared_sources<'a>(ir: &'a Pipeline, role: &Role) -> Option<&'a Channel> 
     ir.channels.iter().find(|channel| channel.to == role.name)
 }
 
-/// Whether a rank that enters a call says that it has read the slots of the calls before, and not each call as it ends.
+/// Whether a rank says that it has read its slots when it enters the next call, and not at the end of a call.
 pub fn is_read_on_entry(ir: &Pipeline, channel: &Channel) -> bool {
     let is_told = matches!(arrival(ir, channel), Arrival::Flags | Arrival::Counts);
     let of_all = matches!(channel.per, PeerSet::All | PeerSet::Others);

@@ -595,7 +595,7 @@ public:
         return lanes;
     }
 
-    /// The same of a slice of the slot.
+    /// Each lane waits for a slice of the slot of its key, as `wait_for` does for the slot.
     __device__ __forceinline__ u32 wait_for_slice(int key, int slice) {
         const int source = key < 0 ? -1 : End::source_of(key);
         const Site site{Slots::kChannel, Waiting::kFlag, -1, source < 0 ? -1 : End::rank_of(source),

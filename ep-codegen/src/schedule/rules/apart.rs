@@ -111,8 +111,7 @@ fn sliced(role: &mut RoleLowering<'_>, tokens: &Loop) -> Option<Vec<Step>> {
 }
 
 /// Steps that are for a whole token, done by the warp of its last slice, which is the shortest one: nothing `behind` uses what
-/// they name. Names that
-/// are used, every warp makes for itself; `None`: one of them is not the same for all.
+/// they name. Names that are used, every warp makes for itself; `None`: one of them is not the same for all.
 fn of_one_slice(
     steps: &[Step],
     behind: &[Step],
