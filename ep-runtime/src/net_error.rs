@@ -203,6 +203,9 @@ impl fmt::Display for NetError {
                 write!(f, "rank {peer} cannot join the network: {why}")
             }
             NetError::Memory(error) => error.fmt(f),
+            NetError::Option { what, value, least, most } if least == most => {
+                write!(f, "a network can have only {most} {what}, not {value}")
+            }
             NetError::Option { what, value, least, most } => {
                 write!(f, "a network can have {least} to {most} {what}, not {value}")
             }

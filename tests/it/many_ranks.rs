@@ -38,8 +38,9 @@ fn pass_at_low_latency(nodes: usize, local_ranks: usize, way: Way) {
 fn pass_in_two_hops(nodes: usize, local_ranks: usize) {
     let Some(group) = group(nodes, local_ranks) else { return };
     let ranks = nodes * local_ranks;
-    let options =
+    let mut options =
         BufferOptions { weights: false, cached: false, ..BufferOptions::new(1, 16, 2, ranks) };
+    options.tunes.node_dispatch.stripes = Some(4);
     let case = Case::even(options, ranks, 2);
     let found = Selftest::new(&group, &BuiltIn, case).and_then(|test| test.check());
     let found = found.unwrap_or_else(|error| panic!("{error}"));

@@ -54,7 +54,7 @@ pub struct Layout {
 impl Layout {
     /// Fails if a number is out of its range.
     pub(super) fn check(&self) -> Result<(), NetError> {
-        self.check_with(("ports of a rank", 1))
+        self.check_with(("port of a rank without cards", 1))
     }
 
     /// Fails if a number is out of its range, of which that of ports ends at `most_ports`.

@@ -155,7 +155,7 @@ fn rows_come_over_several_ports_as_they_were() {
     let modelled = Modelled { options, ..Modelled::with_cards() };
     assert_eq!((1..=2).map(|seed| modelled.run(seed)).collect::<Vec<_>>(), [Ok(0), Ok(0)]);
     let modelled = Modelled { has_cards: false, ..modelled };
-    let text = "a network can have 1 to 1 ports of a rank, not 2";
+    let text = "a network can have only 1 port of a rank without cards, not 2";
     assert_eq!(modelled.run(1), Err(text.to_string()), "descriptors go through one");
 }
 
