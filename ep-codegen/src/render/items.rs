@@ -12,7 +12,7 @@ use crate::plan::{
 use crate::schedule::library::ep;
 use crate::schedule::{self, COUNTED, Constant, THREADS, elem_type};
 
-/// What a block does as it enters the kernel, as an argument.
+/// The lambda that every block runs as it enters the kernel, as an argument; empty if there is nothing to do.
 fn prepared(own: &[String]) -> String {
     if own.is_empty() { String::new() } else { format!(", [&] {{\n{}\n}}", own.join("\n")) }
 }
@@ -180,7 +180,7 @@ impl Renderer<'_> {
         self.step("entry", &[&none[..], &pieces].concat())
     }
 
-    /// What a rank says of slots as it enters a call.
+    /// Calls that tell the peers, as a rank enters a call, that it has read its slots.
     fn slots_are_read(&self) -> Vec<String> {
         let read = |channel: &&Channel| {
             self.ways.is_composed(&channel.to) && is_read_on_entry(self.ir, channel)

@@ -26,8 +26,8 @@ impl RoleLowering<'_> {
         self.rules.has(RoleRule::Looks)
     }
 
-    /// What names mean in a loop over `binder` whose condition asks what a row of numbers lists, or to which ranks its entries
-    /// lead: that is found out once, ahead of it.
+    /// Looks up, once ahead of a loop over `binder`, what its condition asks of a row of numbers: which numbers the row lists,
+    /// or which ranks its entries lead to. Returns the scope of the loop.
     pub(super) fn with_looks(
         &mut self,
         scope: &Scope,

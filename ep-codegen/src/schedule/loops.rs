@@ -361,8 +361,8 @@ pub(super) fn is_indexed_by(indices: &[Expr], binder: &str) -> bool {
     indices.iter().any(|index| matches!(index, Expr::Name { name, .. } if name == binder))
 }
 
-/// Who takes the turns of a loop over the entries of a row: a lane that keeps the row in registers unrolls them, since an
-/// element of a register array needs a constant index.
+/// Chooses who takes the turns of a loop over the entries of a row. A lane that keeps the row in registers unrolls the loop,
+/// since an element of a register array needs a constant index.
 pub(super) fn turns_of(scope: &Scope, row: &Expr, turns: Takers) -> Takers {
     if scope.looked_at("", row).is_some() { Takers::Unrolled } else { turns }
 }

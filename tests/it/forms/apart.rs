@@ -186,7 +186,11 @@ fn a_slot_is_filled_by_several_warps() {
         agrees(
             &filled(row),
             &shapes,
-            &["parts.publish_slices(slices)", "ep::slice_begin(slices.begin, 4", cut],
+            &[
+                "parts.publish_slices(slices)",
+                "ep::slice_begin(slices.begin, Cfg::Parts::kSlices",
+                cut,
+            ],
         );
     }
 }

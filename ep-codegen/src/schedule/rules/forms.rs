@@ -1,4 +1,4 @@
-//! What a role that a class of the library carries may look up without being told.
+//! Checks that a role which a class of the library carries has the inputs and numbers that its helpers read implicitly.
 
 use super::{Checked, Forms};
 use crate::ir::{Action, DimKind, Domain, Elem, ElemType, Expr, Role, TensorKind, walk};

@@ -246,7 +246,7 @@ impl<'s> Forms<'s> {
         Ok(flow)
     }
 
-    /// What the last block records reads only inputs and slots.
+    /// Checks that a table which the last block records reads only inputs and slots.
     fn check_table(&self, stmt: &'s Stmt, slots: &Channel) -> Result<(), Unfit> {
         let mut wrong = None;
         walk::stmts(std::slice::from_ref(stmt), &mut |inner| {

@@ -52,7 +52,7 @@ fn is_shared(role: &mut RoleLowering<'_>, steps: &[Step]) -> bool {
 struct Places {
     pointers: Vec<String>,
     mover: String,
-    /// What the rows are made of: the mover carries those of one kind.
+    /// Element type and length of the rows. A mover carries rows of one kind only.
     rows: Option<(Elem, Constant)>,
 }
 
@@ -103,8 +103,8 @@ impl Places {
         }
     }
 
-    /// The row that a step copies, the same in all turns of a loop: whole, of an input, to a tensor that nobody else writes
-    /// and nobody reads.
+    /// The copy that a step makes of a row which is the same in all turns of a loop: a whole row of an input, copied to a
+    /// tensor that no other statement writes and no role reads.
     fn copied(&mut self, role: &RoleLowering<'_>, around: &Loop, step: &Step) -> Option<Copy> {
         let Step::Loop(repeat) = step else { return None };
         let copy = copy_of(repeat, &self.pointers)?;

@@ -1,8 +1,8 @@
 //! Rule `slices`: the row of a slot goes in slices, each with a flag of its own, and the warps of a role share the slices of
 //! all rows. Lanes load and store a slice themselves.
 //!
-//! What it gains: few rows keep many warps busy, and a row does not wait in shared memory. A role that fills slots has
-//! few rows, since each has a place of its own in memory: what a mover gains for many rows it loses here.
+//! The gain: a few rows keep many warps busy, and no row takes the detour through shared memory. Slots hold few rows, because
+//! each row has its own place in memory, so the throughput of a mover for many rows is not needed.
 
 use super::asked::{asked, name_of};
 use super::copies::{copy_of, pointers};
@@ -38,7 +38,7 @@ pub(super) fn sums(role: &mut RoleLowering<'_>, steps: &[Step]) -> Option<Vec<St
     })
 }
 
-/// What a step does that writes the whole row of a slot.
+/// A step that writes the whole row of a slot.
 enum WholeRow {
     Copied(Copy),
     Computed(Loop),
@@ -56,7 +56,8 @@ impl WholeRow {
         }
     }
 
-    /// What asks for the values from `begin` up to `end`, under a name, and the step that writes them.
+    /// The object `name` that loads the values from `begin` up to `end` ahead, if the row is copied, and the step that writes
+    /// them.
     fn cut(self, name: String, begin: Term, end: Term) -> Option<(Option<Step>, Step)> {
         let copy = match self {
             WholeRow::Copied(copy) => copy,
@@ -100,7 +101,8 @@ fn rewrite(role: &mut RoleLowering<'_>, steps: &[Step], find: Find) -> Option<Ve
     }
     let row = Term::name(&rows.binder, rows.elem.clone());
     let row = arithmetic(BinaryOp::Sub, row, (**base).clone());
-    let slices = message(role, &object, rows, find)?;
+    let each = Constant::of_channel(channel).at("kSlices");
+    let slices = message(role, &object, rows, (find, &each))?;
     rows.body.insert(
         0,
         Step::Object {
@@ -110,7 +112,7 @@ fn rewrite(role: &mut RoleLowering<'_>, steps: &[Step], find: Find) -> Option<Ve
         },
     );
     let args = args.clone();
-    *class = ep::SlicedSpan.of(Constant::of_channel(channel).at("kSlices"));
+    *class = ep::SlicedSpan.of(each);
     *span = args;
     steps.push(Step::Do(Term::method(&object, "tell_slices", Vec::new(), Elem::I32)));
     Some(steps)
@@ -121,7 +123,7 @@ fn message(
     role: &mut RoleLowering<'_>,
     object: &str,
     rows: &mut Loop,
-    find: Find,
+    (find, each): (Find, &Constant),
 ) -> Option<String> {
     let pointers = pointers(&rows.body);
     let is_name = |step: &Step| {
@@ -154,7 +156,7 @@ fn message(
     }
     let [begin, end] = ["begin", "end"].map(|which| {
         let number = Term::index(format!("{slices}.{which}"));
-        let args = vec![number, Term::int(SLOT_SLICES), row.width().clone()];
+        let args = vec![number, Term::constant(each.clone()), row.width().clone()];
         let name = role.names.fresh(which);
         ahead.push(Step::Let {
             name: name.clone(),

@@ -489,7 +489,7 @@ fn queue_pairs_take_the_ports_of_a_rank_in_turn() {
     }
     drop(both);
     assert_eq!(left(), (vec![], vec![]));
-    // Nobody gets a port twice.
+    // No rank gets the same port twice.
     let text = "there is no mlx5 card with an active port: mlx5_0:1 is the rank's already";
     let verbs = begin(|_| {});
     let refused = opened_for(&backend, 0, verbs, layout).map(drop).unwrap_err();
