@@ -12,33 +12,25 @@ use crate::failure::Failure;
 use crate::processes;
 use crate::program;
 
-/// A problem of `bench` that takes a moment: everything is checked, nothing is timed.
-fn problem(place: &Place<'_>, ranks: usize) -> Vec<OsString> {
+/// A small problem of `bench`.
+const PROBLEM: &str =
+    "bench --json --tokens 300 --set hidden=2880 --set topk=5 --set experts=12 --sms 16";
+
+/// Has `bench` check everything and time nothing.
+const CHECKED: &str = "--outputs --iterations 0 --probe no";
+
+/// The problem, with more options.
+fn problem_with(place: &Place<'_>, ranks: usize, more: &str) -> Vec<OsString> {
+    let words = PROBLEM.split(' ').chain(more.split(' ')).map(OsString::from);
     let timeout = place.options.timeout_ms.to_string();
-    let words = [
-        "bench",
-        "--json",
-        "--outputs",
-        "--tokens",
-        "300",
-        "--set",
-        "hidden=2880",
-        "--set",
-        "topk=5",
-        "--set",
-        "experts=12",
-        "--sms",
-        "16",
-        "--iterations",
-        "0",
-        "--probe",
-        "no",
-        "--ranks",
-    ];
-    let words = words.iter().map(OsString::from);
-    let rest = [ranks.to_string(), "--timeout-ms".to_owned(), timeout];
+    let rest = ["--ranks".to_owned(), ranks.to_string(), "--timeout-ms".to_owned(), timeout];
     let perturb = place.options.perturb.seed.map(|seed| format!("--perturb={seed}"));
     words.chain(rest.into_iter().chain(perturb).map(OsString::from)).collect()
+}
+
+/// The problem, which takes a moment.
+fn problem(place: &Place<'_>, ranks: usize) -> Vec<OsString> {
+    problem_with(place, ranks, CHECKED)
 }
 
 fn in_processes(mut problem: Vec<OsString>) -> Vec<OsString> {
@@ -153,10 +145,14 @@ pub(super) fn compile_once(place: &Place<'_>, ranks: usize) -> Result<String, Fa
     )
 }
 
+/// Has `bench` end the process of a rank.
+fn killing(rank: usize) -> String {
+    format!("--kill {rank}")
+}
+
 pub(super) fn lost_rank(place: &Place<'_>, ranks: usize) -> Result<String, Failure> {
     let killed = ranks - 1;
-    let mut problem = in_processes(problem(place, ranks));
-    problem.extend(["--kill".into(), killed.to_string().into()]);
+    let problem = in_processes(problem_with(place, ranks, &killing(killed)));
     let output = processes::output(ranks, &problem, &[], Some(killed))?;
     // With JSON a command talks on standard error.
     let said = String::from_utf8_lossy(&output.stderr);
@@ -165,5 +161,22 @@ pub(super) fn lost_rank(place: &Place<'_>, ranks: usize) -> Result<String, Failu
     match said.contains("in a new group") {
         true => Ok(line.to_owned()),
         false => Err(failed(format!("there was no new group: {said}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::{CHECKED, PROBLEM, killing};
+    use crate::CommandLine;
+
+    #[test]
+    fn bench_takes_the_options_of_the_cases() {
+        for more in [CHECKED, &killing(1)] {
+            let words = format!("epforge {PROBLEM} {more} --ranks 2 --processes");
+            let parsed = CommandLine::try_parse_from(words.split(' '));
+            assert!(parsed.is_ok(), "{words}: {:?}", parsed.err());
+        }
     }
 }
