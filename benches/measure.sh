@@ -1,8 +1,7 @@
 #!/bin/sh
-# Measures and tests on the GPUs of this machine, all of them, and leaves what it finds in a folder, in
-# at most 8 files. docs/measuring.md says what each command is for.
+# Measures and tests on all GPUs of this machine, and leaves what it finds in a folder, in at most 10 files. docs/measuring.md says what each command is for.
 #
-#   benches/measure.sh FOLDER [PROGRAM [tests|times|decode|sweep|own|sanitizers]]
+#   benches/measure.sh FOLDER [PROGRAM [tests|times|decode|low-latency|nodes|sweep|own|sanitizers]]
 #
 # PROGRAM is `epforge`, built with `cargo build --release -p ep-cli -p own-pipeline`; `tag_cost` is
 # taken from the same folder. Where they run, `own` needs this repository, and the others nothing else of it, but
@@ -10,7 +9,7 @@
 # same.
 set -u
 
-folder=${1:?usage: measure.sh FOLDER [PROGRAM [tests|times|decode|sweep|own|sanitizers]]}
+folder=${1:?usage: measure.sh FOLDER [PROGRAM [tests|times|decode|low-latency|nodes|sweep|own|sanitizers]]}
 program=${2:-target/release/epforge}
 part=${3:-all}
 gpus=$(nvidia-smi --list-gpus 2>/dev/null | grep -c '^GPU')
@@ -57,7 +56,10 @@ bench() {
     step "$seconds" "$file" "$program" bench --json $processes --ranks "$gpus" "$@"
 }
 if wants times; then
-    bench 240 target.jsonl --sms 8,12,16,24
+    bench 150 target.jsonl --sms 8,12,16,24,32
+    bench 60 target.jsonl --sms 8,12,16,24 --op dispatch-counted --mode loop --probe no
+    bench 60 target.jsonl --sms 12,24 --routing zipf:1.2,hot:0.9 --op dispatch,cached-dispatch,combine \
+        --mode loop --probe no
     # A call takes some 20 us and the ranks do not begin at one moment: many make up for it.
     bench 90 small.jsonl --tokens 128 --sms 8,16,24 --iterations 500
     if [ "$gpus" -gt 2 ]; then
@@ -79,6 +81,22 @@ if wants decode; then
     bench 35 decode.jsonl --graph 8 --set experts=288 --op dispatch,both --sms 24 --tokens 128 \
         --mode loop --probe no --payload fp8 \
         --routing zipf:1.2,hot:0.9,even+absent:0.1+repeated:0.1
+fi
+
+# Few tokens packed by expert, in graphs, by each way.
+if wants low-latency; then
+    for way in per-rank per-rank-late per-expert; do
+        bench 60 low-latency.jsonl --low-latency "$way" --graph 20 --set experts=288 --tokens 8,32,128 \
+            --mode loop --probe no
+    done
+fi
+
+# Half of the GPUs as a node each, over cards that are kernels.
+if wants nodes && [ "$((gpus % 2))" -eq 0 ]; then
+    for way in "--sms 24" "--low-latency per-rank --graph 20 --tokens 1,8,32,128 --payload fp8"; do
+        # shellcheck disable=SC2086 # A word for each option.
+        step 90 nodes.jsonl "$program" bench --json --ranks "$gpus" --nodes 2 --mode loop $way
+    done
 fi
 
 # Few tokens by their number, within 150 s, the most telling numbers first. Two ranks have a GPU each, or share
@@ -117,16 +135,17 @@ fi
 # rates that the tool slows down are kept apart, and so are the ranks, which it may not run side by side.
 sanitize() {
     step 180 sanitizers.txt env EPFORGE_CACHE="$cache" \
-        compute-sanitizer --tool "$1" --target-processes all --error-exitcode 1 \
+        compute-sanitizer --tool "$1" --report-api-errors no --target-processes all --error-exitcode 1 \
         "$program" bench --ranks "$2" --processes --tokens 64 --set hidden=1024 --iterations 0 \
         --probe no --timeout-ms 500000
 }
 if wants sanitizers && command -v compute-sanitizer >/dev/null; then
     cache=$(mktemp -d)
-    sanitize memcheck 1
-    sanitize racecheck 1
-    sanitize memcheck 2
-    sanitize racecheck 2
+    for ranks in 1 2 4; do
+        [ "$ranks" -le "$gpus" ] || continue
+        sanitize memcheck "$ranks"
+        sanitize racecheck "$ranks"
+    done
     rm -r "$cache"
 fi
 exit $failed

@@ -1,4 +1,4 @@
-"""What only GPUs can show, with torch on 2 of them: `python tests/gpu.py`, with `--help` for how much of it.
+"""What only GPUs can show, with torch on 2 of them: `python tests/gpu.py`, with `--help` for other numbers.
 
 Where there is one, both ranks share it, and its times say nothing.
 
@@ -787,10 +787,12 @@ class Gpus(unittest.TestCase):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ranks", type=int, default=Gpus.ranks, help="processes within a node")
     parser.add_argument("--steps", type=int, default=Gpus.steps, help="steps of the training")
     parser.add_argument("--buffers", type=int, default=Gpus.buffers, help="buffers that come and go")
     parser.add_argument("--seconds", type=float, default=Gpus.seconds, help="how long the server decodes")
     parser.add_argument("--only", default=Gpus.only, help="a part of the name of the parts that run")
     known, rest = parser.parse_known_args()
-    Gpus.steps, Gpus.buffers, Gpus.seconds, Gpus.only = known.steps, known.buffers, known.seconds, known.only
+    for name, value in vars(known).items():
+        setattr(Gpus, name, value)
     unittest.main(argv=["gpu.py", *rest])

@@ -99,7 +99,7 @@ def server(rank: int, ranks: int) -> None:
         )  # fmt: skip
         assert torch.equal(sums.float(), x.float() * times(ids, ranks))
         buffer.clean_low_latency_buffer(most, HIDDEN, EXPERTS)
-        decode(buffer, most, [0, 5][rank], tokens)
+        decode(buffer, most, 5 * min(rank, 1), tokens)
     buffer.destroy()
 
 
@@ -126,7 +126,7 @@ def decode(buffer: deep_ep.Buffer, most: int, tokens: int, seed: int) -> None:
 def longer_prompt(rank: int, ranks: int) -> None:
     """A prefill of one rank that is longer than the warm-up, of both types of rows, and shorter ones after it."""
     buffer = deep_ep.Buffer(dist.group.WORLD, 2 * HIDDEN * ranks * 16)
-    for tokens in (8, 16, (40, 3)[rank], (5, 60)[rank], 9):
+    for tokens in (8, 16, (40, 3)[rank % 2], (5, 60)[rank % 2], 9):
         x, (ids, weights) = whole(tokens), routed(tokens)
         per_rank, per_node, per_expert, in_rank, _ = buffer.get_dispatch_layout(ids, EXPERTS)
         for rows in (x, per_token_cast_to_fp8(x)):
