@@ -171,19 +171,19 @@ fn counted_slots_are_taken_in_order_of_their_indices() {
         "shape { ranks: 1..=64, kinds: 1..=4 }
          size tokens in 0..=9;
          input of: i32[tokens] in 0..kinds;
-         output n: i32[kinds, ranks], late: i32[ranks];
-         message Row { src: i32 }
+         output n: i32[kinds, ranks], late: i32[ranks, kinds, 12];
+         message Row { src: i32, kind: i32 }
          channel rows: slots<Row> over nvlink from Send to Take per others {
              slot: [source, kind: kinds, arrival: 12], epochs: 5,
          };
          role Send on all blocks, 2 warps, warps shared by token {
-             for t in tokens { for peer in others where (t + peer) % 3 > 0 { push rows[peer] at of[t] { src: t }; } }
+             for t in tokens { for peer in others where (t + peer) % 3 > 0 { push rows[peer] at of[t] { src: t, kind: of[t] }; } }
              close rows;
          }
          role Take on block 0, 2 warps {
              await rows;
              for s in others { for k in kinds { store n[k, s] = rows[s, k].count; } }
-             for m in rows { store late[m.source] = 1; }
+             for m in rows { store late[m.source, m.kind, m.index] = m.source; }
          }",
     );
 }

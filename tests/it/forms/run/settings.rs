@@ -1,6 +1,6 @@
 //! What a run of a form can be told.
 
-use ep_codegen::schedule::RuleSet;
+use ep_codegen::schedule::{RoleRule, RuleSet};
 use ep_runtime::host::mutant::Mutant;
 use ep_runtime::net::ModelOptions;
 
@@ -44,13 +44,17 @@ impl Form {
         self
     }
 
-    /// The texts that are looked at: the first one, and of the others what a run takes. A bug may be in any.
+    /// The texts that are looked at. A usual run takes the first one: drawn declarations compare the others in every run. A
+    /// bug may be in any.
     pub(in crate::forms) fn rule_sets(&self) -> Vec<RuleSet> {
-        let mut all = self.rules.iter().copied();
-        if self.bug.is_some() {
-            return all.collect();
-        }
-        all.next().into_iter().chain(usual::some(all, 2)).collect()
+        let taken = if self.bug.is_some() || usual::is_full() { self.rules.len() } else { 1 };
+        // Where no class carries a role, two of the texts are one.
+        let is_same = |rules: &RuleSet| {
+            *rules == RuleSet::Without(RoleRule::Roles)
+                && self.rules.contains(&RuleSet::All)
+                && self.is_plain()
+        };
+        self.rules.iter().take(taken).filter(|rules| !is_same(rules)).copied().collect()
     }
 
     /// Over a network that behaves so.
