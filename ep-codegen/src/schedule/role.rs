@@ -12,7 +12,7 @@ use super::symbol::Root;
 use super::term::{Node, Term, arithmetic, counting};
 use super::{Lowered, RoleLowering};
 use crate::ir::params::{ParamKind, params};
-use crate::ir::slots::{shared_axis, shared_sources};
+use crate::ir::slots::{shared_axis, shared_sources, stays_here};
 use crate::ir::stripes::is_by_stripe;
 use crate::ir::{
     Action, BinaryOp, Channel, Domain, Elem, Expr, Fold, NameKind, PeerSet, Share, Stmt, walk,
@@ -296,7 +296,7 @@ impl RoleLowering<'_> {
         let (mut all, mut share) = (product.clone(), None);
         if shared {
             let own;
-            (own, rest) = self.share(&rest, &product, out, &mut body);
+            (own, rest) = self.share(&rest, &self.shared_out(&names, &product), out, &mut body);
             all = all.times(own.1.clone());
             share = Some(own);
         }
@@ -309,7 +309,7 @@ impl RoleLowering<'_> {
             false => None,
         };
         for (name, extent) in names.iter().zip(&extents) {
-            let own = arithmetic(BinaryOp::Rem, rest.clone(), extent.clone());
+            let own = self.own_behind(&names, &rest, extent);
             let high = extent.range.map_or(i64::from(i32::MAX), |(_, high)| high - 1);
             let value = self.named(name, own.converted(&Elem::I32), &mut body);
             let value = Term { range: Some((0, high)), ..value };
@@ -386,6 +386,31 @@ impl RoleLowering<'_> {
             true => Ok(self.number(&plural)),
             false => Err(broken(format!("nothing says how many values `{name}` has"))),
         }
+    }
+
+    /// Whether the warps of the role share the rows of all ranks by where they go, and those of this rank stay where they are.
+    fn own_rows_stay(&self, names: &[String]) -> bool {
+        let sends =
+            |(channel, end): &(&Channel, End)| *end == End::Out && stays_here(self.ir, channel);
+        names == ["source"] && self.ends().iter().any(sends)
+    }
+
+    /// Among how many units the warps are shared out, of all units: rows that stay take next to no time.
+    fn shared_out(&self, names: &[String], units: &Term) -> Term {
+        match self.own_rows_stay(names) {
+            true => arithmetic(BinaryOp::Sub, units.clone(), Term::int(1)),
+            false => units.clone(),
+        }
+    }
+
+    /// The index that a number stands for, of so many, with that of this rank behind all others if its rows stay.
+    fn own_behind(&self, names: &[String], number: &Term, extent: &Term) -> Term {
+        let number = arithmetic(BinaryOp::Rem, number.clone(), extent.clone());
+        if !self.own_rows_stay(names) {
+            return number;
+        }
+        let args = vec![number.converted(&Elem::I32), self.me(), extent.clone()];
+        Term::call(ep::own_last, args, Elem::I32)
     }
 
     /// Whether this rank is none of the sources that the warps of the role share.
