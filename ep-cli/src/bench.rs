@@ -1,6 +1,7 @@
 //! `epforge bench`: dispatch and combine, checked against the oracle and timed, beside what the wire
 //! gives for the same bytes; or one pipeline, compared with its declaration.
 
+mod between;
 mod chart;
 mod few;
 mod nodes;
@@ -60,7 +61,7 @@ pub(crate) fn run(
         return pipeline::run(options, find(entries, name)?, &mut talk);
     }
     if options.nodes()?.is_some() {
-        return run_between(options, talk);
+        return between::run(options, talk);
     }
     let (request, ranks) = match options.backend {
         Machine::Host => {
@@ -107,36 +108,6 @@ fn found_gpus(talk: &mut Talk<'_>) -> Result<Option<usize>, Failure> {
         Err(failure) if required == 0 => talk.skipped(&failure).map(|()| None),
         found => found.map(Some),
     }
-}
-
-/// Calls between nodes.
-fn run_between(options: &Options, mut talk: Talk<'_>) -> Result<(), Failure> {
-    let Some((nodes, cards)) = options.nodes()? else { return Ok(()) };
-    let (request, ranks, cards) = match options.backend {
-        Machine::Host => {
-            let request = options.request(0)?;
-            let programs = Programs::find().map_err(no_machine)?;
-            warn(&programs, talk.err);
-            let ranks = request.gpus.ranks;
-            let ranks = Ranks::on_host_over_cards(&programs, ranks, nodes, options.seed())?;
-            (request, ranks, None)
-        }
-        Machine::Gpu => {
-            let Some(found) = found_gpus(&mut talk)? else { return Ok(()) };
-            let request = options.request(found)?;
-            if options.processes && !processes::is_member() {
-                return processes::spawn(request.gpus.ranks, None);
-            }
-            let each = request.gpus.ranks / nodes;
-            let ranks = match request.gpus.is_member {
-                true => Ranks::of_member_over_cards(&request.gpus, nodes, &cards)?,
-                false => Ranks::over_cards(&request.gpus, each, &cards)?,
-            };
-            (request, ranks, Some(cards))
-        }
-    };
-    talk.speaks = ranks.is_first();
-    nodes::Between { request, kernels: options.kernels, ranks, cards, talk }.run()
 }
 
 fn draw(results: &str, chart: &Path) -> Result<(), Failure> {

@@ -141,10 +141,21 @@ pub(crate) fn host_backend(
     ranks: usize,
     seed: u64,
 ) -> Result<Arc<HostBackend>, Failure> {
-    let mut options = HostOptions { build: Build::Plain, ..HostOptions::new(ranks) };
-    options.spec.seed = seed;
-    options.isolation = Some(HOST_LIMIT);
+    let isolation = Some(HOST_LIMIT);
+    let options = HostOptions { isolation, ..plain(0..ranks, ranks, seed) };
     HostBackend::new(programs, options).map_err(no_machine)
+}
+
+/// The ranks `local` of an emulator that checks no order of accesses.
+fn plain(local: Range<usize>, ranks: usize, seed: u64) -> HostOptions {
+    let mut options = HostOptions { local, build: Build::Plain, ..HostOptions::new(ranks) };
+    options.spec.seed = seed;
+    options
+}
+
+/// Options of a group in the emulator.
+fn patient() -> GroupOptions {
+    GroupOptions { timeout: host::TIMEOUT, ..GroupOptions::default() }
 }
 
 impl Ranks {
@@ -165,7 +176,7 @@ impl Ranks {
         leaves_out_absent: bool,
     ) -> Result<Ranks, Failure> {
         let backend = host_backend(programs, ranks, seed)?;
-        let options = GroupOptions { timeout: host::TIMEOUT, leaves_out_absent };
+        let options = GroupOptions { leaves_out_absent, ..patient() };
         let group = Group::new(backend, options).map_err(failed)?;
         Ok(Ranks { group, compiled: None })
     }
@@ -178,10 +189,36 @@ impl Ranks {
         seed: u64,
     ) -> Result<Ranks, Failure> {
         // Not apart: what models of cards know would not come back from another process.
-        let mut options = HostOptions { build: Build::Plain, ..HostOptions::new(ranks) };
-        options.spec.seed = seed;
-        let backend = HostBackend::new(programs, options).map_err(no_machine)?;
+        let backend =
+            HostBackend::new(programs, plain(0..ranks, ranks, seed)).map_err(no_machine)?;
         let group = Group::over_cards(&backend, nodes, &ModelOptions::default()).map_err(failed)?;
+        Ok(Ranks { group, compiled: None })
+    }
+
+    /// The ranks `local` of one node in the emulator, in the group that `join` makes.
+    pub(crate) fn on_host_of_node(
+        programs: &Arc<Programs>,
+        (local, ranks): (Range<usize>, usize),
+        seed: u64,
+        join: impl FnOnce(Arc<dyn Backend>, GroupOptions) -> Result<Group, CallError>,
+    ) -> Result<Ranks, Failure> {
+        let backend = HostBackend::new(programs, plain(local, ranks, seed)).map_err(no_machine)?;
+        Ok(Ranks { group: join(backend, patient()).map_err(failed)?, compiled: None })
+    }
+
+    /// The rank of a process alone in its emulator, of a group that `store` brings together and `over` connects.
+    pub(crate) fn on_host_of_process(
+        programs: &Arc<Programs>,
+        store: &Arc<Store>,
+        nodes: usize,
+        over: &Carrier,
+        seed: u64,
+    ) -> Result<Ranks, Failure> {
+        let Member { rank, ranks } = store.member();
+        let options = plain(rank..rank + 1, ranks, seed);
+        let backend =
+            HostBackend::join_node(programs, options, store, nodes).map_err(no_machine)?;
+        let group = Group::over_store(backend, patient(), store, over).map_err(failed)?;
         Ok(Ranks { group, compiled: None })
     }
 
@@ -217,57 +254,35 @@ impl Ranks {
         Ranks::joined(&request, open, join)
     }
 
-    /// The rank of a process that is one of several, with a card that is a kernel.
-    pub(crate) fn of_member_over_cards(
-        request: &GpuRequest,
-        nodes: usize,
-        cards: &ResidentOptions,
-    ) -> Result<Ranks, Failure> {
-        let store = processes::meet()?;
-        let over = Carrier::Card(cards.clone());
-        let open = |compile, count: usize| {
-            let device = request.device(store.member().rank, count);
-            let backend = GpuBackend::join_node(device, &store, nodes, compile);
-            Ok(over.beside(backend.map_err(no_machine)?, nodes))
-        };
-        let join = |backend, options| Group::over_store(backend, options, &store, &over);
-        Ranks::joined(request, open, join)
-    }
-
-    /// Those of one node on GPUs, of `ranks` ranks that a network joins.
+    /// The ranks `local` of one node on GPUs, in the group that `join` makes.
     pub(crate) fn of_node(
+        request: &GpuRequest,
         local: Range<usize>,
-        ranks: usize,
-        perturb: Perturb,
+        join: impl FnOnce(Arc<dyn Backend>, GroupOptions) -> Result<Group, CallError>,
     ) -> Result<Ranks, Failure> {
-        let timeout = GroupOptions::default().timeout;
-        let request = GpuRequest::threads(ranks, timeout).perturbed(perturb);
-        Ranks::with(&request, |compile, count| {
+        let open = |compile, count| {
             let devices = local.clone().map(|rank| request.device(rank, count)).collect();
-            let (before, behind) = (local.start, ranks - local.end);
-            let options = GpuOptions { devices, before, behind, ..GpuOptions::default() };
+            let (before, behind) = (local.start, request.ranks - local.end);
+            let options = GpuOptions { before, behind, ..request.options(devices) };
             GpuBackend::new(&options, compile).map_err(no_machine)
-        })
+        };
+        Ranks::joined(request, open, join)
     }
 
     /// The rank of a process alone, of a group that `store` brings together and `over` connects.
     pub(crate) fn of_process(
+        request: &GpuRequest,
         store: &Arc<Store>,
         nodes: usize,
         over: &Carrier,
-        perturb: Perturb,
     ) -> Result<Ranks, Failure> {
-        let Member { rank, ranks } = store.member();
-        let timeout = GroupOptions::default().timeout;
-        let request = GpuRequest::threads(ranks, timeout).perturbed(perturb);
         let open = |compile, count| {
-            let device = request.device(rank, count);
-            let backend =
-                GpuBackend::join_node(device, store, nodes, compile).map_err(no_machine)?;
-            Ok(over.beside(backend, nodes))
+            let device = request.device(store.member().rank, count);
+            let backend = GpuBackend::join_node(device, store, nodes, compile);
+            Ok(over.beside(backend.map_err(no_machine)?, nodes))
         };
         let join = |backend, options| Group::over_store(backend, options, store, over);
-        Ranks::joined(&request, open, join)
+        Ranks::joined(request, open, join)
     }
 
     /// The ranks that are left when `lost` has ended, in a group of their own.

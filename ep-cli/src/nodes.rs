@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use ep_runtime::AnyPipeline;
 use ep_runtime::group::{Group, GroupOptions};
-use ep_runtime::host::{self, Build, HostBackend, HostOptions, Programs};
+use ep_runtime::host::Programs;
 use ep_runtime::join::{ID_VARIABLE, Member, Store, UniqueId};
 use ep_runtime::memory::DeviceMemory;
 use ep_runtime::net::{
@@ -21,7 +21,7 @@ use ep_verify::declared::Declared;
 
 use crate::declared::{CALLS, Calls, ROUNDS, Subject};
 use crate::failure::Failure;
-use crate::machine::{Machine, Perturb, Ranks};
+use crate::machine::{GpuRequest, Machine, Perturb, Ranks};
 use crate::problem::{Problem, failed, no_machine};
 use crate::program;
 use crate::talk::Talk;
@@ -334,19 +334,17 @@ impl Process<'_> {
         id: &UniqueId,
         programs: &Arc<Programs>,
     ) -> Result<(Group, Option<Arc<Store>>), Failure> {
-        let Between { nodes, machine, perturb, ref joint, options, .. } = *self.between;
+        let Between { nodes, machine, perturb, seed, ref joint, options, .. } = *self.between;
         let (ranks, each) = (self.between.ranks(), self.between.ranks() / self.between.kind().1);
         let local = self.index * each..(self.index + 1) * each;
-        let host =
-            HostOptions { build: Build::Plain, local: local.clone(), ..HostOptions::new(ranks) };
+        let timeout = GroupOptions::default().timeout;
+        let request = GpuRequest::threads(ranks, timeout).perturbed(perturb);
         if !options.processes {
-            let group = match machine {
-                Machine::Host => {
-                    HostBackend::new(programs, host).map_err(no_machine)?.group().map_err(failed)?
-                }
-                Machine::Gpu => Ranks::of_node(local, ranks, perturb)?.group,
+            let joined = match machine {
+                Machine::Host => Ranks::on_host_of_node(programs, (local, ranks), seed, Group::new),
+                Machine::Gpu => Ranks::of_node(&request, local, Group::new),
             };
-            return Ok((group, None));
+            return Ok((joined?.group, None));
         }
         let store = Store::join(id, Member { rank: self.index, ranks }, options.deadline());
         let store = Arc::new(store.map_err(|error| text(&error))?);
@@ -355,16 +353,11 @@ impl Process<'_> {
             Joint::Cards(cards) => Carrier::Ibgda(cards.clone()),
             Joint::Played(options) => Carrier::Card(options.clone()),
         };
-        let group = match machine {
-            Machine::Host => {
-                let options = GroupOptions { timeout: host::TIMEOUT, ..GroupOptions::default() };
-                let backend = HostBackend::join_node(programs, host, &store, nodes);
-                let backend = backend.map_err(no_machine)?;
-                Group::over_store(backend, options, &store, &over).map_err(failed)?
-            }
-            Machine::Gpu => Ranks::of_process(&store, nodes, &over, perturb)?.group,
+        let joined = match machine {
+            Machine::Host => Ranks::on_host_of_process(programs, &store, nodes, &over, seed),
+            Machine::Gpu => Ranks::of_process(&request, &store, nodes, &over),
         };
-        Ok((group, Some(store)))
+        Ok((joined?.group, Some(store)))
     }
 
     /// Every local rank's end of one network, for so many bytes and counters.

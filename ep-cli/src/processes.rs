@@ -2,21 +2,26 @@
 
 use std::ffi::OsString;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::time::Duration;
 
 use ep_runtime::gpu::{Compile, GpuBackend};
 
 use crate::failure::Failure;
 use crate::program;
 
+/// How long processes wait for one another: the slowest may have to compile first.
+#[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "processes are for Linux"))]
+pub(crate) const DEADLINE: Duration = Duration::from_secs(120);
+
 /// Whether this process is one of several, started by [`command`] or by a launcher.
 pub(crate) fn is_member() -> bool {
     std::env::var_os("RANK").is_some()
 }
 
-/// Runs this program again, once per rank, with the same arguments; fails if any of them does, but
+/// Runs this program again, once per rank or per node, with the same arguments; fails if any of them does, but
 /// for the one that is to be killed.
-pub(crate) fn spawn(ranks: usize, killed: Option<usize>) -> Result<(), Failure> {
-    let mut children = start(commands(ranks, &program::words(), killed)?)?;
+pub(crate) fn spawn(count: usize, killed: Option<usize>) -> Result<(), Failure> {
+    let mut children = start(commands(count, &program::words(), killed)?)?;
     let mut ended = Vec::new();
     for child in &mut children {
         ended.push(child.wait().map_err(failed)?);
@@ -83,7 +88,7 @@ fn expect(ended: &[ExitStatus], killed: Option<usize>) -> Result<(), Failure> {
     match wrong.is_empty() {
         true => Ok(()),
         false => Err(failed(format!(
-            "the processes of these ranks ended otherwise than they should: {}",
+            "these processes ended otherwise than they should: {}",
             wrong.join(", ")
         ))),
     }
@@ -96,11 +101,11 @@ fn failed(error: impl std::fmt::Display) -> Failure {
 #[cfg(not(target_os = "linux"))]
 use elsewhere::commands;
 #[cfg(not(target_os = "linux"))]
-pub(crate) use elsewhere::{join, join_again, meet};
+pub(crate) use elsewhere::{join, join_again, meet, place};
 #[cfg(target_os = "linux")]
 use linux::commands;
 #[cfg(target_os = "linux")]
-pub(crate) use linux::{join, join_again, meet};
+pub(crate) use linux::{join, join_again, meet, place};
 
 #[cfg(all(test, unix))]
 mod tests {
@@ -137,15 +142,11 @@ mod tests {
 #[cfg(target_os = "linux")]
 mod linux {
     use std::sync::Arc;
-    use std::time::Duration;
 
     use ep_runtime::join::{ID_VARIABLE, JoinError, Member, Store, UniqueId};
 
     use super::*;
     use crate::problem::no_machine;
-
-    /// How long processes wait for one another: the slowest may have to compile first.
-    const DEADLINE: Duration = Duration::from_secs(120);
 
     /// The variable with the id of the group that survivors of a lost rank make.
     const NEXT_ID_VARIABLE: &str = "EPFORGE_NEXT_ID";
@@ -175,10 +176,15 @@ mod linux {
         (0..ranks).map(command).collect()
     }
 
+    /// The group that the environment names, and this process among its processes, each of which has a rank or a node.
+    pub(crate) fn place() -> Result<(UniqueId, Member), Failure> {
+        let id = UniqueId::from_environment().map_err(failed)?;
+        Ok((id, Member::from_environment().map_err(failed)?))
+    }
+
     /// Meets the processes of the group that the environment names.
     pub(crate) fn meet() -> Result<Arc<Store>, Failure> {
-        let id = UniqueId::from_environment().map_err(failed)?;
-        let member = Member::from_environment().map_err(failed)?;
+        let (id, member) = place()?;
         Store::join(&id, member, DEADLINE).map(Arc::new).map_err(failed)
     }
 
@@ -187,8 +193,8 @@ mod linux {
         device: impl Fn(usize) -> i32,
         compile: Compile,
     ) -> Result<GpuBackend, Failure> {
-        let id = UniqueId::from_environment().map_err(failed)?;
-        enter(&id, Member::from_environment().map_err(failed)?, device, compile)
+        let (id, member) = place()?;
+        enter(&id, member, device, compile)
     }
 
     /// Joins the group of those that are left without `lost`; `device` is asked for the new rank.
@@ -229,6 +235,10 @@ mod elsewhere {
         _: &[OsString],
         _: Option<usize>,
     ) -> Result<Vec<Command>, Failure> {
+        needs_linux()
+    }
+
+    pub(crate) fn place<T>() -> Result<T, Failure> {
         needs_linux()
     }
 

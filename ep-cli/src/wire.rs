@@ -14,16 +14,17 @@ use ep_runtime::plan::Plan;
 
 use crate::failure::Failure;
 
-/// The option of `run` and `check`.
+/// The option of `run`, `check` and `bench`.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct Net {
     /// The network between nodes, if the pipeline has several nodes. By default a model of a network, with these
     /// settings after a colon: latency=2us, ordered, bytes-per-us=100 (of each link), receives-per-us=100 (of all links
-    /// to a port), ports=2 (of each rank's cards, with network=ibgda), dead=0-2 (nothing arrives at rank 2 from rank 0). For `run` with one process per node: libfabric:tcp or another provider, or ibgda:mlx5_0,mlx5_1
-    /// (GPUs write to the cards of their ranks in turn; not yet run on hardware; also sl=3, tc=106, queues=4 and ports=2). For `run` and `bench` on GPUs of this
+    /// to a port), ports=2 (of each rank's cards, with network=ibgda), dead=0-2 (nothing arrives at rank 2 from rank 0). For `run` and `bench` with one process per node: tcp, shm, verbs or efa, the
+    /// providers of libfabric, which are also called libfabric:tcp and so on. For `run` alone: ibgda:mlx5_0,mlx5_1 (GPUs write to the cards of their ranks in turn; not yet run on
+    /// hardware; also sl=3, tc=106, queues=4 and ports=2). For `run` and `bench` on GPUs of this
     /// machine: card, network cards that are kernels, with these settings after a colon: 50GB/s and 3us (the rate and
     /// the latency of a link, here those by default), ports=2 (links of each rank), late=7 (puts land in random order, from this seed), fail=0-2@100
-    /// (entry 100 from rank 0 to rank 2 fails). `run --processes --net card` in the emulator has models of these cards
+    /// (entry 100 from rank 0 to rank 2 fails). --processes with card in the emulator has models of these cards
     #[arg(long = "net", value_name = "NETWORK")]
     kind: Option<Kind>,
 }
@@ -168,6 +169,10 @@ impl FromStr for Kind {
         if text.starts_with("libfabric:") {
             return provider(text).map(|provider| Kind::Joint(Joint::Fabric(provider)));
         }
+        // Its name in EPFORGE_NET.
+        if let Ok(provider) = text.parse() {
+            return Ok(Kind::Joint(Joint::Fabric(provider)));
+        }
         let mut options = ModelOptions::default();
         let (name, settings) = text.split_once(':').unwrap_or((text, ""));
         if name == "ibgda" {
@@ -178,7 +183,7 @@ impl FromStr for Kind {
         }
         if name != "model" {
             return Err(format!(
-                "`{name}` is not a network; use `model`, `card`, `libfabric:tcp` or `ibgda`"
+                "`{name}` is not a network; use `model`, `card`, `tcp`, `shm`, `verbs`, `efa` or `ibgda`"
             ));
         }
         let mut given = Vec::new();
@@ -246,8 +251,8 @@ mod tests {
         assert_eq!(said("model:bytes-per-us=0"), no_bytes);
         let both = "`ordered` contradicts another setting of the network";
         assert_eq!(said("model:reorder,ordered"), both);
-        let networks = "`model`, `card`, `libfabric:tcp` or `ibgda`";
-        assert_eq!(said("tcp"), format!("`tcp` is not a network; use {networks}"));
+        let networks = "`model`, `card`, `tcp`, `shm`, `verbs`, `efa` or `ibgda`";
+        assert_eq!(said("tpc"), format!("`tpc` is not a network; use {networks}"));
         assert!(said("libfabric:tpc").contains("tpc"));
     }
 
@@ -273,7 +278,9 @@ mod tests {
             Ok(Kind::Joint(joint)) => joint,
             other => panic!("{other:?}"),
         };
-        assert_eq!(read("libfabric:shm"), Joint::Fabric(Provider::Shm));
+        for text in ["shm", "libfabric:shm"] {
+            assert_eq!(read(text), Joint::Fabric(Provider::Shm));
+        }
         for text in ["libfabric:shm", "ibgda:mlx5_0:1,mlx5_1,sl=3", "ibgda", "ibgda:tc=106"] {
             assert_eq!(read(text).to_string(), text);
         }

@@ -14,8 +14,8 @@ use ep_codegen::plan::Plan;
 
 pub use kernel::{GroupKernel, compile_all, control_bytes, place_control};
 pub(crate) use kernel::{positive, waived};
-pub use wire::CardTraffic;
-pub(crate) use wire::{Net, Wire};
+pub(crate) use wire::Wire;
+pub use wire::{CardTraffic, Net};
 
 use crate::backend::{Backend, BackendError, Stream};
 use crate::call_order::{CallOrder, Turn};

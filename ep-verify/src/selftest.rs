@@ -335,12 +335,12 @@ impl Selftest {
     /// Poisons all outputs while no rank sends.
     fn poison(&self) -> Result<(), CallError> {
         self.settle()?;
-        self.group.backend().gather("poison outputs", 0)?;
+        self.group.gather("poison outputs", 0)?;
         for rank in self.group.local() {
             self.buffer.poison(rank, POISON)?;
         }
         self.settle()?;
-        self.group.backend().gather("outputs are poisoned", 0)?;
+        self.group.gather("outputs are poisoned", 0)?;
         Ok(())
     }
 

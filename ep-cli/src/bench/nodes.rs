@@ -1,11 +1,11 @@
-//! `epforge bench --nodes`: calls between nodes, over network cards that are kernels or, in the emulator, models.
+//! `epforge bench --nodes`: calls between nodes, over network cards that are kernels or models, or over libfabric.
 
 use std::time::Duration;
 
 use ep_runtime::buffer::{Payload, StandardPipeline};
 use ep_runtime::error::CallError;
 use ep_runtime::group::Group;
-use ep_runtime::net::{CardTraffic, ResidentNetwork, ResidentOptions};
+use ep_runtime::net::{CardTraffic, Carrier};
 use ep_verify::selftest::{Crossing, LowLatency, Mode, Operation, Puts, Selftest, Way};
 
 use super::few::low_latency_case;
@@ -21,7 +21,7 @@ use crate::problem::failed;
 /// SMs of a call, unless they are given.
 const SMS: u32 = 24;
 
-/// How long cards have for what they still have to carry after a call.
+/// How long networks have for what they still have to carry after a call.
 const AFTER_CALL: Duration = Duration::from_millis(5);
 
 /// Rows of a signal of plain puts.
@@ -38,17 +38,18 @@ pub(super) struct Between<'a> {
     pub(super) request: Request,
     pub(super) kernels: Kernels,
     pub(super) ranks: Ranks,
-    /// The settings of the cards. The emulator has none.
-    pub(super) cards: Option<ResidentOptions>,
+    /// What carries rows between nodes. None: models of cards in one emulator.
+    pub(super) over: Option<Carrier>,
     pub(super) talk: Talk<'a>,
 }
 
-/// The traffic of one call over the cards.
+/// The traffic of one call between nodes.
 #[derive(Debug, Clone, Copy)]
 struct Sent {
-    /// That of all cards, and the bytes of the busiest.
-    all: CardTraffic,
+    /// Bytes of the busiest rank.
     busiest: u64,
+    /// Entries and doorbells of all cards.
+    cards: Option<[u64; 2]>,
     rows: Crossing,
 }
 
@@ -69,11 +70,15 @@ impl Between<'_> {
         let group = self.group().clone();
         let (nodes, each) = (group.nodes(), group.ranks() / group.nodes());
         let machine = group.backend().name();
-        let link = match &self.cards {
-            None => "models of cards: the times mean nothing".to_string(),
-            Some(options) => {
+        let link = match &self.over {
+            Some(Carrier::Card(options)) if group.backend().runs_alone() => {
                 let (rate, latency) = (options.bytes_per_us / 1000, options.latency);
                 format!("cards of {rate} GB/s and {latency:.1?} that are kernels")
+            }
+            Some(Carrier::Card(_)) | None => "models of cards: nothing is timed".to_string(),
+            Some(over) => {
+                let whose = if group.local().len() == each { "node" } else { "rank" };
+                format!("{over}, with a process for each {whose}")
             }
         };
         let object = Object::new()
@@ -81,7 +86,8 @@ impl Between<'_> {
             .with("machine", &machine)
             .with("nodes", nodes)
             .with("node_ranks", each)
-            .with("cards", &link);
+            .with("network", self.network())
+            .with("link", &link);
         self.talk.object(&object)?;
         self.talk.say(&format!("{machine}: {nodes} nodes of {each} ranks, {link}"))?;
         self.talk.say(TITLES)?;
@@ -105,6 +111,11 @@ impl Between<'_> {
 
     fn group(&self) -> &Group {
         &self.ranks.group
+    }
+
+    /// The network by the name that `--net` takes.
+    fn network(&self) -> String {
+        self.over.as_ref().map_or("model".to_string(), Carrier::to_string)
     }
 
     /// Whether calls are timed, not only checked.
@@ -203,7 +214,7 @@ impl Between<'_> {
         Ok(())
     }
 
-    /// The traffic of the cards between the two times that `call` looks at them.
+    /// The traffic between the two times that `call` looks at it.
     fn sent(
         &self,
         call: &mut dyn FnMut(Look<'_>) -> Result<Crossing, CallError>,
@@ -212,49 +223,65 @@ impl Between<'_> {
         let group = self.group();
         let rows = call(&mut || {
             // Credit may still be under way that no kernel waits for.
-            if self.cards.is_some() {
+            if self.over.is_some() {
                 std::thread::sleep(AFTER_CALL);
             }
-            looks.push(traffic_of_all(group)?);
+            looks.extend(group.card_traffic()?);
             Ok(())
         });
         let rows = rows.map_err(failed)?;
         let [before, after] = &looks[..] else { return Ok(None) };
-        let mut sent = Sent { all: CardTraffic::default(), busiest: 0, rows };
-        for (before, after) in before.iter().zip(after) {
-            let bytes = after.bytes - before.bytes;
-            sent.all.bytes += bytes;
-            sent.all.entries += after.entries - before.entries;
-            sent.all.doorbells += after.doorbells - before.doorbells;
-            sent.busiest = sent.busiest.max(bytes);
-        }
-        Ok(Some(sent))
+        let more = |of: fn(&CardTraffic) -> u64| {
+            before.iter().zip(after).map(move |(before, after)| of(after) - of(before))
+        };
+        let busiest = more(|it| it.bytes).max().unwrap_or(0);
+        let busiest = self.brought("the bytes of a call", busiest)?;
+        let cards = match group.writes_to_cards() {
+            true => Some([
+                self.brought("the entries of a call", more(|it| it.entries).sum())?.iter().sum(),
+                self.brought("the doorbells of a call", more(|it| it.doorbells).sum())?
+                    .iter()
+                    .sum(),
+            ]),
+            false => None,
+        };
+        Ok(Some(Sent { busiest: busiest.into_iter().max().unwrap_or(0), cards, rows }))
     }
 
-    /// How long plain puts of as many rows take, over the same cards.
+    /// What each process brings: a process knows the traffic of its own ranks only.
+    fn brought(&self, what: &str, number: u64) -> Result<Vec<u64>, Failure> {
+        let (group, each) = (self.group(), self.group().local().len());
+        if each == group.ranks() {
+            return Ok(vec![number]);
+        }
+        let all = group.gather(what, number).map_err(failed)?;
+        // Once for each of its ranks.
+        Ok(all.into_iter().step_by(each.max(1)).collect())
+    }
+
+    /// How long plain puts of as many rows take, over the same network.
     fn floor(&self, sent: Option<Sent>, sms: u32) -> Result<Option<Duration>, Failure> {
-        let Some(sent) = sent.filter(|_| self.cards.is_some()) else { return Ok(None) };
+        let Some(sent) = sent else { return Ok(None) };
         let group = self.group();
         let far = group.ranks() - group.ranks() / group.nodes();
         let rows = sent.rows.busiest.div_ceil(far).max(1);
         let row_bytes = (sent.busiest as usize).div_ceil(rows * far).next_multiple_of(16);
-        let puts = Puts { rows, row_bytes, run: RUN };
-        let network = ResidentNetwork::of_plan(group, &puts.plan(group));
-        let network = network.map_err(|error| Failure::Failed(error.to_string()))?;
-        let addresses = network.as_ref().map(ResidentNetwork::addresses).unwrap_or_default();
-        puts.time(group, &addresses, sms).map_err(failed)
+        Puts { rows, row_bytes, run: RUN }.time(group, sms).map_err(failed)
     }
 
     fn tell(&mut self, it: &Measured<'_>) -> Result<(), Failure> {
-        let rate = self.cards.as_ref().map_or(0, |options| options.bytes_per_us);
+        let rate = match &self.over {
+            Some(Carrier::Card(options)) => options.bytes_per_us,
+            _ => 0,
+        };
         let us = it.time.map(micros).filter(|us| *us > 0.0);
         let per_us = us.zip(it.sent).map(|(us, sent)| sent.busiest as f64 / us);
         let share = per_us.filter(|_| rate > 0).map(|per_us| per_us / rate as f64);
-        let each = |part: fn(&CardTraffic) -> u64| {
+        let each = |part: usize| {
             let sent = it.sent.filter(|sent| sent.rows.all > 0)?;
-            Some(part(&sent.all) as f64 / sent.rows.all as f64)
+            Some(sent.cards?[part] as f64 / sent.rows.all as f64)
         };
-        let (entries, doorbells) = (each(|all| all.entries), each(|all| all.doorbells));
+        let (entries, doorbells) = (each(0), each(1));
         let floor = it.floor.map(micros);
         let ratio = us.zip(floor).map(|(us, floor)| us / floor);
         let group = self.group();
@@ -264,6 +291,7 @@ impl Between<'_> {
             .with("graph", self.request.repeats.graph)
             .with("payload", it.payload)
             .with("way", self.request.low_latency.map(Way::name))
+            .with("network", self.network())
             .with("nodes", group.nodes())
             .with("ranks", group.ranks())
             .with("tokens", it.tokens)
@@ -302,20 +330,4 @@ impl Between<'_> {
             shown(ratio, 2),
         ))
     }
-}
-
-/// Gathers the traffic of each rank's card from the processes: each knows its own ranks only.
-fn traffic_of_all(group: &Group) -> Result<Vec<CardTraffic>, CallError> {
-    let known = group.card_traffic()?.unwrap_or_default();
-    if group.local().len() == group.ranks() {
-        return Ok(known);
-    }
-    let own = known.get(group.local().start).copied().unwrap_or_default();
-    let all = |what: &str, number: u64| group.gather(&format!("{what} of cards"), number);
-    let entries = all("entries", own.entries)?;
-    let (doorbells, bytes) = (all("doorbells", own.doorbells)?, all("bytes", own.bytes)?);
-    let each = entries.into_iter().zip(doorbells).zip(bytes);
-    Ok(each
-        .map(|((entries, doorbells), bytes)| CardTraffic { entries, doorbells, bytes })
-        .collect())
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 use ep_runtime::buffer::{BufferOptions, CallOptions, Payload};
 use ep_runtime::gpu::Sharing;
-use ep_runtime::net::ResidentOptions;
+use ep_runtime::net::{Carrier, NetOptions};
 use ep_verify::selftest::{Case, Mode, Operation, Repeats, Way};
 
 use super::routing::RoutingName;
@@ -21,7 +21,7 @@ use crate::problem::{Problem, checked, fits_here, taken};
 use crate::processes;
 use crate::selection::assignment;
 use crate::suggestion::did_you_mean;
-use crate::wire::Net;
+use crate::wire::{Joint, Net};
 
 /// Tokens per rank of the published shape, and of a run on the host.
 const TOKENS: usize = 4096;
@@ -82,8 +82,9 @@ pub(crate) struct Options {
     /// Number of ranks, assigned to the GPUs in turn; by default the number of GPUs
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     ranks: Option<u32>,
-    /// Time calls between this many nodes instead, which the ranks are divided into, over network cards that are
-    /// kernels: each node is on one GPU, and nodes take the GPUs in turn
+    /// Time calls between this many nodes instead, which the ranks are divided into. By default over network cards that
+    /// are kernels: each node is on one GPU, and nodes take the GPUs in turn. Over libfabric, such as --net shm, each
+    /// node is a process
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=64), conflicts_with_all = ["devices", "kill", "random", "outputs", "chart", "cooperative"])]
     nodes: Option<u32>,
     #[command(flatten)]
@@ -327,24 +328,34 @@ impl Options {
         Ok(batches)
     }
 
-    /// How many nodes there are, and what cards between them do, if calls between nodes are timed.
-    pub(crate) fn nodes(&self) -> Result<Option<(usize, ResidentOptions)>, Failure> {
+    /// How many nodes there are, and what carries rows between them, if calls between nodes are timed. No carrier: models
+    /// of cards in one emulator.
+    pub(crate) fn nodes(&self) -> Result<Option<(usize, Option<Carrier>)>, Failure> {
         let wrong = |what: &str| Err(Failure::WrongUse(what.to_owned()));
-        match (self.nodes, self.net.cards(), self.backend) {
-            (None, _, _) if self.net.is_given() => {
-                wrong("`--net` connects nodes: give their number, such as `--nodes 2`")
+        let Some(nodes) = self.nodes else {
+            return match self.net.is_given() {
+                true => wrong("`--net` connects nodes: give their number, such as `--nodes 2`"),
+                false => Ok(None),
+            };
+        };
+        let is_one_emulator = self.backend == Machine::Host && !self.processes;
+        let over = match (self.net.cards(), self.net.joint()) {
+            (_, Some(Joint::Fabric(provider))) => Some(NetOptions::of_group(*provider).into()),
+            (None, None) if !self.net.is_given() && is_one_emulator => None,
+            (Some(_), _) if is_one_emulator => {
+                return wrong(
+                    "`--net card` works only on GPUs and with `--processes`: in one emulator, cards are models",
+                );
             }
-            (None, _, _) => Ok(None),
-            (Some(_), Some(_), Machine::Host) => {
-                wrong("`--net card` works only on GPUs: in the emulator, cards are models")
+            (None, joint) if self.net.is_given() => {
+                let name = joint.map_or("model".to_owned(), Joint::to_string);
+                return wrong(&format!(
+                    "between nodes, `bench` times calls over card, tcp, shm, verbs or efa, not `{name}`"
+                ));
             }
-            (Some(_), None, _) if self.net.is_given() => {
-                wrong("between nodes, `bench` times calls over `--net card`")
-            }
-            (Some(nodes), cards, _) => {
-                Ok(Some((nodes as usize, cards.cloned().unwrap_or_default())))
-            }
-        }
+            (cards, _) => Some(Carrier::Card(cards.cloned().unwrap_or_default())),
+        };
+        Ok(Some((nodes as usize, over)))
     }
 
     /// The request on a machine with `found` GPUs.

@@ -129,6 +129,43 @@ fn calls_between_nodes_are_compared() {
     }
 }
 
+/// Calls between nodes that are processes, and between ranks that are: all of it but the times.
+#[test]
+fn calls_between_processes_are_compared_over_each_network() {
+    let shape = "--nodes 2 --tokens 3 --set hidden=128 --set experts=4 --set topk=2 --sms 4";
+    let rest = "--payload bf16 --mode loop --iterations 1 --warmup 0 --json";
+    for (way, network, ops) in [
+        ("--ranks 4 --net shm", "shm", &["dispatch", "cached-dispatch", "combine"][..]),
+        ("--ranks 2 --net tcp --low-latency per-rank --graph 1", "tcp", &["dispatch", "combine"]),
+        ("--ranks 4 --processes --op combine", "card:50GB/s,3000ns", &["combine"]),
+    ] {
+        let line = format!("bench --backend host {shape} {way} {rest}");
+        let done = epforge(&line, None);
+        let (out, err) = (text(&done.stdout), text(&done.stderr));
+        if err.contains("no C++ compiler") || err.contains("no libfabric") {
+            eprintln!("skipped: {err}");
+            continue;
+        }
+        assert!(done.status.success(), "{line}: {out}{err}");
+        let all = objects(&out);
+        let results: Vec<&Value> = all.iter().filter(|it| it["op"].is_string()).collect();
+        let told: Vec<&str> = results.iter().filter_map(|it| it["op"].as_str()).collect();
+        assert_eq!(told, ops, "one process of several tells: {out}");
+        for result in results {
+            assert_eq!(result["network"], network, "{result}");
+            assert!(result["link_bytes"].as_u64() > Some(0), "{result}");
+            assert!(result["rows"].as_u64() > Some(0) && result["us"].is_null(), "{result}");
+            let has_entries = result["entries_per_row"].as_f64() > Some(0.0);
+            assert_eq!(has_entries, network.starts_with("card"), "{result}");
+        }
+    }
+    let line = "bench --backend host --nodes 2 --net ibgda";
+    let done = epforge(line, None);
+    assert_eq!(done.status.code(), Some(2));
+    let why = "between nodes, `bench` times calls over card, tcp, shm, verbs or efa, not `ibgda`";
+    assert!(text(&done.stderr).contains(why), "{}", text(&done.stderr));
+}
+
 /// What is timed for the published shape is what people can read.
 #[test]
 fn the_texts_of_the_published_shape_are_in_generated_at_length() {

@@ -13,12 +13,12 @@ use crate::error::CallError;
 use crate::memory::DeviceMemory;
 use crate::net_error::NetError;
 
-/// The traffic of one rank's card.
+/// What one rank's network card, or its endpoint of libfabric, has sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CardTraffic {
-    /// Entries of its queue pairs.
+    /// Entries of its queue pairs. Libfabric has none.
     pub entries: u64,
-    /// Doorbells that it has heard. Two that ring at once may be heard as one.
+    /// Doorbells that it has heard. Two that ring at once may be heard as one. Libfabric has none.
     pub doorbells: u64,
     /// Bytes to peers.
     pub bytes: u64,
@@ -53,7 +53,7 @@ pub(crate) trait Wire: Send + Sync {
         None
     }
 
-    /// Reads the traffic of each rank's card, between two calls. `None` if the cards are neither kernels nor models.
+    /// Reads the traffic of each rank, between two calls. `None` if nobody counts it.
     fn traffic(&self, _ranks: usize) -> Option<Result<Vec<CardTraffic>, NetError>> {
         None
     }
@@ -66,7 +66,7 @@ pub(crate) trait Wire: Send + Sync {
 
 /// The network of some kernels.
 #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "networks are for Linux"))]
-pub(crate) struct Net {
+pub struct Net {
     /// For each kernel, `ep::Net` of each local rank.
     pub(crate) views: Vec<Vec<DeviceMemory>>,
     /// Its ends, which close when this is dropped.
@@ -74,8 +74,8 @@ pub(crate) struct Net {
 }
 
 impl Net {
-    /// Where a kernel finds the network of a local rank, by the rank's position among these.
-    pub(crate) fn address(&self, kernel: usize, local: usize) -> u64 {
+    /// Where a kernel finds the network of a local rank, by the rank's position among these: the address of `ep::Net`.
+    pub fn address(&self, kernel: usize, local: usize) -> u64 {
         self.views[kernel][local].address()
     }
 }
@@ -87,8 +87,8 @@ impl Group {
         self.shared.wire.as_ref().map_or(1, |wire| wire.nodes())
     }
 
-    /// Reads the traffic of each rank's network card, between two calls. A process knows the cards of its own ranks only.
-    /// `None` if the group's cards are neither kernels nor models.
+    /// Reads the traffic of each rank, between two calls. A process knows the traffic of its own ranks only. `None` over
+    /// network cards and over models of libfabric, which count nothing.
     pub fn card_traffic(&self) -> Result<Option<Vec<CardTraffic>>, CallError> {
         let traffic = self.shared.wire.as_ref().and_then(|wire| wire.traffic(self.ranks()));
         traffic.transpose().map_err(CallError::Network)
@@ -118,8 +118,8 @@ impl Group {
         }
     }
 
-    /// The network that kernels take which share a window, if they take any.
-    pub(crate) fn open_network(&self, plans: &[&Plan]) -> Result<Option<Arc<Net>>, CallError> {
+    /// The network that kernels take which share a window, if they take any. All processes of the group open it together.
+    pub fn open_network(&self, plans: &[&Plan]) -> Result<Option<Arc<Net>>, CallError> {
         let takes_any = plans.iter().any(|plan| plan.network_counters > 0);
         match &self.shared.wire {
             Some(wire) if takes_any => Ok(Some(Arc::new(wire.open(self, plans)?))),

@@ -8,7 +8,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use ep_emu::{Actor, ActorMemory, Address};
 
@@ -35,6 +35,28 @@ pub(super) struct Shared {
     now_ns: AtomicU64,
     /// The entries, doorbells and bytes of each rank's card.
     carried: Vec<[AtomicU64; 3]>,
+}
+
+/// The cards of a group's networks that are models.
+#[derive(Default)]
+pub(super) struct Models(Mutex<Vec<Weak<Shared>>>);
+
+impl Models {
+    pub(super) fn add(&self, shared: &Arc<Shared>) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|shared| shared.strong_count() > 0);
+        known.push(Arc::downgrade(shared));
+    }
+
+    /// What the card of each of `ranks` ranks has carried, as far as this process knows.
+    pub(super) fn traffic(&self, ranks: usize) -> Vec<CardTraffic> {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = vec![CardTraffic::default(); ranks];
+        for shared in known.iter().filter_map(Weak::upgrade) {
+            all.iter_mut().zip(shared.traffic()).for_each(|(sum, own)| *sum += own);
+        }
+        all
+    }
 }
 
 impl Shared {

@@ -5,8 +5,8 @@
 //! network's reads and writes like accesses of a lane. The model guarantees what `ep/net.cuh` promises and
 //! no more. The model merges, numbers and counts writes with the same code as the libfabric thread.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use ep_codegen::ir::Transport;
@@ -191,9 +191,9 @@ impl ModelNetwork {
         self.shared.traffic()
     }
 
-    /// The state that its cards share; gone when the network is dropped.
-    pub(super) fn shared(&self) -> Weak<Shared> {
-        Arc::downgrade(&self.shared)
+    /// The state that its cards share.
+    pub(super) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
     }
 
     /// The descriptions of the local ranks' networks for kernels, which are kept elsewhere from then on.

@@ -2,7 +2,7 @@
 
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -83,6 +83,8 @@ pub struct NetStats {
     pub requests: u64,
     /// Number of writes that it has posted for them.
     pub writes: u64,
+    /// Bytes of those that have left.
+    pub bytes: u64,
     /// Number of peers' writes that have landed here.
     pub landed: u64,
 }
@@ -226,12 +228,12 @@ impl Network {
 
     /// The statistics so far.
     pub fn stats(&self) -> NetStats {
-        let counts = &self.shared.counts;
-        NetStats {
-            requests: counts.requests.load(Ordering::Relaxed),
-            writes: counts.writes.load(Ordering::Relaxed),
-            landed: counts.landed.load(Ordering::Relaxed),
-        }
+        self.shared.counts.read()
+    }
+
+    /// What the thread knows, as long as it runs.
+    pub(super) fn shared(&self) -> Weak<Shared> {
+        Arc::downgrade(&self.shared)
     }
 }
 

@@ -2,13 +2,14 @@
 //! one emulator.
 
 use std::any::Any;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::Duration;
 
 use ep_codegen::ir::Transport;
 use ep_codegen::plan::Plan;
 
+use super::proxy::Shared;
 use super::{
     CardNetwork, CardOptions, Carrier, NetOptions, NetPart, Network, ResidentNetwork, SharedCards,
 };
@@ -27,6 +28,8 @@ struct Processes {
     stores: Vec<Arc<Store>>,
     /// Its cards, if they are kernels.
     cards: Option<SharedCards>,
+    /// The ends of networks over libfabric, each with its rank.
+    ends: Mutex<Vec<(usize, Weak<Shared>)>>,
 }
 
 impl Group {
@@ -123,7 +126,22 @@ impl Processes {
             Carrier::Card(options) => Some(SharedCards::new(options.clone())),
             _ => None,
         };
-        Processes { nodes, over, stores, cards }
+        Processes { nodes, over, stores, cards, ends: Mutex::default() }
+    }
+
+    fn ends(&self) -> MutexGuard<'_, Vec<(usize, Weak<Shared>)>> {
+        self.ends.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the endpoints of the local ranks have sent.
+    fn sent(&self, ranks: usize) -> Vec<CardTraffic> {
+        let mut all = vec![CardTraffic::default(); ranks];
+        for (rank, end) in
+            self.ends().iter().filter_map(|(rank, end)| Some((*rank, end.upgrade()?)))
+        {
+            all[rank] += CardTraffic { bytes: end.counts.read().bytes, ..CardTraffic::default() };
+        }
+        all
     }
 }
 
@@ -165,7 +183,10 @@ impl Wire for Processes {
     }
 
     fn traffic(&self, ranks: usize) -> Option<Result<Vec<CardTraffic>, NetError>> {
-        self.cards.as_ref().map(|cards| cards.traffic(ranks))
+        match &self.over {
+            Carrier::Libfabric(_) => Some(Ok(self.sent(ranks))),
+            Carrier::Ibgda(_) | Carrier::Card(_) => self.cards.as_ref().map(|it| it.traffic(ranks)),
+        }
     }
 
     fn open(&self, group: &Group, plans: &[&Plan]) -> Result<Net, CallError> {
@@ -176,7 +197,12 @@ impl Wire for Processes {
             Carrier::Libfabric(options) => {
                 let options = NetOptions { data_bytes, counters, ..options.clone() };
                 let join = |(rank, store)| Network::join(group, rank, store, &options);
-                opened(at_once(ranks(), join)?, &parts, Network::part)
+                let networks = at_once(ranks(), join)?;
+                let ends = networks.iter().map(|network| (network.rank(), network.shared()));
+                let mut known = self.ends();
+                known.retain(|(_, end)| end.strong_count() > 0);
+                known.extend(ends);
+                opened(networks, &parts, Network::part)
             }
             Carrier::Ibgda(options) => {
                 let data_bytes = data_bytes.max(1);
@@ -220,11 +246,9 @@ fn at_once<I: Send, T: Send, E: Send>(
 
 #[cfg(feature = "host")]
 mod modelled {
-    use std::sync::{MutexGuard, PoisonError, Weak};
-
     use super::*;
     use crate::host::{HostBackend, TIMEOUT};
-    use crate::net::card::Shared;
+    use crate::net::card::Models;
     use crate::net::model::{ModelNetwork, ModelOptions};
 
     /// Nodes in one emulator.
@@ -233,8 +257,8 @@ mod modelled {
         backend: Arc<HostBackend>,
         options: ModelOptions,
         carrier: Transport,
-        /// The networks that have been opened.
-        opened: Mutex<Vec<Weak<Shared>>>,
+        /// Those of the networks that have been opened.
+        models: Models,
     }
 
     impl Group {
@@ -274,8 +298,8 @@ mod modelled {
                 return Err(CallError::Mismatch { what });
             }
             let (own, options) = (Arc::clone(backend), net.clone());
-            let opened = Mutex::default();
-            let wire = Modelled { nodes, backend: own, options, carrier, opened };
+            let models = Models::default();
+            let wire = Modelled { nodes, backend: own, options, carrier, models };
             let (backend, options) =
                 (Arc::clone(backend), GroupOptions { timeout: TIMEOUT, ..GroupOptions::default() });
             Group::joined(backend, options, Some(Box::new(wire)))
@@ -303,26 +327,12 @@ mod modelled {
             let views = parts.iter().map(view).collect::<Result<Vec<_>, NetError>>()?;
             let failure = network.watched();
             group.watch(&failure);
-            self.opened().push(network.shared());
+            self.models.add(network.shared());
             Ok(Net { views, _ends: Mutex::new(Box::new((network, failure))) })
         }
 
         fn traffic(&self, ranks: usize) -> Option<Result<Vec<CardTraffic>, NetError>> {
-            (self.carrier == Transport::Ibgda).then(|| {
-                let mut all = vec![CardTraffic::default(); ranks];
-                for shared in self.opened().iter().filter_map(Weak::upgrade) {
-                    for (sum, own) in all.iter_mut().zip(shared.traffic()) {
-                        *sum += own;
-                    }
-                }
-                Ok(all)
-            })
-        }
-    }
-
-    impl Modelled {
-        fn opened(&self) -> MutexGuard<'_, Vec<Weak<Shared>>> {
-            self.opened.lock().unwrap_or_else(PoisonError::into_inner)
+            (self.carrier == Transport::Ibgda).then(|| Ok(self.models.traffic(ranks)))
         }
     }
 }

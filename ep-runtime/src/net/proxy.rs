@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use super::endpoint::{Endpoint, Event};
 use super::layout::Layout;
+use super::network::NetStats;
 use super::queue::{self, DESCRIPTOR_BYTES, Joined, Limits, Request, STAMP_AT};
 use super::shared_memory::SharedMemory;
 use super::stream::{Landing, Number, Pulse, Sending};
@@ -50,8 +51,22 @@ pub(super) struct Counts {
     pub(super) requests: AtomicU64,
     /// Writes posted for them.
     pub(super) writes: AtomicU64,
+    /// Bytes of those.
+    pub(super) bytes: AtomicU64,
     /// Writes of peers that have landed.
     pub(super) landed: AtomicU64,
+}
+
+impl Counts {
+    pub(super) fn read(&self) -> NetStats {
+        let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        NetStats {
+            requests: load(&self.requests),
+            writes: load(&self.writes),
+            bytes: load(&self.bytes),
+            landed: load(&self.landed),
+        }
+    }
 }
 
 /// Adds to a count that the proxy alone writes.
@@ -358,10 +373,11 @@ impl Proxy {
                 ((layout.inbox(self.rank, index, place), from, 8), Number::Signal(place))
             }
         };
-        let write = (write, Write { peer, batch: Some((index, batch)) });
+        let (write, bytes) = ((write, Write { peer, batch: Some((index, batch)) }), way.2);
         let posted = self.post(write, way, number.encode(self.rank, index), now)?;
         if posted {
             self.sendings[flow].posted();
+            add(&self.shared.counts.bytes, bytes);
         }
         Ok(posted)
     }

@@ -107,7 +107,7 @@ impl ResidentNetwork {
         #[cfg(feature = "host")]
         if let Some(emulator) = backend.emulator().and_then(|it| it.downcast_ref()) {
             let size = (data_bytes, counters);
-            return ResidentNetwork::modelled(backend, emulator, size, &cards.options);
+            return ResidentNetwork::modelled(backend, emulator, size, cards);
         }
         let ports = cards.options.ports;
         let queues = QUEUES.max(ports);
@@ -121,8 +121,9 @@ impl ResidentNetwork {
         backend: &Arc<dyn Backend>,
         emulator: &HostBackend,
         (data_bytes, counters): (u64, usize),
-        options: &ResidentOptions,
+        cards: &SharedCards,
     ) -> Result<ResidentNetwork, NetError> {
+        let options = &cards.options;
         if let Some((from, to, entry)) = options.failing.first() {
             let why = format!(
                 "`fail={from}-{to}@{entry}` works only on GPUs: models of cards fail no entry"
@@ -140,6 +141,7 @@ impl ResidentNetwork {
             ports,
         };
         let mut network = ModelNetwork::of_shared_cards(backend, emulator, layout, &model)?;
+        cards.models.add(network.shared());
         Ok(ResidentNetwork {
             views: network.take_views(),
             players: Arc::default(),

@@ -1,6 +1,7 @@
 //! Single calls between nodes, for those who count what crosses a network meanwhile.
 
 use ep_runtime::error::CallError;
+use ep_runtime::group::Group;
 
 use super::Selftest;
 use super::timing::Operation;
@@ -20,6 +21,21 @@ impl Crossing {
         rows.fold(Crossing::default(), |sum, rows| Crossing {
             busiest: sum.busiest.max(rows),
             all: sum.all + rows,
+        })
+    }
+
+    /// Those of all processes, each of which has `self` on its own ranks.
+    pub(super) fn gathered(self, group: &Group) -> Result<Crossing, CallError> {
+        let (local, ranks) = (group.local().len(), group.ranks());
+        if local == ranks {
+            return Ok(self);
+        }
+        // A process brings its number once for each of its ranks.
+        let busiest = group.gather("compare rows between nodes", self.busiest as u64)?;
+        let all = group.gather("count rows between nodes", self.all as u64)?;
+        Ok(Crossing {
+            busiest: busiest.into_iter().max().unwrap_or(0) as usize,
+            all: all.into_iter().sum::<u64>() as usize / local.max(1),
         })
     }
 }

@@ -1,7 +1,8 @@
-// Plain puts: the least that rows take over network cards. Every rank puts as many rows of one size to each far rank,
+// Plain puts: the least that rows take over a network. Every rank puts as many rows of one size to each far rank,
 // in runs with one signal each, and waits for as many. A warp writes the entries of a run together, and tells the card of
-// them once.
+// them once; or it writes their descriptors together, which the host joins.
 #include <ep/ibgda.cuh>
+#include <ep/net.cuh>
 #include <ep/sync.cuh>
 
 namespace puts {
@@ -49,7 +50,16 @@ __device__ __forceinline__ bool is_done(const ep::QueuePair* pair, ep::u32 want)
     return word >> 28 == 0 && static_cast<ep::i32>((done - want) << 16) >= 0;
 }
 
-/// A run: `count` rows from the offset `from` on to `to`, and what is added to a counter behind them.
+/// A run through a queue of the host.
+__device__ __forceinline__ void ask(ep::Team& team, const ep::Net* net, int peer, int queue,
+                                    ep::u64 to, ep::u64 from, ep::u32 bytes, int count) {
+    ep::NetQueue host(team, net, queue);
+    const ep::u64 before = team.lane * static_cast<ep::u64>(bytes);
+    host.put(peer, to + before, from + before, team.lane < count ? bytes : 0);
+    host.signal(peer, 0, team.leader() ? static_cast<ep::u32>(count) : 0);
+}
+
+/// A run through a queue of the card: `count` rows from the offset `from` on to `to`, and what is added to a counter behind them.
 __device__ __forceinline__ void post(ep::Team& team, const ep::Net* net, int peer, int queue,
                                      ep::u64 to, ep::u64 from, ep::u32 bytes, int count) {
     ep::QueuePair* pair = net->pairs + peer * static_cast<int>(net->queues) + queue;
@@ -112,7 +122,12 @@ extern "C" __global__ void puts_rows(const __grid_constant__ puts::Args args) {
         const ep::u64 bytes = static_cast<ep::u64>(args.row_bytes);
         const ep::u64 to = (static_cast<ep::u64>(own) * args.rows + first) * bytes;
         const ep::u64 from = (static_cast<ep::u64>(args.ranks) * args.rows + first) * bytes;
-        puts::post(team, args.net, peer, index % queues, to, from, static_cast<ep::u32>(bytes), count);
+        const int queue = index % queues;
+        if (args.net->pairs != nullptr) {
+            puts::post(team, args.net, peer, queue, to, from, static_cast<ep::u32>(bytes), count);
+        } else {
+            puts::ask(team, args.net, peer, queue, to, from, static_cast<ep::u32>(bytes), count);
+        }
         __syncwarp();
     }
     for (int at = team.spread(); at < far * queues && !team.stopped; at += team.count()) {

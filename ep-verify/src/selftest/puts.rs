@@ -1,4 +1,4 @@
-//! The least time that rows take over network cards: plain puts of as many bytes, which nobody counts or reads.
+//! The least time that rows take over a network: plain puts of as many bytes, which nobody counts or reads.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,7 +32,7 @@ pub struct Puts {
 
 impl Puts {
     /// The kernel's plan, with what it needs of a network.
-    pub fn plan(&self, group: &Group) -> Plan {
+    fn plan(&self, group: &Group) -> Plan {
         let made = HandwrittenKernel {
             name: "Puts",
             entry: "puts_rows",
@@ -50,21 +50,20 @@ impl Puts {
         Plan {
             network_bytes: (rows * self.row_bytes) as i64,
             network_counters: 1,
-            carrier: Some(Transport::Ibgda),
+            carrier: Some(match group.writes_to_cards() {
+                true => Transport::Ibgda,
+                false => Transport::Rdma,
+            }),
             ..made.plan(group.backend().arch())
         }
     }
 
-    /// Mean time of a call on so many SMs, that of the slowest rank; `network` has the addresses of all ranks'
-    /// `ep::Net`. None where nothing runs by itself.
-    pub fn time(
-        &self,
-        group: &Group,
-        network: &[u64],
-        sms: u32,
-    ) -> Result<Option<Duration>, CallError> {
+    /// Mean time of a call on so many SMs over the network of the group, that of the slowest rank. None where nothing
+    /// runs by itself.
+    pub fn time(&self, group: &Group, sms: u32) -> Result<Option<Duration>, CallError> {
         let (backend, plan) = (group.backend(), self.plan(group));
         let window = Arc::new(Window::new(backend, control_bytes(&plan))?);
+        let network = group.open_network(&[&plan])?;
         let emitted = Emitted { cuda: TEXT.to_string(), plan };
         let kernel = GroupKernel::prepare(group, &window, 0, &emitted)?;
         let clocks = group
@@ -76,7 +75,8 @@ impl Puts {
             for (rank, begin, _) in clocks.iter().filter(|_| round == WARMUP) {
                 backend.record(*rank, Stream::OWN, begin)?;
             }
-            for (rank, address) in group.local().zip(network) {
+            for (index, rank) in group.local().enumerate() {
+                let net = network.as_ref().map_or(0, |network| network.address(0, index));
                 let mut bindings = Bindings::new();
                 bindings
                     .number("ranks", group.ranks() as i64)
@@ -84,7 +84,7 @@ impl Puts {
                     .number("rows", self.rows as i64)
                     .number("row_bytes", self.row_bytes as i64)
                     .number("run", self.run as i64)
-                    .tensor("net", Rows::new(*address, 1));
+                    .tensor("net", Rows::new(net, 1));
                 kernel.launch(rank, Stream::OWN, sms, &bindings)?;
             }
         }
@@ -100,6 +100,9 @@ impl Puts {
             backend.destroy_event(rank, begin)?;
             backend.destroy_event(rank, end)?;
         }
-        Ok(slowest)
+        let Some(slowest) = slowest else { return Ok(None) };
+        let slowest = u64::try_from(slowest.as_nanos()).unwrap_or(u64::MAX);
+        let all = group.gather("compare plain puts", slowest)?;
+        Ok(all.into_iter().max().map(Duration::from_nanos))
     }
 }

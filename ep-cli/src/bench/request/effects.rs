@@ -54,7 +54,7 @@ impl Options {
     /// Refuses options that only GPUs have.
     fn for_host(&self) -> Result<(), Failure> {
         let of_gpus = [
-            ("processes", self.processes),
+            ("processes", self.processes && self.nodes.is_none()),
             ("devices", self.devices.is_some()),
             ("cooperative", self.cooperative.is_some()),
             ("sharing", self.sharing.is_some()),

@@ -6,6 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use ep_codegen::ir::Transport;
 use ep_codegen::plan::Plan;
 
+#[cfg(feature = "host")]
+use super::super::card::Models;
 use super::super::view::NetPart;
 use super::{CardTraffic, Player, ResidentNetwork, ResidentOptions};
 use crate::backend::Backend;
@@ -24,11 +26,19 @@ pub(crate) struct SharedCards {
     pub(super) options: ResidentOptions,
     /// The kernels live as long as one of the networks.
     players: Mutex<Weak<Vec<Player>>>,
+    /// The cards in the emulator.
+    #[cfg(feature = "host")]
+    pub(super) models: Models,
 }
 
 impl SharedCards {
     pub(in super::super) fn new(options: ResidentOptions) -> SharedCards {
-        SharedCards { options, players: Mutex::default() }
+        SharedCards {
+            options,
+            players: Mutex::default(),
+            #[cfg(feature = "host")]
+            models: Models::default(),
+        }
     }
 
     fn known(&self) -> MutexGuard<'_, Weak<Vec<Player>>> {
@@ -59,6 +69,9 @@ impl SharedCards {
 
     /// What the card of each of `ranks` ranks has carried, between two calls.
     pub(crate) fn traffic(&self, ranks: usize) -> Result<Vec<CardTraffic>, NetError> {
+        #[cfg(feature = "host")]
+        let mut all = self.models.traffic(ranks);
+        #[cfg(not(feature = "host"))]
         let mut all = vec![CardTraffic::default(); ranks];
         let players = self.known().upgrade();
         let mut each = players.iter().flat_map(|players| players.iter());

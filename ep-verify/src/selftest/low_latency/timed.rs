@@ -60,7 +60,7 @@ impl LowLatency {
     /// Draws the inputs of all ranks; with a dispatch and what its experts make, for a combine.
     fn prepare(&self, drawn: Drawn, with_rows: bool) -> Result<Findings, CallError> {
         self.settle()?;
-        self.group.backend().gather("the calls before are over", 0)?;
+        self.group.gather("the calls before are over", 0)?;
         for own in &self.ranks {
             let args = self.judge_args(own, drawn);
             own.judges.launch(own.judges.inputs, &args)?;
@@ -92,10 +92,10 @@ impl LowLatency {
         look()?;
         let rows = self.far_rows()?;
         let times = if operation == Operation::Both { 2 } else { 1 };
-        Ok(Crossing::of(rows.into_iter().map(|rows| times * rows)))
+        Crossing::of(rows.into_iter().map(|rows| times * rows)).gathered(&self.group)
     }
 
-    /// By rank, the rows that cross to other nodes: one for each expert of a token, or one for each rank of its experts.
+    /// By local rank, the rows that cross to other nodes: one for each expert of a token, or one for each rank of its experts.
     fn far_rows(&self) -> Result<Vec<usize>, CallError> {
         let (ranks, nodes) = (self.group.ranks(), self.group.nodes());
         let (experts, _) = self.case.packed(ranks);

@@ -76,7 +76,7 @@ impl<'a> Clock<'a> {
     /// Opens the gate once all ranks stand before it.
     pub(super) fn open(&self, round: u32) -> Result<(), CallError> {
         if self.barrier.join()? {
-            self.group.backend().gather("open the gate", 0)?;
+            self.group.gather("open the gate", 0)?;
             self.gate.write(0, &[round])?;
         }
         Ok(())

@@ -77,7 +77,7 @@ impl<'a> Replays<'a> {
     fn bring(&self, source: &Selftest) -> Result<(), CallError> {
         // No process still reads what is written now.
         self.last.settle()?;
-        self.last.group.backend().gather("the last replay is over", 0)?;
+        self.last.group.gather("the last replay is over", 0)?;
         for RankGraph { own, tables, .. } in &self.ranks {
             self.last.rank(own.rank)?.write(own.rank, &source.oracle, &source.host)?;
             if let Some(offered) = &own.offered {
@@ -183,7 +183,7 @@ pub(in crate::selftest) fn time_replays(
         Ok(RankTimes { rounds: times, host })
     })?;
     let across = if mode == Mode::Loop { Across::Median } else { Across::Slowest };
-    let mut times = Times::of(group.backend().as_ref(), &ranks, across)?;
+    let mut times = Times::of(group, &ranks, across)?;
     times.device = times.device.of_one(calls);
     Ok(Some(times))
 }

@@ -32,7 +32,7 @@ pub(crate) fn time_rounds(
         times.drain(..warmup);
         Ok(RankTimes { rounds: times, host: Duration::ZERO })
     })?;
-    let times = Times::of(group.backend().as_ref(), &ranks, Across::SlowestRank)?;
+    let times = Times::of(group, &ranks, Across::SlowestRank)?;
     Ok(Some(times.device.of_one(calls)))
 }
 

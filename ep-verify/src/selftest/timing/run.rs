@@ -57,8 +57,7 @@ impl Run<'_> {
             Ok((RankTimes { rounds, host }, left))
         })?;
         let (ranks, left): (Vec<_>, Vec<_>) = done.into_iter().unzip();
-        let backend = self.usual.group.backend().as_ref();
-        Ok((Times::of(backend, &ranks, Across::Slowest)?, self.verify(&left)?))
+        Ok((Times::of(&self.usual.group, &ranks, Across::Slowest)?, self.verify(&left)?))
     }
 
     /// The same calls where one thread has to launch for all ranks before it waits for any.

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use ep_runtime::backend::{Backend, BackendError};
+use ep_runtime::error::CallError;
+use ep_runtime::group::Group;
 
 /// Times that so many in a hundred others are below.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,16 +80,11 @@ impl Across {
         Percentiles::of((0..count).filter_map(slowest).collect())
     }
 
-    /// A time of this process and those of all others. A process has one rank or all of them, so that
-    /// it does not matter which are compared first.
-    fn gathered(
-        self,
-        backend: &dyn Backend,
-        label: &str,
-        local: Duration,
-    ) -> Result<Duration, BackendError> {
+    /// A time of this process and those of all others. All processes have equally many ranks, and each brings its time
+    /// once for each of them.
+    fn gathered(self, group: &Group, label: &str, local: Duration) -> Result<Duration, CallError> {
         let local = u64::try_from(local.as_nanos()).unwrap_or(u64::MAX);
-        let all = backend.gather(label, local)?;
+        let all = group.gather(label, local)?;
         Ok(self.choose(all.into_iter().map(Duration::from_nanos).collect()))
     }
 }
@@ -103,18 +99,18 @@ pub(in crate::selftest) struct Times {
 
 impl Times {
     pub(super) fn of(
-        backend: &dyn Backend,
+        group: &Group,
         ranks: &[RankTimes],
         across: Across,
-    ) -> Result<Times, BackendError> {
+    ) -> Result<Times, CallError> {
         let local = across.local(ranks);
         let host = ranks.iter().map(|own| own.host).max().unwrap_or_default();
         let device = Percentiles {
-            p50: across.gathered(backend, "compare times", local.p50)?,
-            p95: across.gathered(backend, "compare slow times", local.p95)?,
-            p99: across.gathered(backend, "compare the slowest times", local.p99)?,
+            p50: across.gathered(group, "compare times", local.p50)?,
+            p95: across.gathered(group, "compare slow times", local.p95)?,
+            p99: across.gathered(group, "compare the slowest times", local.p99)?,
         };
-        let host = Across::Slowest.gathered(backend, "compare times of the host", host)?;
+        let host = Across::Slowest.gathered(group, "compare times of the host", host)?;
         let is_spread = ranks.iter().any(|own| own.rounds.len() > 1);
         Ok(Times { device, host, is_spread })
     }
