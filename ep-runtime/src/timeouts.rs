@@ -91,13 +91,18 @@ impl fmt::Display for Timeouts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const SHOWN: usize = 8;
         f.write_str("the group is stopped")?;
+        let (gone, others): (Vec<&PeerReport>, Vec<&PeerReport>) =
+            self.peers.iter().partition(|why| why.state == PeerState::Gone);
+        for (index, why) in gone.iter().enumerate() {
+            write!(f, "{} {why}", if index == 0 { ":" } else { "," })?;
+        }
         for (from, to) in self.edges() {
             write!(f, "; rank {from} waits on rank {to}")?;
         }
         if let Some(circle) = self.circle() {
             write!(f, "; {circle}")?;
         }
-        for why in &self.peers {
+        for why in others {
             write!(f, "\n  {why}")?;
         }
         for call in &self.beside {
@@ -189,6 +194,11 @@ mod tests {
         let text = timeouts.to_string();
         let head = "the group is stopped; rank 0 waits on rank 1; rank 0 waits on rank 2; rank 1 waits on \
                 rank 0\n  rank 2 has not made call 3 of NvlDispatch\n";
+        assert!(text.starts_with(head), "{text}");
+        timeouts.peers = vec![why(PeerState::Gone)];
+        let text = timeouts.to_string();
+        let head = "the group is stopped: the process of rank 2 has ended; rank 0 waits on rank 1; rank 0 waits on \
+                rank 2; rank 1 waits on rank 0\n  rank 0: NvlDispatch ";
         assert!(text.starts_with(head), "{text}");
     }
 

@@ -9,7 +9,7 @@ use ep_runtime::net::{Carrier, Fabric, NetOptions, ResidentOptions};
 
 use super::request::{Options, Request};
 use super::talk::Talk;
-use super::{found_gpus, nodes};
+use super::{found_gpus, nodes, survive};
 use crate::failure::Failure;
 use crate::machine::{Machine, Ranks, warn};
 use crate::problem::no_machine;
@@ -46,7 +46,7 @@ pub(super) fn run(options: &Options, mut talk: Talk<'_>) -> Result<(), Failure> 
             let offers = Fabric::find().and_then(|fabric| fabric.offers(net.provider, None));
             offers.map_err(|error| Failure::Failed(error.to_string()))?;
         }
-        return processes::spawn(count, None);
+        return processes::spawn(count, options.kill);
     }
     let programs = match options.backend {
         Machine::Host => Some(Programs::find().map_err(no_machine)?),
@@ -55,6 +55,9 @@ pub(super) fn run(options: &Options, mut talk: Talk<'_>) -> Result<(), Failure> 
     programs.iter().for_each(|programs| warn(programs, talk.err));
     let ranks = place.ranks(&request, nodes, programs.as_ref())?;
     talk.speaks = ranks.is_first();
+    if let Some(killed) = options.kill {
+        return survive::run(ranks, &request, options.kernels, killed, &mut talk);
+    }
     nodes::Between { request, kernels: options.kernels, ranks, over, talk }.run()
 }
 

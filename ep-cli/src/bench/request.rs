@@ -85,7 +85,7 @@ pub(crate) struct Options {
     /// Time calls between this many nodes instead, which the ranks are divided into. By default over network cards that
     /// are kernels: each node is on one GPU, and nodes take the GPUs in turn. Over libfabric, such as --net shm, each
     /// node is a process
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=64), conflicts_with_all = ["devices", "kill", "random", "outputs", "chart", "cooperative"])]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=64), conflicts_with_all = ["devices", "random", "outputs", "chart", "cooperative"])]
     nodes: Option<u32>,
     #[command(flatten)]
     net: Net,
@@ -95,7 +95,8 @@ pub(crate) struct Options {
     /// Start one process per rank
     #[arg(long, conflicts_with_all = ["cooperative", "sharing"])]
     pub(crate) processes: bool,
-    /// End the process of this rank after the check; the others must continue in a new group
+    /// Kill the process of this rank while calls run. The others must name the rank and, if there is one node, continue in
+    /// a new group
     #[arg(long, value_name = "RANK", requires = "processes", conflicts_with_all = ["graph", "op", "mode", "iterations", "warmup", "random", "probe", "outputs", "chart"])]
     pub(crate) kill: Option<usize>,
     /// Tokens of every rank, one run per value; `9/4/0` gives the tokens of each rank

@@ -12,25 +12,34 @@ use crate::failure::Failure;
 use crate::processes;
 use crate::program;
 
-/// A small problem of `bench`.
-const PROBLEM: &str =
-    "bench --json --tokens 300 --set hidden=2880 --set topk=5 --set experts=12 --sms 16";
-
-/// Has `bench` check everything and time nothing.
-const CHECKED: &str = "--outputs --iterations 0 --probe no";
-
-/// The problem, with more options.
-fn problem_with(place: &Place<'_>, ranks: usize, more: &str) -> Vec<OsString> {
-    let words = PROBLEM.split(' ').chain(more.split(' ')).map(OsString::from);
+/// A problem of `bench` that takes a moment.
+fn problem(place: &Place<'_>, ranks: usize) -> Vec<OsString> {
     let timeout = place.options.timeout_ms.to_string();
-    let rest = ["--ranks".to_owned(), ranks.to_string(), "--timeout-ms".to_owned(), timeout];
+    let words = [
+        "bench",
+        "--json",
+        "--tokens",
+        "300",
+        "--set",
+        "hidden=2880",
+        "--set",
+        "topk=5",
+        "--set",
+        "experts=12",
+        "--sms",
+        "16",
+        "--ranks",
+    ];
+    let words = words.iter().map(OsString::from);
+    let rest = [ranks.to_string(), "--timeout-ms".to_owned(), timeout];
     let perturb = place.options.perturb.seed.map(|seed| format!("--perturb={seed}"));
     words.chain(rest.into_iter().chain(perturb).map(OsString::from)).collect()
 }
 
-/// The problem, which takes a moment.
-fn problem(place: &Place<'_>, ranks: usize) -> Vec<OsString> {
-    problem_with(place, ranks, CHECKED)
+/// That problem: everything is checked, nothing is timed, and outputs are told.
+fn checked(place: &Place<'_>, ranks: usize) -> Vec<OsString> {
+    let words = ["--outputs", "--iterations", "0", "--probe", "no"].map(OsString::from);
+    [problem(place, ranks), words.to_vec()].concat()
 }
 
 fn in_processes(mut problem: Vec<OsString>) -> Vec<OsString> {
@@ -63,7 +72,7 @@ fn digests(out: &[u8]) -> Result<Vec<Value>, Failure> {
 }
 
 pub(super) fn same_bytes(place: &Place<'_>, ranks: usize) -> Result<String, Failure> {
-    let problem = problem(place, ranks);
+    let problem = checked(place, ranks);
     let apart = processes::output(ranks, &in_processes(problem.clone()), &[], None)?;
     let mut command = program::again().map_err(failed)?;
     let together = command.args(&problem).stdin(Stdio::null()).output().map_err(failed)?;
@@ -82,7 +91,7 @@ pub(super) fn same_bytes(place: &Place<'_>, ranks: usize) -> Result<String, Fail
 }
 
 pub(super) fn both_exchanges(place: &Place<'_>, ranks: usize) -> Result<String, Failure> {
-    let problem = in_processes(problem(place, ranks));
+    let problem = in_processes(checked(place, ranks));
     let digests_by = |exchange: &str| {
         let variables = [(EXCHANGE_VARIABLE, exchange.into())];
         digests(&processes::output(ranks, &problem, &variables, None)?.stdout)
@@ -124,7 +133,7 @@ pub(super) fn compile_once(place: &Place<'_>, ranks: usize) -> Result<String, Fa
     let fresh = Scratch::below(&std::env::temp_dir()).map_err(failed)?;
     let folder = fresh.path().join("cache");
     let variables = [(CACHE_VARIABLE, folder.clone().into_os_string())];
-    processes::output(ranks, &in_processes(problem(place, ranks)), &variables, None).and_then(
+    processes::output(ranks, &in_processes(checked(place, ranks)), &variables, None).and_then(
         |output| {
             let object = objects(&output.stdout)?.into_iter().find(|it| it["compiled"].is_number());
             let compiled = object.and_then(|object| object["compiled"].as_u64());
@@ -145,38 +154,29 @@ pub(super) fn compile_once(place: &Place<'_>, ranks: usize) -> Result<String, Fa
     )
 }
 
-/// Has `bench` end the process of a rank.
-fn killing(rank: usize) -> String {
-    format!("--kill {rank}")
-}
-
 pub(super) fn lost_rank(place: &Place<'_>, ranks: usize) -> Result<String, Failure> {
-    let killed = ranks - 1;
-    let problem = in_processes(problem_with(place, ranks, &killing(killed)));
-    let output = processes::output(ranks, &problem, &[], Some(killed))?;
-    // With JSON a command talks on standard error.
-    let said = String::from_utf8_lossy(&output.stderr);
-    let line = said.lines().find(|line| line.starts_with("rank 0 after "));
-    let line = line.ok_or_else(|| failed(format!("rank 0 tells nothing of it: {said}")))?;
+    let (line, said) = killed(place, ranks, &[])?;
     match said.contains("in a new group") {
-        true => Ok(line.to_owned()),
+        true => Ok(line),
         false => Err(failed(format!("there was no new group: {said}"))),
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use clap::Parser as _;
+/// Each process that is left ends well only if it has named the one that was killed.
+pub(super) fn lost_far_rank(place: &Place<'_>, ranks: usize) -> Result<String, Failure> {
+    killed(place, ranks, &["--nodes", "2", "--net", "card"]).map(|(line, _)| line)
+}
 
-    use super::{CHECKED, PROBLEM, killing};
-    use crate::CommandLine;
-
-    #[test]
-    fn bench_takes_the_options_of_the_cases() {
-        for more in [CHECKED, &killing(1)] {
-            let words = format!("epforge {PROBLEM} {more} --ranks 2 --processes");
-            let parsed = CommandLine::try_parse_from(words.split(' '));
-            assert!(parsed.is_ok(), "{words}: {:?}", parsed.err());
-        }
-    }
+/// Kills the last rank during calls. What rank 0 tells of it, and all that it says.
+fn killed(place: &Place<'_>, ranks: usize, more: &[&str]) -> Result<(String, String), Failure> {
+    let killed = ranks - 1;
+    let mut problem = in_processes(problem(place, ranks));
+    problem.extend(more.iter().map(OsString::from));
+    problem.extend(["--kill".into(), killed.to_string().into()]);
+    let output = processes::output(ranks, &problem, &[], Some(killed))?;
+    // With JSON a command talks on standard error.
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let line = said.lines().find(|line| line.starts_with("rank 0 after ")).map(str::to_owned);
+    let line = line.ok_or_else(|| failed(format!("rank 0 tells nothing of it: {said}")))?;
+    Ok((line, said))
 }

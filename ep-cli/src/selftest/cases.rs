@@ -41,6 +41,7 @@ pub(super) const CASES: &[Case] = &[
     Case { name: "exchanges", about: "windows go from process to process by descriptors and by CUDA IPC", needs: Needs::Processes, ranks: &[2, 4], run: apart::both_exchanges },
     Case { name: "compile once", about: "processes that start with an empty cache compile each kernel once", needs: Needs::Processes, ranks: &[2, 4], run: apart::compile_once },
     Case { name: "lost rank", about: "the other ranks report that one has ended, and go on", needs: Needs::Processes, ranks: &[2, 4], run: apart::lost_rank },
+    Case { name: "lost far rank", about: "the other ranks of two nodes name one that is killed during calls, over cards that are kernels", needs: Needs::Processes, ranks: &[2, 4], run: apart::lost_far_rank },
     Case { name: "nodes", about: "processes of one rank each are two nodes, between which rows go over shm, tcp and cards that are kernels", needs: Needs::Network, ranks: &[2, 4], run: apart::nodes },
     Case { name: "graphs", about: "captured calls replay with other tokens, routing and rows each time", needs: Needs::Anything, ranks: &[1, 2, 4], run: graphs },
     Case { name: "pairs", about: "many pairs of dispatch and combine beside a load on another stream", needs: Needs::Anything, ranks: &[1, 2, 4], run: pairs },

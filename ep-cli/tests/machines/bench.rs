@@ -166,6 +166,21 @@ fn calls_between_processes_are_compared_over_each_network() {
     assert!(text(&done.stderr).contains(why), "{}", text(&done.stderr));
 }
 
+/// Rank 0 waits for rank 1, which waits for the killed one on the other node.
+#[test]
+fn every_rank_names_one_that_is_killed_between_nodes_at_length() {
+    let shape =
+        "--nodes 2 --ranks 4 --tokens 100 --set hidden=128 --set experts=4 --set topk=2 --sms 4";
+    let line = format!("bench --backend host {shape} --payload bf16 --processes --kill 3");
+    let Some(out) = good(&line) else { return };
+    for rank in 0..3 {
+        let begin = format!("rank {rank} after ");
+        let told = out.lines().find(|line| line.starts_with(&begin)).unwrap_or_default();
+        let is_named = told.contains(" the process of rank 3 has ended");
+        assert!(is_named && told.contains(": the group is stopped: "), "rank {rank}: {out}");
+    }
+}
+
 /// What is timed for the published shape is what people can read.
 #[test]
 fn the_texts_of_the_published_shape_are_in_generated_at_length() {

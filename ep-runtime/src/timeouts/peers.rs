@@ -143,12 +143,17 @@ impl PeerReport {
         has_left: impl Fn(usize) -> bool,
     ) -> Option<PeerReport> {
         let peer = wait.peer.filter(|peer| *peer != wait.rank)?;
-        let state = match has_left(peer) {
-            true => PeerState::Gone,
-            false => state(wait, peer, own, all)?,
-        };
+        if has_left(peer) {
+            return Some(PeerReport::gone(wait, peer));
+        }
+        let state = state(wait, peer, own, all)?;
+        Some(PeerReport { state, ..PeerReport::gone(wait, peer) })
+    }
+
+    /// The process of `peer` has ended, and so `wait` does not.
+    pub(crate) fn gone(wait: &StuckWait, peer: usize) -> PeerReport {
         let (rank, pipeline, call) = (wait.rank, wait.pipeline.clone(), wait.epoch);
-        Some(PeerReport { rank, pipeline, call, peer, state })
+        PeerReport { rank, pipeline, call, peer, state: PeerState::Gone }
     }
 }
 
@@ -175,7 +180,7 @@ impl fmt::Display for PeerReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let PeerReport { rank, pipeline, call, peer, state } = self;
         match state {
-            PeerState::Gone => write!(f, "rank {peer} is gone: its process has ended"),
+            PeerState::Gone => write!(f, "the process of rank {peer} has ended"),
             PeerState::NotCome => {
                 write!(f, "rank {peer} has not made call {call} of {pipeline}")
             }
@@ -301,6 +306,6 @@ mod tests {
     #[test]
     fn a_rank_that_is_gone_is_where_its_words_say_no_more() {
         let why = PeerReport::of(&waiting(), 0, &[], |rank| rank == 1).unwrap();
-        assert_eq!(why.to_string(), "rank 1 is gone: its process has ended");
+        assert_eq!(why.to_string(), "the process of rank 1 has ended");
     }
 }
