@@ -65,11 +65,7 @@ fn check(
     let network = network.map_err(|error| text(&error))?;
     let addresses = network.as_ref().map(ResidentNetwork::addresses).unwrap_or_default();
     let sms = sms.unwrap_or(calls.blocks_min());
-    let findings = declared.check_over(group, sms, &addresses);
-    // The card's error about an entry explains more than the expired wait.
-    if let Some(failure) = network.as_ref().and_then(ResidentNetwork::failure) {
-        return Err(text(&failure));
-    }
+    let findings = declared.check_over(group, sms, &addresses).map_err(failed)?;
     let traffic = match &network {
         Some(network) => network.traffic().map_err(|error| text(&error))?,
         None => Vec::new(),
@@ -77,5 +73,5 @@ fn check(
     let sum = |part: fn(&CardTraffic) -> u64| traffic.iter().map(part).sum::<u64>();
     let (entries, doorbells) = (sum(|it| it.entries), sum(|it| it.doorbells));
     let words = format!("{entries} entries, {doorbells} doorbells, {} bytes", sum(|it| it.bytes));
-    Ok((findings.map_err(failed)?, words))
+    Ok((findings, words))
 }

@@ -78,6 +78,8 @@ pub struct ResidentNetwork {
     parts: Vec<Arc<Part>>,
     backend: Arc<dyn Backend>,
     memory: Memory,
+    /// What the group asks.
+    failure: Option<Arc<Watched>>,
 }
 
 /// What the cards use.
@@ -94,8 +96,16 @@ enum Memory {
 impl ResidentNetwork {
     /// Connects the ranks of a group over cards that are kernels, for so many bytes of rows and counters; all of its
     /// processes make this call. Ranks of one node do not use their cards between them. Waits until no kernel of the
-    /// process is in flight, at most for twice the timeout of the group.
-    pub fn new(
+    /// process is in flight, at most for twice the timeout of the group. The group is stopped when an entry fails.
+    pub fn new(group: &Group, size: (u64, usize)) -> Result<ResidentNetwork, NetError> {
+        let mut network = ResidentNetwork::connected(group, size)?;
+        let failure = network.watched();
+        group.watch(&failure);
+        network.failure = Some(failure);
+        Ok(network)
+    }
+
+    fn connected(
         group: &Group,
         (data_bytes, counters): (u64, usize),
     ) -> Result<ResidentNetwork, NetError> {
@@ -148,6 +158,7 @@ impl ResidentNetwork {
             parts: Vec::new(),
             backend: Arc::clone(backend),
             memory: Memory::Models(network),
+            failure: None,
         })
     }
 
@@ -185,6 +196,7 @@ impl ResidentNetwork {
             parts: Vec::new(),
             backend: Arc::clone(backend),
             memory: Memory::Window(Arc::clone(&window)),
+            failure: None,
         };
         for player in players.iter() {
             let part = Part::new(player, layout, layout.0.ranks / nodes.max(1), &window)?;
@@ -229,7 +241,7 @@ impl ResidentNetwork {
         }
     }
 
-    /// The first entry or doorbell that makes no sense, if any.
+    /// The first entry that has failed, or doorbell that makes no sense, if any.
     pub fn failure(&self) -> Option<NetError> {
         match &self.memory {
             Memory::Window(_) => self.players.iter().find_map(Player::failure),

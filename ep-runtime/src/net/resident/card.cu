@@ -117,9 +117,10 @@ struct Control {
     u32 stop;
     u32 fronts_gone;
     u32 faults;
+    u32 has_nonsense;  // an entry or a doorbell makes no sense: its queue pair never becomes idle
 };
 
-/// The first entry or doorbell that makes no sense, in host memory.
+/// The first entry that fails, or doorbell that makes no sense, in host memory.
 struct Fault {
     u32 written;
     u32 pair;           // its id
@@ -324,6 +325,7 @@ __device__ __forceinline__ void report_entry(const Card& card, u32 pair, u32 num
 __device__ __forceinline__ void report_told(const Card& card, u32 pair, u64 doorbell, u32 record,
                                             Heard before, u32 read) {
     Fault* fault = card.args.fault;
+    store_relaxed_gpu(&card.args.control->has_nonsense, 1u);
     if (!is_first_fault(card)) return;
     fault->pair = pair;
     fault->is_told = 1;
@@ -408,7 +410,8 @@ __device__ __forceinline__ u32 take(const Card& card, u32 index, u32 first, u32 
     failed = bad != 0;
     const u32 good = bad != 0 ? static_cast<u32>(__ffs(static_cast<int>(bad))) - 1 : count;
     const u32 taken = bad != 0 ? good + 1 : count;
-    if (bad != 0 && static_cast<u32>(lane) == good && entry.syndrome != kRetries) {
+    if (bad != 0 && static_cast<u32>(lane) == good) {
+        if (entry.syndrome != kRetries) store_relaxed_gpu(&args.control->has_nonsense, 1u);
         report_entry(card, pair.id, number, words);
     }
     const bool goes = static_cast<u32>(lane) < good;
@@ -754,7 +757,7 @@ __device__ __forceinline__ void run_warden(const Card& card) {
                 is_quiet = is_quiet && is_idle(args.pairs[at]);
             }
             is_over = __ballot_sync(kAllLanes, !is_quiet) == 0;
-            is_over = is_over || load_relaxed_gpu(&args.control->faults) != 0;
+            is_over = is_over || load_relaxed_gpu(&args.control->has_nonsense) != 0;
         }
         is_over = __ballot_sync(kAllLanes, is_over) != 0;
     }

@@ -90,9 +90,7 @@ impl ResidentNetwork {
         let network = ResidentNetwork::new(group, size)?;
         let view = |part: &NetPart| group.local().map(|rank| network.part(rank, *part)).collect();
         let views = parts.iter().map(view).collect::<Result<Vec<_>, NetError>>()?;
-        let failure = network.watched();
-        group.watch(&failure);
-        Ok(Net { views, _ends: Mutex::new(Box::new((network, failure))) })
+        Ok(Net { views, _ends: Mutex::new(Box::new(network)) })
     }
 }
 

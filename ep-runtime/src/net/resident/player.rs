@@ -57,7 +57,7 @@ pub(super) struct Player {
     tickets: DeviceMemory,
     pub(super) control: DeviceMemory,
     pub(super) stop: Arc<HostMemory>,
-    fault: HostMemory,
+    pub(super) fault: HostMemory,
 }
 
 /// A table of `card::Pair`.
@@ -246,7 +246,8 @@ impl Player {
         self.parts().iter().try_for_each(|part| part.count(all))
     }
 
-    /// The first faulty entry or doorbell, reported in the same words as by the model of a card.
+    /// The first entry that has failed, or faulty doorbell. What makes no sense is reported in the words of the model of a
+    /// card.
     pub(super) fn failure(&self) -> Option<NetError> {
         let mut words = [0; FAULT_BYTES / 4];
         self.fault.read(0, &mut words).ok()?;
@@ -363,7 +364,17 @@ impl Part {
         let End { rank, peer, queue } = played.end;
         let pair = self.layout.number(peer, queue);
         let (number, why) = match fault.is_told {
-            false => (fault.number, self.wrong_entry(played, fault)),
+            false => match (self.wrong_entry(played, fault), played.fault) {
+                (Some(why), _) => (fault.number, why),
+                (None, Some(entry)) => {
+                    let asked = format!("`fail={rank}-{peer}@{entry}`");
+                    let why = format!(
+                        "failed, as {asked} asks, and all entries behind it fail: make a new group to go on"
+                    );
+                    (entry, why)
+                }
+                (None, None) => (fault.number, "is refused by its card".to_string()),
+            },
             true => {
                 let (mut heard, said) = (fault.heard, (fault.doorbell, recorded(fault.record)));
                 let wrong = heard.hear(said, fault.read, (pair, self.layout.0.slots)).err();
@@ -373,13 +384,14 @@ impl Part {
         Some(NetError::Entry { rank, peer, queue, number, why })
     }
 
-    fn wrong_entry(&self, played: &Played, fault: &Fault) -> String {
+    /// Why an entry makes no sense, if it does not.
+    fn wrong_entry(&self, played: &Played, fault: &Fault) -> Option<String> {
         let End { peer, queue, .. } = played.end;
         let read = Entry::read(&fault.block, self.layout.number(peer, queue), fault.number);
         let checked = read.and_then(|entry| {
             let checked = self.layout.check(played.end, [played.own, played.theirs], &entry);
             checked.map_err(|(_, why)| why)
         });
-        checked.err().unwrap_or_else(|| "is refused by its card".to_string())
+        checked.err()
     }
 }

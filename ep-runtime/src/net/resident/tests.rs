@@ -6,9 +6,11 @@ use super::super::mlx5::{
     BLOCK_BYTES, Block as EntryBlock, Entry, Heard, Source, Syndrome, Work, completion, recorded,
 };
 use super::super::pairs::{End, Region};
-use super::tables::{Played, Words};
+use super::tables::{FAULT_BYTES, Played, Words};
 use super::*;
 use crate::backend::{Block, Code, KernelLaunch, Stream};
+use crate::fake::FakeBackend;
+use crate::group::GroupOptions;
 use crate::host::{Build, HostBackend, HostOptions, Programs, Spec};
 
 const DECODE_TEXT: &str = include_str!("decode.cu");
@@ -467,7 +469,19 @@ fn the_kernel_leaves_what_entries_ask_for() {
         filled.check();
         let traffic = filled.network.traffic().unwrap();
         assert_eq!(traffic.iter().map(|it| it.entries).collect::<Vec<_>>(), entries);
-        assert_eq!(filled.network.failure(), None);
+        let failure = filled.network.failure().map(|failure| failure.to_string());
+        let (of_1, of_2) = ((1, 2, 17), (2, 0, 0));
+        let words = |(rank, peer, entry): (usize, usize, u32), queue: usize| {
+            format!(
+                "rank {rank}: entry {entry} of its queue pair to rank {peer} for queue {queue} failed, as \
+                 `fail={rank}-{peer}@{entry}` asks, and all entries behind it fail: make a new group to go on"
+            )
+        };
+        let told = [words(of_1, 0), words(of_1, 1), words(of_2, 0), words(of_2, 1)];
+        match options.failing.is_empty() {
+            true => assert_eq!(failure, None),
+            false => assert!(told.contains(failure.as_ref().unwrap()), "{failure:?}"),
+        }
         bytes += traffic.iter().map(|it| it.bytes).sum::<u64>();
         assert!(bytes > 1000, "{bytes}");
     }
@@ -518,6 +532,7 @@ fn networks_share_the_kernel_until_they_go() {
     };
     assert_eq!((entries(&first), entries(&second)), (vec![160, 160, 142], vec![80, 80, 71]));
     drop(first);
+    players[0].fault.write(0, &[0; FAULT_BYTES / 4]).unwrap();
     // What the card knows of the other one stays.
     second.before.clone_from(&second.after);
     let end = End { rank: 0, peer: 2, queue: 0 };
@@ -535,6 +550,38 @@ fn networks_share_the_kernel_until_they_go() {
     let found = second.network.failure().unwrap().to_string();
     let head = "rank 0: entry 4294967276 of its queue pair to rank 2 for queue 1 has the opcode";
     assert!(found.starts_with(head), "{found}");
+}
+
+/// Kernels wait for what the entry should bring, and their waits expire: the group tells why.
+#[test]
+fn a_failed_entry_is_the_error_of_every_call() {
+    let backend = FakeBackend::new(2);
+    let cards = ResidentOptions { failing: vec![(0, 1, 5)], ..ResidentOptions::default() };
+    let group = Group::over_resident_cards(backend, 2, GroupOptions::default(), &cards).unwrap();
+    let network = ResidentNetwork::new(&group, (1000, 3)).unwrap();
+    group.check(1).unwrap();
+    let layout = PairLayout(Layout {
+        ranks: 2,
+        data_bytes: 1000,
+        queues: QUEUES,
+        slots: SLOTS,
+        counters: 3,
+        ports: 1,
+    });
+    let bases = network.window().bases(0).unwrap();
+    let end = End { rank: 0, peer: 1, queue: 0 };
+    let side = Side { layout, end, own: bases[0], theirs: bases[1] };
+    let number = layout.first(1, 0).wrapping_add(5);
+    let block = inline(side.number(), number, (side.theirs, side.key(1, Region::Data)), &[1]);
+    let block = block.chunks_exact(4).map(|word| u32::from_le_bytes(word.try_into().unwrap()));
+    // The first queue pair of its GPU.
+    let words: Vec<u32> = [1, 0, number, 0].into_iter().chain(block).collect();
+    network.players[0].fault.write(0, &words).unwrap();
+    let text = "rank 0: entry 5 of its queue pair to rank 1 for queue 0 failed, as `fail=0-1@5` asks, and all \
+                entries behind it fail: make a new group to go on";
+    for rank in [1, 0, 1] {
+        assert_eq!(group.check(rank).unwrap_err().to_string(), text);
+    }
 }
 
 #[test]
