@@ -10,7 +10,6 @@ use crate::failure::Failure;
 use crate::program;
 
 /// How long processes wait for one another: the slowest may have to compile first.
-#[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "processes are for Linux"))]
 pub(crate) const DEADLINE: Duration = Duration::from_secs(120);
 
 /// Whether this process is one of several, started by [`command`] or by a launcher.

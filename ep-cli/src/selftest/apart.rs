@@ -155,7 +155,7 @@ pub(super) fn compile_once(place: &Place<'_>, ranks: usize) -> Result<String, Fa
 }
 
 pub(super) fn lost_rank(place: &Place<'_>, ranks: usize) -> Result<String, Failure> {
-    let (line, said) = killed(place, ranks, &[])?;
+    let (line, said) = killed(ranks, &killing(place, ranks, &[]))?;
     match said.contains("in a new group") {
         true => Ok(line),
         false => Err(failed(format!("there was no new group: {said}"))),
@@ -164,19 +164,57 @@ pub(super) fn lost_rank(place: &Place<'_>, ranks: usize) -> Result<String, Failu
 
 /// Each process that is left ends well only if it has named the one that was killed.
 pub(super) fn lost_far_rank(place: &Place<'_>, ranks: usize) -> Result<String, Failure> {
-    killed(place, ranks, &["--nodes", "2", "--net", "card"]).map(|(line, _)| line)
+    killed(ranks, &killing(place, ranks, &BETWEEN_CARDS)).map(|(line, _)| line)
+}
+
+/// Two nodes whose cards are kernels.
+const BETWEEN_CARDS: [&str; 4] = ["--nodes", "2", "--net", "card"];
+
+/// A problem whose last rank is killed.
+fn killing(place: &Place<'_>, ranks: usize, more: &[&str]) -> Vec<OsString> {
+    let mut problem = in_processes(problem(place, ranks));
+    problem.extend(more.iter().map(OsString::from));
+    problem.extend(["--kill".into(), (ranks - 1).to_string().into()]);
+    problem
 }
 
 /// Kills the last rank during calls. What rank 0 tells of it, and all that it says.
-fn killed(place: &Place<'_>, ranks: usize, more: &[&str]) -> Result<(String, String), Failure> {
-    let killed = ranks - 1;
-    let mut problem = in_processes(problem(place, ranks));
-    problem.extend(more.iter().map(OsString::from));
-    problem.extend(["--kill".into(), killed.to_string().into()]);
-    let output = processes::output(ranks, &problem, &[], Some(killed))?;
+fn killed(ranks: usize, problem: &[OsString]) -> Result<(String, String), Failure> {
+    let output = processes::output(ranks, problem, &[], Some(ranks - 1))?;
     // With JSON a command talks on standard error.
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     let line = said.lines().find(|line| line.starts_with("rank 0 after ")).map(str::to_owned);
     let line = line.ok_or_else(|| failed(format!("rank 0 tells nothing of it: {said}")))?;
     Ok((line, said))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::CommandLine;
+    use crate::selftest::Options;
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    /// The cases themselves need GPUs.
+    #[test]
+    fn bench_takes_the_options_of_all_cases() {
+        let Line { options } = Line::try_parse_from(["selftest"]).unwrap();
+        let place = Place { options: &options, programs: None, gpus: Ok(4), required: 0 };
+        for words in [
+            checked(&place, 4),
+            in_processes(checked(&place, 4)),
+            killing(&place, 4, &[]),
+            killing(&place, 4, &BETWEEN_CARDS),
+        ] {
+            let line = [vec!["epforge".into()], words].concat();
+            CommandLine::try_parse_from(line).map(drop).unwrap();
+        }
+    }
 }

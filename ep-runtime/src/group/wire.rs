@@ -65,7 +65,6 @@ pub(crate) trait Wire: Send + Sync {
 }
 
 /// The network of some kernels.
-#[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "networks are for Linux"))]
 pub struct Net {
     /// For each kernel, `ep::Net` of each local rank.
     pub(crate) views: Vec<Vec<DeviceMemory>>,
