@@ -1,5 +1,5 @@
 // low-latency-dispatch  payload=fp8-packed
-// experts=256 hidden=7168 local_experts=4 local_ranks=8 max_tokens=128 nodes=8 ranks=64 shares=4 stages=3 tiles=128 topk=8
+// experts=256 hidden=7168 local_experts=4 local_ranks=8 max_tokens=128 nodes=8 once=32 ranks=64 shares=4 stages=3 tiles=128 topk=8
 // sm_100a: 256 threads and 0 bytes of shared memory a block, at least 1 blocks
 //
 // Roles:
@@ -14,16 +14,16 @@
 //   rows.closers     0x03900680          4 bytes  1 word x 4; Cast writes, Cast reads
 //   rows.closed_told 0x03900700        224 bytes  56 peers x 4; Cast writes, Cast reads
 //   rows.released_told 0x03900800        224 bytes  56 peers x 4; Pack writes, Pack reads
-//   rows.filled      0x03900900      14336 bytes  56 peers x 64 groups of 8 x 4; Cast writes, Cast reads
-//   rows.readers     0x03904100          4 bytes  1 word x 4; Pack writes, Pack reads
-//   rows.waited      0x03904180        512 bytes  64 peers x 8; Pack writes, Pack reads
-//   Cast.claims      0x03904380          8 bytes  2 calls x 1 words x 4; Cast writes, Cast reads
+//   rows.filled      0x03900900        512 bytes  128 messages x 4; Cast writes, Cast reads
+//   rows.readers     0x03900b00          4 bytes  1 word x 4; Pack writes, Pack reads
+//   rows.waited      0x03900b80        512 bytes  64 peers x 8; Pack writes, Pack reads
+//   Cast.claims      0x03900d80          8 bytes  2 calls x 1 words x 4; Cast writes, Cast reads
 //
 // Network, the same on every rank:
 //   rows.inbox       0x00000000  418381824 bytes  2 epochs x 56 peers x 512 slots x 7296; Cast writes, Pack reads
-//   rows.outbox      0x18f00000  418381824 bytes  2 epochs x 56 peers x 512 slots x 7296; Cast writes, Cast reads
-//   rows.counts_in   0x31e00000       1792 bytes  2 epochs x 56 peers x 4 x 4; Cast writes, Pack reads
-//   rows.counts_out  0x31e00700       1792 bytes  2 epochs x 56 peers x 4 x 4; Cast writes, Cast reads
+//   rows.outbox      0x18f00000    1867776 bytes  2 epochs x 128 messages x 7296; Cast writes, Cast reads
+//   rows.counts_in   0x190c8000       1792 bytes  2 epochs x 56 peers x 4 x 4; Cast writes, Pack reads
+//   rows.counts_out  0x190c8700       1792 bytes  2 epochs x 56 peers x 4 x 4; Cast writes, Cast reads
 // Message Row: row of 7168 bytes, meta record of 64 bytes: x_scale[56] at 0, src[1] at 56
 #include <ep/compute.cuh>
 #include <ep/count.cuh>
@@ -72,7 +72,8 @@ struct Cfg {
         static constexpr bool kOwnRowsStay = false;
         static constexpr int kFewTokens = 0;
         static constexpr int kFarBytes = 7296;
-        static constexpr int kRun = 8;
+        static constexpr int kRun = 1;
+        static constexpr int kOnce = 128;
         static constexpr bool kRail = false;
         static constexpr int kNodeRanks = 8;
         static constexpr int kNear = 8;
@@ -85,12 +86,12 @@ struct Cfg {
         static constexpr ep::u64 kClosedTold = 0x3900700;
         static constexpr ep::u64 kReleasedTold = 0x3900800;
         static constexpr ep::u64 kFilled = 0x3900900;
-        static constexpr ep::u64 kReaders = 0x3904100;
-        static constexpr ep::u64 kWaited = 0x3904180;
+        static constexpr ep::u64 kReaders = 0x3900b00;
+        static constexpr ep::u64 kWaited = 0x3900b80;
         static constexpr ep::u64 kInbox = 0x0;
         static constexpr ep::u64 kOutbox = 0x18f00000;
-        static constexpr ep::u64 kCountsIn = 0x31e00000;
-        static constexpr ep::u64 kCountsOut = 0x31e00700;
+        static constexpr ep::u64 kCountsIn = 0x190c8000;
+        static constexpr ep::u64 kCountsOut = 0x190c8700;
         static constexpr int kCounters = 0;
     };
 
@@ -99,7 +100,7 @@ struct Cfg {
         static constexpr int kFirstWarp = 0;
         static constexpr int kWarps = 8;
         static constexpr int kLoops = 1;
-        static constexpr ep::u64 kClaims = 0x3904380;
+        static constexpr ep::u64 kClaims = 0x3900d80;
     };
 
     struct Pack {
@@ -152,34 +153,36 @@ struct Args {
 __device__ __forceinline__ void cast(const Args& args, ep::Team& team) {
     const int me = args.group.rank;
     ep::SlotRowsOut<Cfg::Rows, ep::NetSlotRows<Cfg::Rows>> rows(team, args.net);
-    // +38  for token in tokens
+    // +39  for token in tokens
     ep::Units<Cfg::Cast, 0> units(team, ep::rows_of(args.tokens, args.tokens_from) * Cfg::kTopk);
     for (int unit; (unit = units.take()) >= 0;) {
         const int token = unit / Cfg::kTopk;
         const int k = unit % Cfg::kTopk;
-        // +45  let row = cast_e4m3(x[token], 128)
-        // +46  for expert in topk_idx[token] where alive(owner(expert))
+        // +46  let row = cast_e4m3(x[token], 128)
+        // +47  for expert in topk_idx[token] where alive(owner(expert))
         const ep::i64 expert = args.topk_idx[token * args.topk_idx_stride + k];
         if (!(expert >= 0)) continue;
         if (!ep::is_alive(args.group,
             ep::i64{ep::owner<Cfg::kRanks>(expert, args.expert_begin)})) continue;
-        // +47  push rows[owner(expert)] at local(expert, owner(expert)) { x: row, src: token }
-        // W2: takes credit of rows, from Pack +67
+        // +48  push rows[owner(expert)] at local(expert, owner(expert)) { x: row, src: token }
+        // W2: takes credit of rows, from Pack +68
         const int to = ep::owner<Cfg::kRanks>(expert, args.expert_begin);
         const int key = ep::local_expert(args.expert_begin,
             ep::owner<Cfg::kRanks>(expert, args.expert_begin), expert) * Cfg::kRanks + me;
-        if (rows.reserve(to, key)) {
-            char* slot = rows.slot();
-            ep::cast_row<ep::ue8m0>(team, slot, slot + Cfg::Rows::kMeta + Cfg::Row::kXScale, 1,
-                &args.x[token * args.x_stride], Cfg::kHidden);
-            for (int i_3 = team.lane; i_3 < Cfg::Row::kSrcCount; i_3 += ep::kLanes) {
-                ep::set<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Row::kSrc, i_3, token);
+        if (rows.reserve(to, key, token)) {
+            if (rows.fills()) {
+                char* slot = rows.slot();
+                ep::cast_row<ep::ue8m0>(team, slot, slot + Cfg::Rows::kMeta + Cfg::Row::kXScale, 1,
+                    &args.x[token * args.x_stride], Cfg::kHidden);
+                for (int i_3 = team.lane; i_3 < Cfg::Row::kSrcCount; i_3 += ep::kLanes) {
+                    ep::set<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Row::kSrc, i_3, token);
+                }
             }
             rows.publish();
         }
     }
-    // +51  close rows
-    // W1: publishes messages of rows, for Pack +67
+    // +52  close rows
+    // W1: publishes messages of rows, for Pack +68
     rows.close(team.count());
 }
 
@@ -194,41 +197,41 @@ __device__ __forceinline__ void pack(const Args& args, ep::Team& team) {
         const int source = static_cast<ep::i32>(unit / Cfg::kLocalExperts % Cfg::kRanks);
         const int share =
             static_cast<ep::i32>(unit / Cfg::kLocalExperts / Cfg::kRanks % Cfg::kShares);
-        // +57  let first = rows[expert, source].base
+        // +58  let first = rows[expert, source].base
         const int key = expert * Cfg::kRanks + source;
         const int base = rows.base(key);
         const int first = base;
-        // +58  let count = rows[expert, source].count
+        // +59  let count = rows[expert, source].count
         const int key_2 = expert * Cfg::kRanks + source;
         const int count = rows.count(key_2);
         const int count_2 = count;
-        // +59  if share == 0
+        // +60  if share == 0
         if (share == 0) {
-            // +60  record range_first[expert, source] = first
+            // +61  record range_first[expert, source] = first
             if (team.leader()) {
                 args.range_first[ep::i64{expert} * Cfg::kRanks + source] = first;
             }
-            // +61  record range_count[expert, source] = count
+            // +62  record range_count[expert, source] = count
             if (team.leader()) {
                 args.range_count[ep::i64{expert} * Cfg::kRanks + source] = count_2;
             }
-            // +62  add statistics[expert] = count
+            // +63  add statistics[expert] = count
             if (args.statistics != nullptr) {
                 if (team.leader()) {
                     ep::add_count(&args.statistics[expert], count_2);
                 }
             }
         }
-        // +64  if share == 0 && source == ranks - 1
+        // +65  if share == 0 && source == ranks - 1
         if (share == 0 && source == Cfg::kRanks - 1) {
-            // +65  store packed_count[expert] = first + count
+            // +66  store packed_count[expert] = first + count
             if (team.leader()) {
                 args.packed_count[expert] = static_cast<ep::i32>(ep::i64{first} + count_2);
             }
         }
-        // +67  for message in rows[expert, source] at first where message.index % shares == share
-        // W1: takes messages of rows, from Cast +51
-        // W2: publishes credit of rows, for Cast +47
+        // +68  for message in rows[expert, source] at first where message.index % shares == share
+        // W1: takes messages of rows, from Cast +52
+        // W2: publishes credit of rows, for Cast +48
         const int key_3 = expert * Cfg::kRanks + source;
         const int count_3 = rows.count(key_3);
         const int first_2 = first;
@@ -236,7 +239,7 @@ __device__ __forceinline__ void pack(const Args& args, ep::Team& team) {
             ++turn) {
             const int row = static_cast<ep::i32>(ep::i64{first_2} + (share + turn * Cfg::kShares));
             const char* slot = rows.slot(key_3, share + turn * Cfg::kShares);
-            // +68  store packed_x[expert, message.row] = message.x
+            // +69  store packed_x[expert, message.row] = message.x
             ep::copy_row<ep::e4m3>(team,
                 &args.packed_x[(ep::i64{expert} * (Cfg::kRanks * Cfg::kMaxTokens)
                     + row) * Cfg::kHidden], slot, Cfg::kHidden);
@@ -246,18 +249,18 @@ __device__ __forceinline__ void pack(const Args& args, ep::Team& team) {
                     + i_2 * args.packed_x_scale_block_stride] =
                     ep::get<ep::ue8m0>(slot + Cfg::Rows::kMeta + Cfg::Row::kXScale, i_2);
             }
-            // +69  record src_info[expert, message.row] = message.src
+            // +70  record src_info[expert, message.row] = message.src
             if (team.leader()) {
                 args.src_info[ep::i64{expert} * (Cfg::kRanks * Cfg::kMaxTokens) + row] =
                     ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Row::kSrc, 0);
             }
-            // +70  raise arrived_rows[expert, message.row / 64]
+            // +71  raise arrived_rows[expert, message.row / 64]
             if (args.arrived_rows != nullptr) {
                 ep::raise_word(team,
                     &args.arrived_rows[ep::i64{expert} * Cfg::kTiles + ep::i64{row} / 64]);
             }
         }
-        // +72  raise arrived_parts[expert]
+        // +73  raise arrived_parts[expert]
         if (args.arrived_parts != nullptr) {
             ep::raise_word(team, &args.arrived_parts[expert]);
         }

@@ -60,6 +60,7 @@ struct Cfg {
         static constexpr int kFewTokens = 0;
         static constexpr int kFarBytes = 14352;
         static constexpr int kRun = 8;
+        static constexpr int kOnce = 0;
         static constexpr bool kRail = false;
         static constexpr int kNodeRanks = 8;
         static constexpr int kNear = 8;

@@ -1,5 +1,5 @@
 // packed-dispatch  payload=fp8  via=slots
-// choices=8 experts=256 hidden=7168 local_experts=1 local_ranks=8 max_rows=32768 max_tokens=128 nodes=32 ranks=256 sends=128 shares=8 topk=8
+// choices=8 experts=256 hidden=7168 local_experts=1 local_ranks=8 max_rows=32768 max_tokens=128 nodes=32 once=32 ranks=256 sends=128 shares=8 topk=8
 // sm_90a: 640 threads and 0 bytes of shared memory a block, at least 1 blocks
 //
 // Roles:
@@ -19,20 +19,20 @@
 //   rows.closers     0x00ec0e80          4 bytes  1 word x 4; Cast writes, Cast reads
 //   rows.closed_told 0x00ec0f00        992 bytes  248 peers x 4; Cast writes, Cast reads
 //   rows.released_told 0x00ec1300        992 bytes  248 peers x 4; Pack writes, Pack reads
-//   rows.filled      0x00ec1700      15872 bytes  248 peers x 16 groups of 8 x 4; Cast writes, Cast reads
-//   rows.readers     0x00ec5500          4 bytes  1 word x 4; Pack writes, Pack reads
-//   Count.claims     0x00ec5580         16 bytes  2 calls x 2 words x 4; Count writes, Count reads
-//   Cast.claims      0x00ec5600          8 bytes  2 calls x 1 words x 4; Cast writes, Cast reads
+//   rows.filled      0x00ec1700        512 bytes  128 messages x 4; Cast writes, Cast reads
+//   rows.readers     0x00ec1900          4 bytes  1 word x 4; Pack writes, Pack reads
+//   Count.claims     0x00ec1980         16 bytes  2 calls x 2 words x 4; Count writes, Count reads
+//   Cast.claims      0x00ec1a00          8 bytes  2 calls x 1 words x 4; Cast writes, Cast reads
 //
 // Network, the same on every rank:
 //   counts.inbox     0x00000000      63488 bytes  2 epochs x 248 peers x 128; Count writes, Pack reads
 //   counts.outbox    0x0000f800      63488 bytes  2 epochs x 248 peers x 128; Count writes, Count reads
 //   rows.inbox       0x0001f000  479461376 bytes  2 epochs x 248 peers x 128 slots x 7552; Cast writes, Pack reads
-//   rows.outbox      0x1c95f000  479461376 bytes  2 epochs x 248 peers x 128 slots x 7552; Cast writes, Cast reads
-//   rows.counts_in   0x3929f000       1984 bytes  2 epochs x 248 peers x 1 x 4; Cast writes, Pack reads
-//   rows.counts_out  0x3929f800       1984 bytes  2 epochs x 248 peers x 1 x 4; Cast writes, Cast reads
+//   rows.outbox      0x1c95f000    1933312 bytes  2 epochs x 128 messages x 7552; Cast writes, Cast reads
+//   rows.counts_in   0x1cb37000       1984 bytes  2 epochs x 248 peers x 1 x 4; Cast writes, Pack reads
+//   rows.counts_out  0x1cb37800       1984 bytes  2 epochs x 248 peers x 1 x 4; Cast writes, Cast reads
 // Message Totals: meta record of 16 bytes: rows[1] at 0, per_expert[1] at 4
-// Message Token: row of 7168 bytes, meta record of 336 bytes: x_scale[56] at 0, src[1] at 224, place[1] at 228, experts[8] at 232, turns[8] at 264, weights[8] at 296
+// Message Token: row of 7168 bytes, meta record of 368 bytes: x_scale[56] at 0, src[1] at 224, experts[8] at 228, places[8] at 260, turns[8] at 292, weights[8] at 324
 #include <ep/compute.cuh>
 #include <ep/count.cuh>
 #include <ep/net_slot_rows.cuh>
@@ -66,17 +66,17 @@ struct Cfg {
 
     struct Token {
         static constexpr int kRowBytes = 7168;
-        static constexpr int kMetaBytes = 336;
+        static constexpr int kMetaBytes = 368;
         static constexpr int kXScale = 0;
         static constexpr int kSrc = 224;
         static constexpr int kSrcCount = 1;
-        static constexpr int kPlace = 228;
-        static constexpr int kPlaceCount = 1;
-        static constexpr int kExperts = 232;
+        static constexpr int kExperts = 228;
         static constexpr int kExpertsCount = 8;
-        static constexpr int kTurns_ = 264;
+        static constexpr int kPlaces = 260;
+        static constexpr int kPlacesCount = 8;
+        static constexpr int kTurns_ = 292;
         static constexpr int kTurns_Count = 8;
-        static constexpr int kWeights = 296;
+        static constexpr int kWeights = 324;
         static constexpr int kWeightsCount = 8;
     };
 
@@ -117,7 +117,8 @@ struct Cfg {
         static constexpr bool kOwnRowsStay = false;
         static constexpr int kFewTokens = 0;
         static constexpr int kFarBytes = 7552;
-        static constexpr int kRun = 8;
+        static constexpr int kRun = 1;
+        static constexpr int kOnce = 128;
         static constexpr bool kRail = false;
         static constexpr int kNodeRanks = 8;
         static constexpr int kNear = 8;
@@ -130,11 +131,11 @@ struct Cfg {
         static constexpr ep::u64 kClosedTold = 0xec0f00;
         static constexpr ep::u64 kReleasedTold = 0xec1300;
         static constexpr ep::u64 kFilled = 0xec1700;
-        static constexpr ep::u64 kReaders = 0xec5500;
+        static constexpr ep::u64 kReaders = 0xec1900;
         static constexpr ep::u64 kInbox = 0x1f000;
         static constexpr ep::u64 kOutbox = 0x1c95f000;
-        static constexpr ep::u64 kCountsIn = 0x3929f000;
-        static constexpr ep::u64 kCountsOut = 0x3929f800;
+        static constexpr ep::u64 kCountsIn = 0x1cb37000;
+        static constexpr ep::u64 kCountsOut = 0x1cb37800;
         static constexpr int kCounters = 2;
     };
 
@@ -143,7 +144,7 @@ struct Cfg {
         static constexpr int kFirstWarp = 0;
         static constexpr int kWarps = 2;
         static constexpr int kLoops = 2;
-        static constexpr ep::u64 kClaims = 0xec5580;
+        static constexpr ep::u64 kClaims = 0xec1980;
     };
 
     struct Cast {
@@ -151,7 +152,7 @@ struct Cfg {
         static constexpr int kFirstWarp = 2;
         static constexpr int kWarps = 8;
         static constexpr int kLoops = 1;
-        static constexpr ep::u64 kClaims = 0xec5600;
+        static constexpr ep::u64 kClaims = 0xec1a00;
     };
 
     struct Pack {
@@ -205,6 +206,8 @@ struct Args {
     ep::i32* came_first;
     // table send_place: i32[tokens, ranks]
     ep::i32* send_place;
+    // table places: i32[tokens, topk]
+    ep::i32* places;
     // table turns: i32[tokens, topk]
     ep::i32* turns;
     // the network of this rank
@@ -215,9 +218,9 @@ struct Args {
 __device__ __forceinline__ void count(const Args& args, ep::Team& team) {
     const int me = args.group.rank;
     ep::NetSlotsOut<Cfg::Counts> counts(team, args.net);
-    // +135  for peer in ranks
+    // +138  for peer in ranks
     for (int peer = team.index(); peer < Cfg::kRanks && !team.stopped; peer += team.count()) {
-        // +136  record tokens_per_rank[peer] = sum(token in tokens: routed(topk_idx[token], peer)
+        // +139  record tokens_per_rank[peer] = sum(token in tokens: routed(topk_idx[token], peer)
         //     as i32)
         __syncwarp();
         const int first_expert = args.expert_begin[peer];
@@ -233,10 +236,10 @@ __device__ __forceinline__ void count(const Args& args, ep::Team& team) {
         }
         __syncwarp();
     }
-    // +138  for expert in experts
+    // +141  for expert in experts
     for (int expert = team.index(); expert < Cfg::kExperts && !team.stopped;
         expert += team.count()) {
-        // +139  record tokens_per_expert[expert] = sum(token in tokens: listed(topk_idx[token],
+        // +142  record tokens_per_expert[expert] = sum(token in tokens: listed(topk_idx[token],
         //     expert) as i32)
         __syncwarp();
         const ep::i64 sum_2 =
@@ -250,13 +253,13 @@ __device__ __forceinline__ void count(const Args& args, ep::Team& team) {
         __syncwarp();
     }
     ep::meet<Cfg::Count, 0>(team);
-    // +141  for peer in ranks
+    // +144  for peer in ranks
     ep::Units<Cfg::Count, 1> units(team, Cfg::kRanks);
     for (int peer_2; (peer_2 = units.take()) >= 0;) {
-        // +142  push counts[peer] { rows: tokens_per_rank[peer], per_expert:
+        // +145  push counts[peer] { rows: tokens_per_rank[peer], per_expert:
         //     owned(tokens_per_expert, peer) }
-        // W1: publishes messages of counts, for Pack +175
-        // W2: takes credit of counts, from Pack +175
+        // W1: publishes messages of counts, for Pack +182
+        // W2: takes credit of counts, from Pack +182
         if (counts.reserve(peer_2, me)) {
             char* slot = counts.slot();
             for (int i = team.lane; i < Cfg::Totals::kRowsCount; i += ep::kLanes) {
@@ -282,18 +285,18 @@ __device__ __forceinline__ void cast(const Args& args, ep::Team& team) {
     ep::Units<Cfg::Cast, 0> units(team, Cfg::kSends);
     for (int unit; (unit = units.take()) >= 0;) {
         const int send = static_cast<ep::i32>(ep::i64{unit} % Cfg::kSends);
-        // +147  for token in send..min(send + 1, tokens)
+        // +150  for token in send..min(send + 1, tokens)
         const ep::i64 token_end =
             ep::min(ep::i64{send + 1}, ep::i64{ep::rows_of(args.tokens, args.tokens_from)});
         for (ep::i64 token = send; token < token_end && !team.stopped; ++token) {
-            // +148  for choice in topk
+            // +151  for choice in topk
             for (int first_2 = 0; first_2 < Cfg::kTopk; first_2 += ep::kLanes) {
                 const int turn = first_2 + team.lane;
                 const int choice =
                     static_cast<ep::i32>(ep::min(ep::i64{turn}, ep::i64{Cfg::kTopk - 1}));
-                // +149  let expert = topk_idx[send, choice]
+                // +152  let expert = topk_idx[send, choice]
                 const ep::i64 expert = args.topk_idx[send * args.topk_idx_stride + choice];
-                // +150  record turns[send, choice] = sum(earlier in 0..send:
+                // +153  record turns[send, choice] = sum(earlier in 0..send:
                 //     listed(topk_idx[earlier], expert) as i32) * (expert >= 0) as i32
                 const ep::i64 sum =
                     ep::rows_with_each<Cfg::kTopk>(0LL, ep::i64{send}, Cfg::kTopk - first_2,
@@ -307,12 +310,12 @@ __device__ __forceinline__ void cast(const Args& args, ep::Team& team) {
                 }
             }
             __syncwarp();
-            // +153  for peer in ranks
+            // +156  for peer in ranks
             for (int first_3 = 0; first_3 < Cfg::kRanks; first_3 += ep::kLanes) {
                 const int turn_2 = first_3 + team.lane;
                 const int peer =
                     static_cast<ep::i32>(ep::min(ep::i64{turn_2}, ep::i64{Cfg::kRanks - 1}));
-                // +154  let place = sum(earlier in 0..send: routed(topk_idx[earlier], peer) as i32)
+                // +157  let place = sum(earlier in 0..send: routed(topk_idx[earlier], peer) as i32)
                 const int first_expert = args.expert_begin[peer];
                 const int next_expert = args.expert_begin[peer + 1];
                 const ep::i64 sum_2 =
@@ -324,7 +327,7 @@ __device__ __forceinline__ void cast(const Args& args, ep::Team& team) {
                     first_expert, next_expert);
                 if (turn_2 < Cfg::kRanks) {
                     const ep::i64 place = sum_2;
-                    // +155  record send_place[send, peer] = if routed(topk_idx[send], peer) { place
+                    // +158  record send_place[send, peer] = if routed(topk_idx[send], peer) { place
                     //     } else { -1 }
                     const int first_expert_2 = args.expert_begin[peer];
                     const int next_expert_2 = args.expert_begin[peer + 1];
@@ -340,7 +343,18 @@ __device__ __forceinline__ void cast(const Args& args, ep::Team& team) {
                 }
             }
             __syncwarp();
-            // +157  for peer in ranks where routed(topk_idx[send], peer)
+            // +160  for choice in topk
+            for (int choice_2 = team.lane; choice_2 < Cfg::kTopk; choice_2 += ep::kLanes) {
+                // +161  let expert = topk_idx[send, choice]
+                const ep::i64 expert_2 = args.topk_idx[send * args.topk_idx_stride + choice_2];
+                // +162  record places[send, choice] = if expert >= 0 { send_place[send,
+                //     owner(expert)] } else { -1 }
+                args.places[ep::i64{send} * Cfg::kTopk + choice_2] = expert_2 >= 0
+                    ? args.send_place[ep::i64{send} * Cfg::kRanks
+                        + ep::owner<Cfg::kRanks>(expert_2, args.expert_begin)] : -1;
+            }
+            __syncwarp();
+            // +164  for peer in ranks where routed(topk_idx[send], peer)
             for (int wanted = team.lane; wanted < Cfg::kRanks; wanted += ep::kLanes) {
                 const int first_expert_3 = args.expert_begin[wanted];
                 const int next_expert_3 = args.expert_begin[wanted + 1];
@@ -354,14 +368,16 @@ __device__ __forceinline__ void cast(const Args& args, ep::Team& team) {
                 if (!found_4) continue;
                 rows.want(wanted);
             }
-            // +165  push rows[peer] { x: cast_e4m3(x[send], 128), src: send, place:
-            //     send_place[send, peer], experts: topk_idx[send], turns: turns[send], weights:
+            // +172  push rows[peer] { x: cast_e4m3(x[send], 128), src: send, experts:
+            //     topk_idx[send], places: places[send], turns: turns[send], weights:
             //     topk_weights[send] }
-            // W4: takes credit of rows, from Pack +191
-            while (rows.reserve_wanted(me)) {
+            // W4: takes credit of rows, from Pack +198
+            while (rows.reserve_wanted(me, send)) {
                 const auto slots = rows.each_slot();
                 ep::cast_row<float>(team, slots, slots + Cfg::Rows::kMeta + Cfg::Token::kXScale, 1,
                     &args.x[send * args.x_stride], Cfg::kHidden);
+                ep::copy_row<ep::i32>(team, slots + Cfg::Rows::kMeta + Cfg::Token::kPlaces,
+                    &args.places[ep::i64{send} * Cfg::kTopk], Cfg::Token::kPlacesCount);
                 ep::copy_row<ep::i32>(team, slots + Cfg::Rows::kMeta + Cfg::Token::kTurns_,
                     &args.turns[ep::i64{send} * Cfg::kTopk], Cfg::Token::kTurns_Count);
                 ep::copy_row<float>(team, slots + Cfg::Rows::kMeta + Cfg::Token::kWeights,
@@ -371,21 +387,17 @@ __device__ __forceinline__ void cast(const Args& args, ep::Team& team) {
                     for (int i_3 = team.lane; i_3 < Cfg::Token::kSrcCount; i_3 += ep::kLanes) {
                         ep::set<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kSrc, i_3, send);
                     }
-                    for (int i_4 = team.lane; i_4 < Cfg::Token::kPlaceCount; i_4 += ep::kLanes) {
-                        ep::set<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kPlace, i_4,
-                            args.send_place[ep::i64{send} * Cfg::kRanks + peer_2]);
-                    }
-                    for (int i_5 = team.lane; i_5 < Cfg::Token::kExpertsCount; i_5 += ep::kLanes) {
-                        ep::set<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kExperts, i_5,
-                            static_cast<ep::i32>(args.topk_idx[send * args.topk_idx_stride + i_5]));
+                    for (int i_4 = team.lane; i_4 < Cfg::Token::kExpertsCount; i_4 += ep::kLanes) {
+                        ep::set<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kExperts, i_4,
+                            static_cast<ep::i32>(args.topk_idx[send * args.topk_idx_stride + i_4]));
                     }
                 }
                 rows.publish_each();
             }
         }
     }
-    // +172  close rows
-    // W3: publishes messages of rows, for Pack +191
+    // +179  close rows
+    // W3: publishes messages of rows, for Pack +198
     rows.close(team.count());
 }
 
@@ -401,17 +413,17 @@ __device__ __forceinline__ void pack(const Args& args, ep::Team& team) {
         const int choice = static_cast<ep::i32>(unit % Cfg::kChoices);
         const int share = static_cast<ep::i32>(unit / Cfg::kChoices % Cfg::kShares);
         const int source = static_cast<ep::i32>(unit / Cfg::kChoices / Cfg::kShares % Cfg::kRanks);
-        // +175  await counts
-        // W1: takes messages of counts, from Count +142
-        // W2: publishes credit of counts, for Count +142
+        // +182  await counts
+        // W1: takes messages of counts, from Count +145
+        // W2: publishes credit of counts, for Count +145
         counts.await();
-        // +176  if choice == 0 && share == 0
+        // +183  if choice == 0 && share == 0
         if (choice == 0 && share == 0) {
-            // +177  if source == 0
+            // +184  if source == 0
             if (source == 0) {
-                // +178  for bound in 0..ranks + 1
+                // +185  for bound in 0..ranks + 1
                 for (int bound = team.lane; bound < Cfg::kRanks + 1; bound += ep::kLanes) {
-                    // +179  record came_first[bound] = sum(earlier in 0..bound:
+                    // +186  record came_first[bound] = sum(earlier in 0..bound:
                     //     counts[earlier].rows)
                     ep::i64 sum = 0LL;
                     for (int earlier = 0; earlier < bound; ++earlier) {
@@ -421,9 +433,9 @@ __device__ __forceinline__ void pack(const Args& args, ep::Team& team) {
                     args.came_first[bound] = static_cast<ep::i32>(sum);
                 }
             }
-            // +182  for expert in local_experts
+            // +189  for expert in local_experts
             for (int expert = team.lane; expert < Cfg::kLocalExperts; expert += ep::kLanes) {
-                // +183  record range_first[expert, source] = sum(earlier in 0..source:
+                // +190  record range_first[expert, source] = sum(earlier in 0..source:
                 //     counts[earlier].per_expert[expert])
                 ep::i64 sum_2 = 0LL;
                 for (int earlier_2 = 0; earlier_2 < source; ++earlier_2) {
@@ -432,18 +444,18 @@ __device__ __forceinline__ void pack(const Args& args, ep::Team& team) {
                 }
                 args.range_first[ep::i64{expert} * Cfg::kRanks + source] =
                     static_cast<ep::i32>(sum_2);
-                // +184  record range_count[expert, source] = counts[source].per_expert[expert]
+                // +191  record range_count[expert, source] = counts[source].per_expert[expert]
                 args.range_count[ep::i64{expert} * Cfg::kRanks + source] = ep::get<ep::i32>(
                     counts.slot(source, 0) + Cfg::Counts::kMeta + Cfg::Totals::kPerExpert, expert);
-                // +185  add statistics[expert] = counts[source].per_expert[expert]
+                // +192  add statistics[expert] = counts[source].per_expert[expert]
                 if (args.statistics != nullptr) {
                     ep::add_count(&args.statistics[expert],
                         ep::get<ep::i32>(counts.slot(source, 0) + Cfg::Counts::kMeta
                             + Cfg::Totals::kPerExpert, expert));
                 }
-                // +186  if source == ranks - 1
+                // +193  if source == ranks - 1
                 if (source == Cfg::kRanks - 1) {
-                    // +187  store packed_count[expert] = sum(earlier in ranks:
+                    // +194  store packed_count[expert] = sum(earlier in ranks:
                     //     counts[earlier].per_expert[expert])
                     ep::i64 sum_3 = 0LL;
                     for (int earlier_3 = 0; earlier_3 < Cfg::kRanks; ++earlier_3) {
@@ -454,38 +466,49 @@ __device__ __forceinline__ void pack(const Args& args, ep::Team& team) {
                 }
             }
         }
-        // +191  for message in rows[source] where message.index % shares == share
-        // W3: takes messages of rows, from Cast +172
-        // W4: publishes credit of rows, for Cast +165
+        // +198  for message in rows[source] where message.index % shares == share
+        // W3: takes messages of rows, from Cast +179
+        // W4: publishes credit of rows, for Cast +172
         const int count = rows.count(source);
         for (int turn = 0; turn < ep::ceil(count - share, Cfg::kShares) && !team.stopped; ++turn) {
             const int row = share + turn * Cfg::kShares;
             const char* slot = rows.slot(source, share + turn * Cfg::kShares);
-            // +192  let row = sum(earlier in 0..source: counts[earlier].rows) + message.place
+            // +199  let own = max(entry in topk: if local(message.experts[entry], me) >= 0 {
+            //     message.places[entry] } else { -1 })
+            ep::i64 greatest = ep::least<ep::i64>();
+            for (int entry = 0; entry < Cfg::kTopk; ++entry) {
+                greatest = ep::greater(greatest,
+                    ep::i64{mine.local(
+                        ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kExperts,
+                            entry)) >= 0
+                        ? ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kPlaces, entry)
+                        : -1});
+            }
+            const ep::i64 own = greatest;
+            // +201  let row = sum(earlier in 0..source: counts[earlier].rows) + own
             ep::i64 sum_4 = 0LL;
             for (int earlier_4 = 0; earlier_4 < source; ++earlier_4) {
                 sum_4 += ep::i64{ep::get<ep::i32>(counts.slot(earlier_4, 0) + Cfg::Counts::kMeta
                     + Cfg::Totals::kRows, 0)};
             }
-            const ep::i64 row_2 =
-                sum_4 + ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kPlace, 0);
-            // +193  let expert = local(message.experts[choice], me)
+            const ep::i64 row_2 = sum_4 + own;
+            // +202  let expert = local(message.experts[choice], me)
             const int expert_2 = mine.local(
                 ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kExperts, choice));
-            // +195  let again = sum(earlier in topk: (earlier < choice && message.experts[earlier]
+            // +204  let again = sum(earlier in topk: (earlier < choice && message.experts[earlier]
             //     == message.experts[choice]) as i32)
-            ep::i64 own = 0LL;
+            ep::i64 own_2 = 0LL;
             for (int earlier_5 = team.lane; earlier_5 < Cfg::kTopk; earlier_5 += ep::kLanes) {
-                own += ep::i64{static_cast<ep::i32>(earlier_5 < choice
+                own_2 += ep::i64{static_cast<ep::i32>(earlier_5 < choice
                     && ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kExperts,
                         earlier_5) == ep::get<ep::i32>(slot + Cfg::Rows::kMeta
                             + Cfg::Token::kExperts, choice))};
             }
-            const ep::i64 sum_5 = ep::sum_of_lanes(own);
+            const ep::i64 sum_5 = ep::sum_of_lanes(own_2);
             const ep::i64 again = sum_5;
-            // +197  let has = (expert >= 0 && again == 0) as i32
+            // +206  let has = (expert >= 0 && again == 0) as i32
             const int has = static_cast<ep::i32>(expert_2 >= 0 && again == 0);
-            // +198  let place = sum(earlier in 0..source: counts[earlier].per_expert[expert * has])
+            // +207  let place = sum(earlier in 0..source: counts[earlier].per_expert[expert * has])
             //     + message.turns[choice]
             ep::i64 sum_6 = 0LL;
             for (int earlier_6 = 0; earlier_6 < source; ++earlier_6) {
@@ -494,36 +517,36 @@ __device__ __forceinline__ void pack(const Args& args, ep::Team& team) {
             }
             const ep::i64 place =
                 sum_6 + ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kTurns_, choice);
-            // +200  record packed_row[row, choice] = (expert * max_rows + place + 1) * has - 1
+            // +209  record packed_row[row, choice] = (expert * max_rows + place + 1) * has - 1
             if (team.leader()) {
                 args.packed_row[row_2 * Cfg::kTopk + choice] = static_cast<ep::i32>(
                     (ep::i64{expert_2} * Cfg::kMaxRows + place + 1) * has - 1);
             }
-            // +201  if expert >= 0 && again == 0
+            // +210  if expert >= 0 && again == 0
             if (expert_2 >= 0 && again == 0) {
-                // +202  record src_info[expert, place] = message.src
+                // +211  record src_info[expert, place] = message.src
                 if (team.leader()) {
                     args.src_info[ep::i64{expert_2} * Cfg::kMaxRows + place] =
                         ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kSrc, 0);
                 }
-                // +203  record packed_weight[expert * max_rows + place] = sum(entry in topk:
+                // +212  record packed_weight[expert * max_rows + place] = sum(entry in topk:
                 //     message.weights[entry] * (message.experts[entry] == message.experts[choice])
                 //     as f32)
                 if (args.topk_weights != nullptr) {
                     float sum_7 = 0.0f;
-                    for (int entry = 0; entry < Cfg::kTopk; ++entry) {
+                    for (int entry_2 = 0; entry_2 < Cfg::kTopk; ++entry_2) {
                         sum_7 += ep::product(
-                            ep::get<float>(slot + Cfg::Rows::kMeta + Cfg::Token::kWeights, entry),
+                            ep::get<float>(slot + Cfg::Rows::kMeta + Cfg::Token::kWeights, entry_2),
                             static_cast<float>(
                                 ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kExperts,
-                                    entry) == ep::get<ep::i32>(slot + Cfg::Rows::kMeta
+                                    entry_2) == ep::get<ep::i32>(slot + Cfg::Rows::kMeta
                                         + Cfg::Token::kExperts, choice)));
                     }
                     if (team.leader()) {
                         args.packed_weight[ep::i64{expert_2} * Cfg::kMaxRows + place] = sum_7;
                     }
                 }
-                // +205  store packed_x[expert, place] = message.x
+                // +214  store packed_x[expert, place] = message.x
                 ep::copy_row<ep::e4m3>(team,
                     &args.packed_x[(ep::i64{expert_2} * Cfg::kMaxRows + place) * Cfg::kHidden],
                     slot, Cfg::kHidden);

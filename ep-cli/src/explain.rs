@@ -20,7 +20,7 @@ use ep_runtime::{AnyPipeline, RuleSet, pipelines};
 use crate::failure::Failure;
 use crate::files;
 use crate::json::{Object, Value};
-use crate::plan_text::{aligned, headline, object as plan_object, window};
+use crate::plan_text::{aligned, headline, object as plan_object, regions};
 use crate::selection::{SHAPE_HELP, Selected, Selection, find, refused};
 use computed::computed_rows;
 use measured::Measured;
@@ -228,10 +228,14 @@ fn buffer(ir: &Pipeline, plan: &Plan, out: &mut dyn Write) -> Result<(), Failure
     }
     let bytes = plan.window_bytes;
     writeln!(out, "\nbuffer: {bytes} bytes of control memory in the window of every rank")?;
-    write!(out, "{}", aligned(&window(plan)))?;
+    write!(out, "{}", aligned(&regions(&plan.window)))?;
     if !tensors.is_empty() {
         writeln!(out, "and in the window, because peers read or write them in place")?;
         write!(out, "{}", aligned(&tensors))?;
+    }
+    if !plan.network.is_empty() {
+        writeln!(out, "network: {} bytes of rows on every rank", plan.network_bytes)?;
+        write!(out, "{}", aligned(&regions(&plan.network)))?;
     }
     Ok(())
 }

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use ep_runtime::ir::text::elem;
-use ep_runtime::plan::{CfgKind, CfgMember, MessageLayout, Param, ParamKind, Plan, kebab};
+use ep_runtime::plan::{CfgKind, CfgMember, MessageLayout, Param, ParamKind, Plan, Region, kebab};
 
 use crate::json::Object;
 
@@ -15,7 +15,9 @@ pub(crate) fn text(plan: &Plan) -> String {
     section(&mut out, "roles", roles(plan));
     section(&mut out, "messages", plan.messages.iter().flat_map(message).collect());
     let title = format!("window: {} bytes of control memory", plan.window_bytes);
-    section(&mut out, &title, window(plan));
+    section(&mut out, &title, regions(&plan.window));
+    let title = format!("network: {} bytes of rows on every rank", plan.network_bytes);
+    section(&mut out, &title, regions(&plan.network));
     let title = format!("args: {} bytes", plan.args_bytes);
     section(&mut out, &title, plan.params.iter().map(param_line).collect());
     section(&mut out, "cfg: the text holds those that it uses", cfg(plan));
@@ -104,8 +106,8 @@ fn message(layout: &MessageLayout) -> Rows {
     rows
 }
 
-pub(crate) fn window(plan: &Plan) -> Rows {
-    let row = |region: &ep_runtime::plan::Region| {
+pub(crate) fn regions(all: &[Region]) -> Rows {
+    let row = |region: &Region| {
         vec![
             format!("{:#08x}", region.offset),
             region.name.clone(),
@@ -115,7 +117,7 @@ pub(crate) fn window(plan: &Plan) -> Rows {
             format!("{} reads", region.reader),
         ]
     };
-    plan.window.iter().map(row).collect()
+    all.iter().map(row).collect()
 }
 
 fn param_line(param: &Param) -> Vec<String> {

@@ -14,6 +14,7 @@ pub mod kind;
 pub mod naming;
 pub mod network;
 mod number;
+pub mod once;
 pub mod params;
 pub mod parts;
 pub mod put;

@@ -427,6 +427,7 @@ fn first(tables: &Tables, tokens: usize) -> Tables {
         send_row: tables.send_row.first(tokens),
         send_turn: tables.send_turn.first(tokens),
         send_place: tables.send_place.first(tokens),
+        places: tables.places.first(tokens),
         turns: tables.turns.first(tokens),
         ..tables.clone()
     }

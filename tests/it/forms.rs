@@ -15,6 +15,7 @@ mod low_latency;
 mod meaning;
 mod mended;
 mod network;
+mod once;
 mod packed;
 mod planted;
 mod refused;

@@ -4,6 +4,7 @@ use ep_runtime::ir::Transport;
 use ep_runtime::jit::Arch;
 use ep_runtime::pipelines::{
     Expand, Layout, LowLatencyCombine, LowLatencyDispatch, NodeDispatch, NvlCombine, NvlDispatch,
+    PackedDispatch,
 };
 use ep_runtime::plan::{Body, Config, Plan, PlanError, plan};
 use ep_runtime::{AnyPipeline, Pipeline};
@@ -225,4 +226,32 @@ fn a_ring_has_a_power_of_two_slots() {
     let error = error.expect_err("positions wrap at 2^32").to_string();
     assert!(error.contains("64 slots") && error.contains("there are 48"), "{error}");
     assert!(error.contains("power of two"), "{error}");
+}
+
+/// Between many ranks messages are filled once for all far ones, and so are those whose slots would take too much memory.
+#[test]
+fn an_outbox_holds_tokens_or_slots_of_ranks() {
+    let outbox = |entry: &AnyPipeline, set: &[(&str, &str)]| {
+        let plan = planned(entry, Arch::Sm90a, set).unwrap_or_else(|error| panic!("{error}"));
+        let found = plan.network.iter().find(|region| region.name == "rows.outbox");
+        found.map(|region| region.formula.clone()).unwrap_or_default()
+    };
+    let per_expert = |ranks, nodes, tokens, once| {
+        let set = [("payload", "fp8"), ("ranks", ranks), ("nodes", nodes), ("max_tokens", tokens)];
+        let set = [&set[..], &[("once", once)]].concat();
+        outbox(&AnyPipeline::of::<LowLatencyDispatch>(), &set)
+    };
+    let per_rank = |ranks, nodes| {
+        let set = [("payload", "fp8"), ("via", "slots"), ("ranks", ranks), ("nodes", nodes)];
+        let set = [&set[..], &[("max_tokens", "128")]].concat();
+        outbox(&AnyPipeline::of::<PackedDispatch>(), &set)
+    };
+    assert_eq!(per_expert("16", "2", "128", "32"), "2 epochs x 8 peers x 2048 slots x 7424");
+    assert_eq!(per_expert("16", "2", "128", "1"), "2 epochs x 128 messages x 7424");
+    assert_eq!(per_expert("16", "2", "160", "32"), "2 epochs x 160 messages x 7424");
+    assert_eq!(per_expert("64", "8", "128", "32"), "2 epochs x 128 messages x 7424");
+    assert_eq!(per_expert("64", "8", "64", "2048"), "2 epochs x 56 peers x 256 slots x 7424");
+    assert_eq!(per_expert("8", "1", "128", "1"), "");
+    assert_eq!(per_rank("16", "2"), "2 epochs x 8 peers x 128 slots x 7552");
+    assert_eq!(per_rank("64", "8"), "2 epochs x 128 messages x 7552");
 }

@@ -112,6 +112,7 @@ const SLOTS: Traits = Traits {
         ("epochs", false),
         ("waited", false),
         ("few", false),
+        ("once", false),
         ("waive", false),
     ],
     taken: "await {};",

@@ -47,7 +47,7 @@ const OF_MESSAGE: &[&str] = &[
     "kAgreed", "kArrivals", "kAsWords", "kChannel", "kChunk", "kClaims", "kClosed", "kClosers",
     "kCome", "kCounters", "kCounts", "kDepth", "kEpochs", "kFewTokens", "kFlags", "kHead",
     "kHeader", "kHeaderWords", "kHeadersIn", "kHeadersOut", "kIbgda", "kInbox", "kKeys", "kMeta",
-    "kMetaStride", "kNear", "kNodeRanks", "kOutbox", "kParts", "kPassed", "kPeers", "kRail",
+    "kMetaStride", "kNear", "kNodeRanks", "kOnce", "kOutbox", "kParts", "kPassed", "kPeers", "kRail",
     "kReaders", "kReady", "kReleased", "kRetired", "kRowStride", "kSent", "kShared",
     "kSkipsAbsent", "kSlotBytes", "kSlots", "kSourceStride", "kStored", "kStripes", "kTail",
     "kTaken", "kTakesWords", "kTurns", "kUnitBytes", "kWholeRowBytes", "kWordRowBytes", "kWords",

@@ -93,6 +93,7 @@ fn slot_numbers(channel: &Channel, extent: &Extent<'_>) -> Vec<CfgMember> {
     if let Some(net) = net {
         members.push(int("kFarBytes", slots.far_bytes(layout.slot_bytes)));
         members.push(int("kRun", slots.run));
+        members.push(int("kOnce", slots.once));
         members.extend(net);
     }
     members
@@ -267,7 +268,10 @@ fn slot_words<'a>(channel: &'a Channel, extent: &Extent<'_>, sender: &'a str) ->
             rows.push(("released_told", far * 4, receiver, receiver, formula));
             let groups = if slots.run > 1 { slots.groups(peers) } else { 0 };
             let formula = format!("{far} peers x {groups} groups of {} x 4", slots.run);
-            rows.push(("filled", far.saturating_mul(groups) * 4, sender, sender, formula));
+            let groups = (far.saturating_mul(groups) * 4, formula);
+            let messages = (slots.once * 4, format!("{} messages x 4", slots.once));
+            let (bytes, formula) = if slots.once > 0 { messages } else { groups };
+            rows.push(("filled", bytes, sender, sender, formula));
         }
     }
     if !extent.read_on_entry {

@@ -59,10 +59,9 @@ impl NetworkLayout {
         };
         let (sender, receiver) = (channel.from.join(", "), channel.to.as_str());
         let mut members = Vec::new();
-        for (names, bytes, formula) in blocks {
-            let readers = [receiver, sender.as_str()];
-            for (what, reader) in names.into_iter().zip(readers) {
-                members.push(self.region(channel, (what, bytes, &formula), (&sender, reader)));
+        for [inbox, outbox] in blocks {
+            for (block, reader) in [(inbox, receiver), (outbox, sender.as_str())] {
+                members.push(self.region(channel, block, (&sender, reader)));
             }
         }
         let value = self.counters;
@@ -76,7 +75,7 @@ impl NetworkLayout {
     fn region(
         &mut self,
         channel: &Channel,
-        (what, bytes, formula): (&str, i64, &str),
+        (what, bytes, formula): Block,
         (writer, reader): (&str, &str),
     ) -> CfgMember {
         let offset = self.bytes;
@@ -87,7 +86,7 @@ impl NetworkLayout {
                 bytes,
                 writer: writer.to_string(),
                 reader: reader.to_string(),
-                formula: formula.to_string(),
+                formula,
             });
         }
         self.bytes = align(offset.saturating_add(bytes), LINE_BYTES);
@@ -95,39 +94,56 @@ impl NetworkLayout {
     }
 }
 
-/// What comes and what goes, the bytes of each and what they are made of.
-type Block = ([&'static str; 2], i64, String);
+/// The name of a region, its bytes and what they are made of.
+type Block = (&'static str, i64, String);
+
+/// What comes and what goes, as many bytes of each.
+fn alike([what, other]: [&'static str; 2], bytes: i64, formula: String) -> [Block; 2] {
+    [(what, bytes, formula.clone()), (other, bytes, formula)]
+}
 
 /// Slots, and counts behind them where senders count.
-fn slot_blocks(slots: &SlotExtent, extent: &Extent<'_>, far: i64) -> Vec<Block> {
+fn slot_blocks(slots: &SlotExtent, extent: &Extent<'_>, far: i64) -> Vec<[Block; 2]> {
     let (SlotExtent { epochs, shared, .. }, slot_bytes) = (*slots, extent.message.slot_bytes);
     let boxes = ["inbox", "outbox"];
     let all = format!("{epochs} epochs x {far} peers");
     if slots.arrival == Arrival::Signals {
         let bytes = epochs.saturating_mul(far).saturating_mul(slot_bytes);
-        return vec![(boxes, bytes, format!("{all} x {slot_bytes}"))];
+        return vec![alike(boxes, bytes, format!("{all} x {slot_bytes}"))];
     }
     let (each, bytes) = (slots.of_source(extent.peers), slots.far_bytes(slot_bytes));
     let total = epochs.saturating_mul(far).saturating_mul(each).saturating_mul(bytes);
-    let mut blocks = vec![(boxes, total, format!("{all} x {each} slots x {bytes}"))];
+    let mut by_peers = alike(boxes, total, format!("{all} x {each} slots x {bytes}"));
+    if slots.once > 0 {
+        let (once, [_, outbox]) = (slots.once, &mut by_peers);
+        outbox.1 = epochs.saturating_mul(once).saturating_mul(bytes);
+        outbox.2 = format!("{epochs} epochs x {once} messages x {bytes}");
+    }
+    let mut blocks = vec![by_peers];
     if slots.arrival == Arrival::Counts {
         let names = ["counts_in", "counts_out"];
-        blocks.push((names, epochs * far * shared * 4, format!("{all} x {shared} x 4")));
+        blocks.push(alike(names, epochs * far * shared * 4, format!("{all} x {shared} x 4")));
     }
     blocks
 }
 
 /// Slots, and the numbers that are announced.
-fn ring_blocks(channel: &Channel, extent: &Extent<'_>, far: i64, numbers: &Numbers) -> Vec<Block> {
+fn ring_blocks(
+    channel: &Channel,
+    extent: &Extent<'_>,
+    far: i64,
+    numbers: &Numbers,
+) -> Vec<[Block; 2]> {
     let (stripes, slot) = (extent.stripes, extent.message.slot_bytes);
     let depth = option(channel, "depth", numbers).unwrap_or(2);
     let total = stripes.saturating_mul(depth).saturating_mul(far).saturating_mul(slot);
     let formula = format!("{stripes} stripes x {far} peers x {depth} slots x {slot}");
-    let mut blocks = vec![(["inbox", "outbox"], total, formula)];
+    let mut blocks = vec![alike(["inbox", "outbox"], total, formula)];
     let words = channel.header.len() as i64;
     if words > 0 {
         let formula = format!("2 calls x {stripes} stripes x {far} peers x {words} x 8");
-        blocks.push((["headers_in", "headers_out"], 16 * stripes * far * words, formula));
+        let bytes = 16 * stripes * far * words;
+        blocks.push(alike(["headers_in", "headers_out"], bytes, formula));
     }
     blocks
 }

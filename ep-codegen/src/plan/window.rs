@@ -68,10 +68,15 @@ pub(super) struct SlotExtent {
     /// Neighboring slots that a network carries by one put. With several indices beside the source, neighboring slots
     /// are seldom filled in one call, so each slot leaves by itself.
     pub(super) run: i64,
+    /// Messages of a call that are filled once for all far peers; 0: each peer has slots of its own, which are filled one by one.
+    pub(super) once: i64,
 }
 
 /// More slots in a run would leave later; fewer would cost more entries of a queue.
 const RUN_SLOTS: i64 = 8;
+
+/// The most bytes of slots that are filled for each far peer where messages could be filled once.
+const OUTBOX_MOST: i64 = 256 << 20;
 
 impl SlotExtent {
     /// The slots of `channel` between `peers`.
@@ -108,7 +113,21 @@ impl SlotExtent {
             source_stride,
             shared,
             run,
+            once: 0,
         })
+    }
+
+    /// The slots of a channel with so many far peers, and with so many messages in a call that have the same bytes for all
+    /// receivers. Whether they `are` filled once the declaration says, unless slots for each peer take too much memory.
+    pub(super) fn filled_once(
+        self,
+        (are, messages): (bool, i64),
+        (far, peers): (i64, i64),
+        slot_bytes: i64,
+    ) -> SlotExtent {
+        let each = self.of_source(peers).saturating_mul(self.epochs).saturating_mul(slot_bytes);
+        let are = are || each.saturating_mul(far) > OUTBOX_MOST;
+        if far > 0 && are { SlotExtent { run: 1, once: messages, ..self } } else { self }
     }
 }
 

@@ -19,7 +19,8 @@ pipeline! {
             require nodes * local_ranks == ranks,
         }
         use payload;
-        tune { stages: 3 in [2, 3, 4], shares: 4 in [1, 2, 4, 8] }
+        // `once`: from so many ranks on, a token's row is filled once for all ranks of other nodes.
+        tune { stages: 3 in [2, 3, 4], shares: 4 in [1, 2, 4, 8], once: 32 in [1, 32, 2048] }
         size tokens in 0..=max_tokens;
         input
             x: bf16[tokens, hidden],
@@ -42,7 +43,7 @@ pipeline! {
         // A sender names the expert; the source is itself, and the arrival is counted.
         channel rows: slots<Row> over nvlink | ibgda | rdma from Cast to Pack per all {
             slot: [expert: local_experts, source, arrival: max_tokens], epochs: 2,
-            waited: wait_ns,
+            waited: wait_ns, once: ranks / once,
         };
 
         phase send {

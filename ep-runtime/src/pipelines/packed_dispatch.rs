@@ -122,17 +122,20 @@ pipeline! {
 
         when via is Slots {
             // Where the rows of each rank begin, the number of a token's row among those of this rank for each
-            // peer (-1: none), and how many tokens before list each of its experts.
-            table came_first: i32[ranks + 1], send_place: i32[tokens, ranks], turns: i32[tokens, topk];
-            // `shares`: so many warps take the rows of a rank in turn.
-            tune { shares: 64 in [4, 8, 16, 32, 64, 128] }
+            // peer (-1: none) and for the rank of each of its experts, and how many tokens before list each of these.
+            table came_first: i32[ranks + 1], send_place: i32[tokens, ranks];
+            table places: i32[tokens, topk], turns: i32[tokens, topk];
+            // `shares`: so many warps take the rows of a rank in turn. `once`: from so many ranks on, a token's row is
+            // filled once for all ranks of other nodes.
+            tune { shares: 64 in [4, 8, 16, 32, 64, 128], once: 32 in [1, 32, 2048] }
 
             message Totals { rows: i32, per_expert: i32[local_experts] }
+            // The same bytes for every rank: each finds its own place of the row beside one of its experts.
             message Token {
                 row x: payload[hidden],
                 src: i32,
-                place: i32,
                 experts: i32[topk],
+                places: i32[topk],
                 turns: i32[topk],
                 weights: f32[topk] with topk_weights,
             }
@@ -141,7 +144,7 @@ pipeline! {
             };
             // In order of arrival, so that neighboring slots are filled at the same time and travel together.
             channel rows: slots<Token> over nvlink | ibgda | rdma from Cast to Pack per all {
-                slot: [source, arrival: max_tokens], epochs: 2,
+                slot: [source, arrival: max_tokens], epochs: 2, once: ranks / once,
             };
 
             role Count on all blocks, 2 warps {
@@ -167,17 +170,21 @@ pipeline! {
                         let place = sum(earlier in 0..send: routed(topk_idx[earlier], peer) as i32);
                         record send_place[send, peer] = if routed(topk_idx[send], peer) { place } else { -1 };
                     }
+                    for choice in topk {
+                        let expert = topk_idx[send, choice];
+                        record places[send, choice] = if expert >= 0 { send_place[send, owner(expert)] } else { -1 };
+                    }
                     for peer in ranks where routed(topk_idx[send], peer) {
                         when payload is Bf16 {
                             push rows[peer] {
-                                x: x[send], src: send, place: send_place[send, peer], experts: topk_idx[send],
+                                x: x[send], src: send, experts: topk_idx[send], places: places[send],
                                 turns: turns[send], weights: topk_weights[send],
                             };
                         }
                         when payload is Fp8 | Fp8Packed {
                             push rows[peer] {
-                                x: cast_e4m3(x[send], 128), src: send, place: send_place[send, peer],
-                                experts: topk_idx[send], turns: turns[send], weights: topk_weights[send],
+                                x: cast_e4m3(x[send], 128), src: send, experts: topk_idx[send],
+                                places: places[send], turns: turns[send], weights: topk_weights[send],
                             };
                         }
                     }
@@ -202,7 +209,9 @@ pipeline! {
                     }
                 }
                 for message in rows[source] where message.index % shares == share {
-                    let row = sum(earlier in 0..source: counts[earlier].rows) + message.place;
+                    let own = max(entry in topk:
+                        if local(message.experts[entry], me) >= 0 { message.places[entry] } else { -1 });
+                    let row = sum(earlier in 0..source: counts[earlier].rows) + own;
                     let expert = local(message.experts[choice], me);
                     // Entries of a token that name one expert share a row of it, which the first of them has.
                     let again = sum(earlier in topk:

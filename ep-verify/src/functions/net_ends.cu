@@ -61,6 +61,7 @@ struct Rows {
     static constexpr int kMeta = kSlotBytes;
     static constexpr int kFarBytes = kBytes;
     static constexpr int kRun = 1;
+    static constexpr int kOnce = 0;
     static constexpr ep::u64 kFilled = 0;
     static constexpr int kSlices = 1;
     static constexpr int kFewTokens = 0;

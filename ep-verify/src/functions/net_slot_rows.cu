@@ -1,5 +1,5 @@
 // Slots that hold rows, between two nodes: those that a sender counts, several of a key, and those that say one by one that
-// they have come; by queues that the processor empties, and by those that the card does. The host knows what is left in
+// they have come, and those of messages that are filled once for both far ranks; by queues that the processor empties, and by those that the card does. The host knows what is left in
 // `out`; see net_slot_rows.rs.
 #include <ep/net_slot_rows.cuh>
 
@@ -13,7 +13,7 @@ constexpr int kNotes = 1 + kMost * kWords;
 constexpr int kEach = kReaders * kCalls * kRanks * kKeysEach * kNotes;
 
 /// A channel from `kAt` of a window on, and from there in the data.
-template <ep::u64 kAt, int kFirst, bool kCounts_, bool kIbgda_>
+template <ep::u64 kAt, int kFirst, bool kCounts_, int kOnce_, bool kIbgda_>
 struct Channel {
     static constexpr int kChannel = 8;
     static constexpr bool kRail = false;
@@ -34,7 +34,7 @@ struct Channel {
     static constexpr int kMeta = kSlotBytes;
     static constexpr int kFarBytes = kSlotBytes + (kCounts ? 0 : 16);
     static constexpr int kRun = 1;
-    static constexpr ep::u64 kFilled = 0;
+    static constexpr int kOnce = kOnce_;
     static constexpr ep::u64 kBegun = kAt;      // calls that this rank's sender has begun,
     static constexpr ep::u64 kMet = kBegun + 4;  // and that its readers have ended
     static constexpr int kSlices = 1;
@@ -48,7 +48,8 @@ struct Channel {
     static constexpr ep::u64 kReaders = kClosers + 4;
     static constexpr ep::u64 kClosedTold = kReaders + 4;
     static constexpr ep::u64 kReleasedTold = kClosedTold + kFar * 4;
-    static constexpr ep::u64 kSlots = (kReleasedTold + kFar * 4 + 15) / 16 * 16;
+    static constexpr ep::u64 kFilled = kReleasedTold + kFar * 4;
+    static constexpr ep::u64 kSlots = (kFilled + kOnce * 4 + 15) / 16 * 16;
     static constexpr ep::u64 kInbox = kAt;
     static constexpr ep::u64 kOutbox = kInbox + kEpochs * kFar * kKeysEach * kArrivals * kFarBytes;
     static constexpr ep::u64 kCountsIn = 2 * kOutbox - kInbox;
@@ -70,10 +71,15 @@ inline __device__ __noinline__ void send(const Args& args, const ep::Call& call)
             const int place = i % kRanks, number = i / kRanks, own = args.group.rank;
             const int key = own * kKeysEach + number;
             for (int row = 0; row < rows_of<Slots>(place, number, team.epoch); ++row) {
-                if (!slots.reserve(own ^ place, key)) return;
-                ep::i64* words = reinterpret_cast<ep::i64*>(slots.slot());
-                const int lane = (team.lane + 3) % ep::kLanes;
-                if (lane < kWords) words[lane] = word_of(own, place * 10 + number * 3 + row, team.epoch, lane);
+                const int message = number * kMost + row;
+                const bool is_free = Slots::kOnce > 0 ? slots.reserve(own ^ place, key, message) : slots.reserve(own ^ place, key);
+                if (!is_free) return;
+                if (slots.fills()) {
+                    ep::i64* words = reinterpret_cast<ep::i64*>(slots.slot());
+                    const int lane = (team.lane + 3) % ep::kLanes;
+                    const int to = Slots::kOnce > 0 ? 0 : place * 10;
+                    if (lane < kWords) words[lane] = word_of(own, to + number * 3 + row, team.epoch, lane);
+                }
                 slots.publish();
             }
         }
@@ -126,6 +132,7 @@ inline __device__ __noinline__ void dump(const Args& args, ep::i64* out) {
     for (int i = 0; i < kRanks * Slots::kShared; ++i) *out++ = word_at(args.group, Slots::kTaken)[i];
     *out++ = *word_at(args.group, Slots::kClosers);
     *out++ = *word_at(args.group, Slots::kReaders);
+    for (int i = 0; i < Slots::kOnce; ++i) *out++ = word_at(args.group, Slots::kFilled)[i];
 }
 
 template <class Slots>
@@ -138,17 +145,20 @@ __device__ __forceinline__ void serve(const Args& args, const ep::Call& call, ep
     }
 }
 
-/// All calls of both channels, one behind the other.
+/// All calls of the channels, one behind the other.
 template <bool kIbgda>
 __device__ __forceinline__ void run(const Args& args, ep::Call& call) {
-    using Counted = Channel<64, 1, true, kIbgda>;
-    using Told = Channel<2048, 3, false, kIbgda>;
+    using Counted = Channel<64, 1, true, 0, kIbgda>;
+    using Told = Channel<2048, 3, false, 0, kIbgda>;
+    using Once = Channel<4096, 5, true, kMost * kKeysEach, kIbgda>;
     serve<Counted>(args, call, args.out);
     serve<Told>(args, call, args.out + kEach);
+    serve<Once>(args, call, args.out + 2 * kEach);
     ep::all_blocks(args.group, call);
     if (blockIdx.x != 0 || threadIdx.x != 0) return;
-    dump<Counted>(args, args.out + 2 * kEach);
-    dump<Told>(args, args.out + 2 * kEach + 100);
+    dump<Counted>(args, args.out + 3 * kEach);
+    dump<Told>(args, args.out + 3 * kEach + 100);
+    dump<Once>(args, args.out + 3 * kEach + 200);
 }
 
 }  // namespace net_slot_rows

@@ -8,7 +8,7 @@ namespace ep {
 /// A place in the slot of each lane that has one, at the same byte of all slots.
 struct EachSlot {
     u64 own;    // the address in the slot of this lane
-    u32 lanes;  // a bit for each lane that has a slot; at least one
+    u32 lanes;  // a bit for each lane that has a slot; none: nothing is written
 
     __device__ __forceinline__ EachSlot operator+(int bytes) const {
         return EachSlot{own + static_cast<u64>(bytes), lanes};

@@ -10,14 +10,20 @@
 // slots of the peer. A line is cut into groups of `kRun` slots. The warp that fills the last slot of a group puts the
 // group, and `close` puts the slots of all other groups.
 //
+// With `kOnce`, messages have numbers below it, and a message has the same bytes for all receivers: its far slots are one slot
+// of the own data. The first warp that asks for the message fills it, and each warp puts from there to the place that its
+// peer has for it. A slot leaves by itself then.
+//
 // `Slots` is the channel's Cfg struct, whose keys name their source. In a window,
 //   kSlots, kFlags, kClosed, kReleased  as in slot_rows.cuh, of near peers
 //   kClosedTold, kReleasedTold  [far peer]  the last call of which it was told
 //   kFilled  [far peer, group]              a bit for each slot of a group that is filled and not sent; zero between
-//                                           calls
+//                                           calls. With `kOnce`, [message]: how many warps have asked for it, and
+//                                           `kIsFilled`
 // in the data of a network,
 //   kInbox, kOutbox        [epoch % kEpochs, far peer, key, arrival]  kFarBytes each: the slot, and behind
-//                                          it {epoch, 1} unless the sender counts
+//                                          it {epoch, 1} unless the sender counts. With `kOnce`, kOutbox
+//                                          [epoch % kEpochs, message]
 //   kCountsIn, kCountsOut  [epoch % kEpochs, far peer, key]           what a sender that counts has sent
 // and among its counters, of each source, from kCounters on, the last call that it has closed, and the last
 // one that it has read.
@@ -35,7 +41,7 @@ template <class Slots>
 class NetSlotRows : public SlotKeys<Slots>, protected NetPeers<Slots> {
     using Keys = SlotKeys<Slots>;
     using Peers = NetPeers<Slots>;
-    using Peers::kNear, Peers::kFar, Peers::net_, Peers::queue_, Peers::is_near, Peers::near_of;
+    using Peers::kNear, Peers::kFar, Peers::net_, Peers::queue_, Peers::near_of;
     using Peers::far_of, Peers::window_of;
 
     /// Keys of one source.
@@ -48,21 +54,60 @@ class NetSlotRows : public SlotKeys<Slots>, protected NetPeers<Slots> {
     static constexpr int kRun = Slots::kRun;
     static constexpr int kLineGroups = (kLine + kRun - 1) / kRun;
     static constexpr int kGroups = (Slots::kCounts ? kEach : 1) * kLineGroups;
+    /// In the word of a message: its slot is filled.
+    static constexpr u32 kIsFilled = 1u << 31;
 
     static_assert(kRun <= 32, "a group has a word");
+    static_assert(Slots::kOnce == 0 || (kRun == 1 && Slots::kCounts), "neighbors are at different places");
 
 public:
     using Keys::kPeers;
 
 protected:
-    using Peers::team_, Peers::own, Peers::rank_of;
+    using Peers::team_, Peers::own, Peers::rank_of, Peers::is_near;
+
+    /// Whether the far slots of a message are one.
+    static constexpr bool kIsOnce = Slots::kOnce > 0 && kFar > 0;
 
     __device__ __forceinline__ NetSlotRows(Team& team, const Net* net)
         : Peers(team, net), near_(team) {}
 
     __device__ __forceinline__ char* slot_there(int peer, int key, int arrival) const {
         if (is_near(peer)) return near_.place(window_of(peer), near_slot(key), arrival);
-        return net_->data + Slots::kOutbox + far_slot(far_of(peer, own()), key, arrival);
+        return net_->data + Slots::kOutbox + filled_place(far_slot(far_of(peer, own()), key, arrival));
+    }
+
+    /// Begins a message.
+    __device__ __forceinline__ void turn_to(int message) { message_ = message; }
+
+    /// Whether this warp is the first one that asks for the message: then it fills its far slot.
+    __device__ __forceinline__ bool is_first() {
+        const u32 before = team_.leader() ? fetch_add_relaxed_gpu(message_word(message_), 1) : 0;
+        return __shfl_sync(kAllLanes, before, 0) == 0;
+    }
+
+    /// Returns when the far slot of the message is filled, which all lanes of this warp have done if it `is_filler`.
+    __device__ __forceinline__ void await_filled(bool is_filler) {
+        u32* word = message_word(message_);
+        if (is_filler) {
+            // M1: releases what the warp has written; the other warps that send it acquire it ahead of their puts.
+            if (team_.leader()) add_release_gpu(word, kIsFilled);
+            return;
+        }
+        const Site site{Slots::kChannel, Waiting::kSequence, -1, -1, static_cast<u32>(message_)};
+        const bool is_filled = wait(team_, site, [&](u32& seen) {
+            seen = team_.leader() ? load_relaxed_gpu(word) : kIsFilled;
+            return (seen & kIsFilled) != 0;
+        });
+        // M2: pairs with the release of the filler.
+        if (is_filled && team_.leader()) load_acquire_gpu(word);
+        __syncwarp();
+    }
+
+    /// Leaves the words of all messages as the next call's warps begin them.
+    __device__ __forceinline__ void forget_messages() const {
+#pragma unroll 1
+        for (int at = team_.lane; kIsOnce && at < Slots::kOnce; at += kLanes) store_relaxed_gpu(message_word(at), 0u);
     }
 
     __device__ __forceinline__ const char* slot_here(int key, int arrival) const {
@@ -224,6 +269,16 @@ private:
         return static_cast<u64>(before + number) * Slots::kFarBytes;
     }
 
+    /// Where a far slot is filled whose place among those of its receiver is `own`.
+    __device__ __forceinline__ u64 filled_place(u64 own) const {
+        if constexpr (Slots::kOnce == 0) return own;
+        return static_cast<u64>(near_.set() * Slots::kOnce + message_) * Slots::kFarBytes;
+    }
+
+    __device__ __forceinline__ u32* message_word(int message) const {
+        return reinterpret_cast<u32*>(team_.group.window + Slots::kFilled) + message;
+    }
+
     /// The word of the group of a slot.
     __device__ __forceinline__ u32* filled(int peer, int line, int at) const {
         u32* words = reinterpret_cast<u32*>(team_.group.window + Slots::kFilled);
@@ -246,7 +301,7 @@ private:
 
     /// Puts `count` slots of each lane's peer, if there are any, from `first` on among all of the peer.
     __device__ __forceinline__ void put_run(int peer, int first, u32 count) {
-        const u64 from = Slots::kOutbox + far_place(far_of(peer, own()), first);
+        const u64 from = Slots::kOutbox + filled_place(far_place(far_of(peer, own()), first));
         const u64 to = Slots::kInbox + far_place(far_of(own(), peer), first);
         queue_.put(rank_of(peer), to, from, count * Slots::kFarBytes);
     }
@@ -283,6 +338,7 @@ private:
     }
 
     SlotWindow<Slots, kNear> near_;
+    int message_ = 0;
 };
 
 }  // namespace ep

@@ -2,6 +2,7 @@
 // warps that do their work in order.
 //
 //   SlotRowsOut  reserve -> slot -> [publish] -> ..  -> [close]
+//                reserve -> fills -> [slot] -> publish -> ..: the same bytes for each receiver of a message
 //                want -> .. -> reserve_wanted -> each_slot -> next, slot_of_next -> .. -> publish_each -> ..
 //   SlotRowsIn   count, arrived, await -> slot -> .. -> release
 //
@@ -206,6 +207,9 @@ protected:
     using Window::looks_filled, Window::is_filled, Window::looks_closed, Window::through;
     using Window::released, Window::half_of, Window::row_that_stays;
 
+    /// Each peer has slots of its own, which are filled one by one.
+    static constexpr bool kIsOnce = false;
+
     __device__ __forceinline__ explicit WindowSlots(Team& team) : Window(team), team_(team) {}
 
     __device__ __forceinline__ char* window_of(int peer) const {
@@ -238,6 +242,7 @@ protected:
     /// Sends to peers behind a network what has not been sent: of a key, and of all keys; then says to them that all
     /// keys are closed. `joins(peer)` says to whom.
     __device__ __forceinline__ void send_rest(int, int, u32, bool) const {}
+    __device__ __forceinline__ void forget_messages() const {}
     template <class Joins>
     __device__ __forceinline__ void send_groups(Joins) const {}
     template <class Joins>
@@ -320,6 +325,20 @@ public:
         return !team_.stopped;
     }
 
+    /// Takes a slot as well, for the message with this number in the call: it has the same bytes for each receiver.
+    __device__ __forceinline__ bool reserve(int peer, int key, int message) {
+        End::turn_to(message);
+        return reserve(peer, key);
+    }
+
+    /// Whether this warp fills the slot. Else another one does, of which `publish` sends it.
+    __device__ __forceinline__ bool fills() {
+        if constexpr (End::kIsOnce) {
+            if (!End::is_near(peer_)) return fills_far();
+        }
+        return true;
+    }
+
     /// Which of the slots of its key was taken.
     __device__ __forceinline__ int position() const { return arrival_; }
 
@@ -331,6 +350,9 @@ public:
     /// Sends the slot, which all lanes have written.
     __device__ __forceinline__ void publish() {
         __syncwarp();
+        if constexpr (End::kIsOnce) {
+            if (!End::is_near(peer_)) End::await_filled(is_filler_);
+        }
         End::send(peer_, key_, arrival_, team_.leader());
         __syncwarp();
     }
@@ -342,8 +364,12 @@ public:
     }
 
     /// Takes a slot of the key for each of up to 32 peers that lanes want, as `reserve` does; false: none is left.
+    __device__ __forceinline__ bool reserve_wanted(int key, int message) {
+        End::turn_to(message);
+        return reserve_wanted(key);
+    }
     __device__ __forceinline__ bool reserve_wanted(int key) {
-        key_ = key, each_peer_ = each_arrival_ = count_ = next_ = 0;
+        key_ = key, each_peer_ = each_arrival_ = count_ = 0;
 #pragma unroll
         for (int first = 0; first < kPeers; first += kLanes) {
             const int peer = first + team_.lane;
@@ -365,23 +391,39 @@ public:
         }
         if constexpr (Slots::kCounts) each_arrival_ = take(each_peer_, team_.lane < count_);
         each_slot_ = reinterpret_cast<u64>(End::slot_there(each_peer_, key_, each_arrival_));
-        return count_ != 0 && !team_.stopped;
+        if (count_ == 0 || team_.stopped) return false;
+        filled_ = kAllLanes >> (kLanes - count_);
+        if constexpr (End::kIsOnce) {
+            const u32 far = __ballot_sync(kAllLanes, !End::is_near(each_peer_)) & filled_;
+            has_far_ = far != 0;
+            // Their slots are one.
+            filled_ ^= far;
+            if (has_far_ && fills_far()) filled_ |= far & ~(far - 1);
+        }
+        left_ = filled_;
+        return true;
     }
 
-    /// The slots that it has taken.
-    __device__ __forceinline__ EachSlot each_slot() const { return EachSlot{each_slot_, kAllLanes >> (kLanes - count_)}; }
+    /// Those of the slots that this warp fills, if there are any.
+    __device__ __forceinline__ EachSlot each_slot() const { return EachSlot{each_slot_, filled_}; }
 
     /// The next of their peers, and its slot; negative: there is none.
     __device__ __forceinline__ int next() {
-        return next_ == count_ ? -1 : __shfl_sync(kAllLanes, each_peer_, next_++);
+        if (left_ == 0) return -1;
+        lane_of_next_ = __ffs(static_cast<int>(left_)) - 1;
+        left_ &= left_ - 1;
+        return __shfl_sync(kAllLanes, each_peer_, lane_of_next_);
     }
     __device__ __forceinline__ char* slot_of_next() const {
-        return reinterpret_cast<char*>(__shfl_sync(kAllLanes, each_slot_, next_ - 1));
+        return reinterpret_cast<char*>(__shfl_sync(kAllLanes, each_slot_, lane_of_next_));
     }
 
-    /// Sends all of them, which all lanes have written.
+    /// Sends all that were taken; those that it fills all lanes have written.
     __device__ __forceinline__ void publish_each() {
         __syncwarp();
+        if constexpr (End::kIsOnce) {
+            if (has_far_) End::await_filled(is_filler_);
+        }
         End::send(each_peer_, key_, each_arrival_, team_.lane < count_);
         __syncwarp();
     }
@@ -478,6 +520,7 @@ public:
             End::send_rest(peer, key, count, drops);
         }
         End::send_groups([&](int peer) { return End::joins(peer) && !End::missed(peer); });
+        End::forget_messages();
         __syncwarp();
         End::tell_closed([&](int peer) { return End::joins(peer); });
     }
@@ -488,7 +531,12 @@ public:
 
 private:
     /// Whether the slots of a peer have been found free: they are so until the end of the call.
-    __device__ __forceinline__ bool is_known_free(int peer) const { return peer < 64 && (free_ >> peer & 1) != 0; }
+    __device__ __forceinline__ bool is_known_free(int peer) const {
+        if constexpr (End::kIsOnce) {
+            if (far_are_free_ && !End::is_near(peer)) return true;
+        }
+        return peer < 64 && (free_ >> peer & 1) != 0;
+    }
 
     /// Waits until the slots of each lane's `peer` are free, if the lane `waits` for them. False: the peer is absent, or the
     /// team is stopped.
@@ -525,6 +573,24 @@ private:
         return (takes_ & bit) != 0;
     }
 
+    /// Whether this warp fills the one far slot of the message: it is the first to ask for it. Then all far slots are free.
+    ///
+    /// `kEpochs` calls ago the slot was put to some of the far peers. A far peer tells that it has read the slots of a call,
+    /// so what was put to it had landed. It tells every rank that takes part in the call, and so every sender can wait for all
+    /// of them. A peer that is left out of this call tells nothing, and is not waited for: if it still gets a row of that
+    /// call, the row may be one of this call.
+    __device__ __forceinline__ bool fills_far() {
+        is_filler_ = End::is_first();
+#pragma unroll 1
+        for (int first = 0; is_filler_ && !far_are_free_ && first < kPeers; first += kLanes) {
+            const int peer = first + team_.lane;
+            await_free(peer, peer < kPeers && !End::is_near(peer) && End::joins(peer));
+        }
+        if (team_.stopped) is_filler_ = false;
+        far_are_free_ = far_are_free_ || is_filler_;
+        return is_filler_;
+    }
+
     /// Takes the next slot of the key at each lane's `peer`, if the lane `takes` one, and gives its arrival. The team is
     /// stopped if there is none.
     __device__ __forceinline__ int take(int peer, bool takes) {
@@ -547,7 +613,12 @@ private:
     int key_ = 0;
     int arrival_ = 0;
     u32 wanted_ = 0;             // a bit for each peer that the lane asks for
-    int count_ = 0, next_ = 0;   // slots that were taken for some of them, and those that `next` has given
+    int count_ = 0;              // slots that were taken for some of them,
+    u32 filled_ = 0, left_ = 0;  // the lanes whose slots this warp fills, and those that `next` has not given
+    int lane_of_next_ = 0;
+    bool has_far_ = false;       // some are far and one slot,
+    bool is_filler_ = false;     // which this warp fills
+    bool far_are_free_ = false;  // the far slots of all messages are known to be free
     int each_peer_ = 0, each_arrival_ = 0;  // the one that the lane has
     u64 each_slot_ = 0;
     u32 held_ = 0, sent_ = 0;           // slots that were held back until their rows are stored, and those sent since

@@ -22,7 +22,7 @@ fn judged(
     between((1, ranks, hidden), seed, call, run)
 }
 
-/// Calls by so many nodes of so many ranks each.
+/// Calls by so many nodes of so many ranks each, of which rows go in runs; `once.rs` has those that are filled once.
 fn between(
     (nodes, local_ranks, hidden): (i64, i64, i64),
     seed: u64,
@@ -38,6 +38,7 @@ fn between(
         ("max_tokens", 12),
         ("experts", 2 * ranks + 1),
         ("topk", 3),
+        ("once", 2048),
     ];
     held_by(&all, &numbers, seed, call, run)
 }
@@ -208,6 +209,7 @@ fn per_rank(
         ("max_tokens", tokens),
         ("experts", 2 * ranks + 1),
         ("topk", 1 + seed as i64 * 3 % 7),
+        ("once", 2048),
     ];
     held_by(&all, &numbers, seed, call, run)
 }

@@ -5,6 +5,7 @@ use crate::ir::naming::{
     camel, constant, counted_constant, field_constant, number_constant, struct_of,
 };
 use crate::ir::network::{carriers, readers, uses_network};
+use crate::ir::once::message_index;
 use crate::ir::slots::{comes_in_words, is_read_on_entry, stays_here};
 use crate::ir::text::transport;
 use crate::ir::{Blocks, Channel, Role, Tensor, Transport, walk};
@@ -73,6 +74,7 @@ impl Planner<'_> {
             let slices = if goes_back || self.is_sliced(channel) { SLOT_SLICES } else { 1 };
             let parts = channel.parts_per.as_ref().and_then(|parts| self.number(parts));
             let (parts, net) = (parts.unwrap_or(1), self.net_extent(channel));
+            let slots = slots.map(|slots| self.filled_once(channel, slots, (net, message)));
             let skips_absent = self.leaves_out_absent();
             let read_on_entry =
                 self.ways.is_composed(&channel.to) && is_read_on_entry(self.ir, channel);
@@ -106,6 +108,21 @@ impl Planner<'_> {
         let composed = channel.from.iter().all(|role| self.ways.is_composed(role));
         let loops = if composed { loops_in_runs(self.ir, channel, self.ways.rules) } else { 0 };
         loops as i64 * RUNS
+    }
+
+    /// The slots of a channel, with messages filled once for all far peers where that is better.
+    fn filled_once(
+        &self,
+        channel: &Channel,
+        slots: SlotExtent,
+        (net, message): (Option<NetExtent>, &MessageLayout),
+    ) -> SlotExtent {
+        let index = message_index(self.ir, channel);
+        let messages = index.and_then(|index| eval(&index.count, self.numbers));
+        let (Some(messages), Some(net)) = (messages, net) else { return slots };
+        let peers = self.peers(channel);
+        let are = option(channel, "once", self.numbers).is_some_and(|once| once > 0);
+        slots.filled_once((are, messages), (peers - net.near, peers), message.slot_bytes)
     }
 
     /// With how many tokens of a rank rows travel as words: those of a dispatch in one launch, and those that go

@@ -4,10 +4,11 @@
 
 use super::dealt::Strides;
 use super::{End, bytes_behind};
+use crate::ir::once::message_index;
 use crate::ir::slots::{Arrival, arrival, closes, closings, counted_axis, places};
 use crate::ir::{
-    Action, BinaryOp, Channel, Domain, Elem, Expr, FieldValue, Message, PeerSet, Pipeline, Source,
-    Stmt, walk,
+    Action, BinaryOp, Channel, Domain, Elem, Expr, FieldValue, Message, NameKind, PeerSet,
+    Pipeline, Source, Stmt, walk,
 };
 use crate::schedule::library::ep;
 use crate::schedule::limit::{Limit, Why, broken};
@@ -157,8 +158,15 @@ impl<'a> RoleLowering<'a> {
         let meta = Term::constant(Constant::of_channel(channel).at("kMeta"));
         let meta = bytes_behind(slot.clone(), meta);
         self.fill_message(scope, message, values, (slot, meta), &mut steps)?;
+        let mut args = vec![to, key];
+        if let Some(index) = message_index(self.ir, channel) {
+            // The first warp that has this message fills it for all others.
+            let number = Expr::Name { name: index.name.to_string(), kind: NameKind::Binder };
+            args.push(self.scalar(scope, &number, out)?.converted(&Elem::I32));
+            steps = vec![Step::If { condition: call("fills", Vec::new()), body: steps }];
+        }
         steps.push(Step::Do(call("publish", Vec::new())));
-        out.push(Step::If { condition: call("reserve", vec![to, key]), body: steps });
+        out.push(Step::If { condition: call("reserve", args), body: steps });
         if self.asks_position(&channel.name) {
             let wanted = format!("{}_position", channel.name);
             let position = self.named(&wanted, call("position", Vec::new()), out);

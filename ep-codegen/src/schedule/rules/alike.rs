@@ -92,9 +92,9 @@ struct Pushes<'s> {
     asks: &'s [Step],
     /// Names that have one value for all peers.
     names: &'s [Step],
-    /// The sending end of the channel, and the key of the slots.
+    /// The sending end of the channel, and the key of the slots, with the number of the message if it has one.
     end: &'s str,
-    key: &'s Term,
+    key: &'s [Term],
     /// The slot of a peer, the steps that write the same bytes for all peers, and those that depend on the peer.
     slot: &'s Step,
     alike: Vec<&'s Step>,
@@ -108,8 +108,13 @@ impl<'s> Pushes<'s> {
         else {
             return None;
         };
-        let ([to, key], [slot @ Step::Pointer { name, .. }, message @ .., publish]) =
-            (args.as_slice(), body.as_slice())
+        let (publish, filled) = body.split_last()?;
+        let filled = match filled {
+            [Step::If { condition, body }] if condition.is_method("fills") => body,
+            filled => filled,
+        };
+        let ([to, key @ ..], [slot @ Step::Pointer { name, .. }, message @ ..]) =
+            (args.as_slice(), filled)
         else {
             return None;
         };
@@ -129,8 +134,9 @@ impl<'s> Pushes<'s> {
             && repeat.from.is(0)
             && known.ends.contains(end)
             && is_named(to, peer)
-            && !key.mentions(peer)
-            && !found.iter().any(|own| key.mentions(own))
+            && !key
+                .iter()
+                .any(|key| key.mentions(peer) || found.iter().any(|own| key.mentions(own)))
             && matches!(publish, Step::Do(call) if call.is_method("publish"))
             && asks.iter().all(|step| known.asks(step, &mut own))
             && names.iter().all(|step| is_name(step) && !depends(step))
@@ -176,7 +182,7 @@ impl<'s> Pushes<'s> {
             body.push(Step::Take { name: peer.clone(), next, body: own });
         }
         body.push(Step::Do(call("publish_each", Vec::new())));
-        let condition = call("reserve_wanted", vec![self.key.clone()]);
+        let condition = call("reserve_wanted", self.key.to_vec());
         let sends = Step::While { condition, body };
         [asks].into_iter().chain(self.names.iter().cloned()).chain([sends]).collect()
     }
