@@ -473,80 +473,89 @@ __device__ __forceinline__ void pack(const Args& args, ep::Team& team) {
         for (int turn = 0; turn < ep::ceil(count - share, Cfg::kShares) && !team.stopped; ++turn) {
             const int row = share + turn * Cfg::kShares;
             const char* slot = rows.slot(source, share + turn * Cfg::kShares);
-            // +199  let own = max(entry in topk: if local(message.experts[entry], me) >= 0 {
-            //     message.places[entry] } else { -1 })
-            ep::i64 greatest = ep::least<ep::i64>();
-            for (int entry = 0; entry < Cfg::kTopk; ++entry) {
-                greatest = ep::greater(greatest,
-                    ep::i64{mine.local(
-                        ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kExperts,
-                            entry)) >= 0
-                        ? ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kPlaces, entry)
-                        : -1});
-            }
-            const ep::i64 own = greatest;
-            // +201  let row = sum(earlier in 0..source: counts[earlier].rows) + own
+            // +200  let entries = sum(entry in topk: (local(message.experts[entry], me) >= 0) as
+            //     i32)
             ep::i64 sum_4 = 0LL;
+            for (int entry = 0; entry < Cfg::kTopk; ++entry) {
+                sum_4 += ep::i64{static_cast<ep::i32>(
+                    mine.local(
+                        ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kExperts,
+                            entry)) >= 0)};
+            }
+            const ep::i64 entries = sum_4;
+            // +201  let added = sum(entry in topk: message.places[entry] *
+            //     (local(message.experts[entry], me) >= 0) as i32)
+            ep::i64 sum_5 = 0LL;
+            for (int entry_2 = 0; entry_2 < Cfg::kTopk; ++entry_2) {
+                sum_5 += ep::i64{ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kPlaces,
+                    entry_2)} * static_cast<ep::i32>(
+                    mine.local(
+                        ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kExperts,
+                            entry_2)) >= 0);
+            }
+            const ep::i64 added = sum_5;
+            // +203  let row = sum(earlier in 0..source: counts[earlier].rows) + added / entries
+            ep::i64 sum_6 = 0LL;
             for (int earlier_4 = 0; earlier_4 < source; ++earlier_4) {
-                sum_4 += ep::i64{ep::get<ep::i32>(counts.slot(earlier_4, 0) + Cfg::Counts::kMeta
+                sum_6 += ep::i64{ep::get<ep::i32>(counts.slot(earlier_4, 0) + Cfg::Counts::kMeta
                     + Cfg::Totals::kRows, 0)};
             }
-            const ep::i64 row_2 = sum_4 + own;
-            // +202  let expert = local(message.experts[choice], me)
+            const ep::i64 row_2 = sum_6 + added / entries;
+            // +204  let expert = local(message.experts[choice], me)
             const int expert_2 = mine.local(
                 ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kExperts, choice));
-            // +204  let again = sum(earlier in topk: (earlier < choice && message.experts[earlier]
+            // +206  let again = sum(earlier in topk: (earlier < choice && message.experts[earlier]
             //     == message.experts[choice]) as i32)
-            ep::i64 own_2 = 0LL;
+            ep::i64 own = 0LL;
             for (int earlier_5 = team.lane; earlier_5 < Cfg::kTopk; earlier_5 += ep::kLanes) {
-                own_2 += ep::i64{static_cast<ep::i32>(earlier_5 < choice
+                own += ep::i64{static_cast<ep::i32>(earlier_5 < choice
                     && ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kExperts,
                         earlier_5) == ep::get<ep::i32>(slot + Cfg::Rows::kMeta
                             + Cfg::Token::kExperts, choice))};
             }
-            const ep::i64 sum_5 = ep::sum_of_lanes(own_2);
-            const ep::i64 again = sum_5;
-            // +206  let has = (expert >= 0 && again == 0) as i32
+            const ep::i64 sum_7 = ep::sum_of_lanes(own);
+            const ep::i64 again = sum_7;
+            // +208  let has = (expert >= 0 && again == 0) as i32
             const int has = static_cast<ep::i32>(expert_2 >= 0 && again == 0);
-            // +207  let place = sum(earlier in 0..source: counts[earlier].per_expert[expert * has])
+            // +209  let place = sum(earlier in 0..source: counts[earlier].per_expert[expert * has])
             //     + message.turns[choice]
-            ep::i64 sum_6 = 0LL;
+            ep::i64 sum_8 = 0LL;
             for (int earlier_6 = 0; earlier_6 < source; ++earlier_6) {
-                sum_6 += ep::i64{ep::get<ep::i32>(counts.slot(earlier_6, 0) + Cfg::Counts::kMeta
+                sum_8 += ep::i64{ep::get<ep::i32>(counts.slot(earlier_6, 0) + Cfg::Counts::kMeta
                     + Cfg::Totals::kPerExpert, ep::i64{expert_2} * has)};
             }
             const ep::i64 place =
-                sum_6 + ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kTurns_, choice);
-            // +209  record packed_row[row, choice] = (expert * max_rows + place + 1) * has - 1
+                sum_8 + ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kTurns_, choice);
+            // +211  record packed_row[row, choice] = (expert * max_rows + place + 1) * has - 1
             if (team.leader()) {
                 args.packed_row[row_2 * Cfg::kTopk + choice] = static_cast<ep::i32>(
                     (ep::i64{expert_2} * Cfg::kMaxRows + place + 1) * has - 1);
             }
-            // +210  if expert >= 0 && again == 0
+            // +212  if expert >= 0 && again == 0
             if (expert_2 >= 0 && again == 0) {
-                // +211  record src_info[expert, place] = message.src
+                // +213  record src_info[expert, place] = message.src
                 if (team.leader()) {
                     args.src_info[ep::i64{expert_2} * Cfg::kMaxRows + place] =
                         ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kSrc, 0);
                 }
-                // +212  record packed_weight[expert * max_rows + place] = sum(entry in topk:
+                // +214  record packed_weight[expert * max_rows + place] = sum(entry in topk:
                 //     message.weights[entry] * (message.experts[entry] == message.experts[choice])
                 //     as f32)
                 if (args.topk_weights != nullptr) {
-                    float sum_7 = 0.0f;
-                    for (int entry_2 = 0; entry_2 < Cfg::kTopk; ++entry_2) {
-                        sum_7 += ep::product(
-                            ep::get<float>(slot + Cfg::Rows::kMeta + Cfg::Token::kWeights, entry_2),
+                    float sum_9 = 0.0f;
+                    for (int entry_3 = 0; entry_3 < Cfg::kTopk; ++entry_3) {
+                        sum_9 += ep::product(
+                            ep::get<float>(slot + Cfg::Rows::kMeta + Cfg::Token::kWeights, entry_3),
                             static_cast<float>(
                                 ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kExperts,
-                                    entry_2) == ep::get<ep::i32>(slot + Cfg::Rows::kMeta
+                                    entry_3) == ep::get<ep::i32>(slot + Cfg::Rows::kMeta
                                         + Cfg::Token::kExperts, choice)));
                     }
                     if (team.leader()) {
-                        args.packed_weight[ep::i64{expert_2} * Cfg::kMaxRows + place] = sum_7;
+                        args.packed_weight[ep::i64{expert_2} * Cfg::kMaxRows + place] = sum_9;
                     }
                 }
-                // +214  store packed_x[expert, place] = message.x
+                // +216  store packed_x[expert, place] = message.x
                 ep::copy_row<ep::e4m3>(team,
                     &args.packed_x[(ep::i64{expert_2} * Cfg::kMaxRows + place) * Cfg::kHidden],
                     slot, Cfg::kHidden);

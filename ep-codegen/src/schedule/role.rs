@@ -296,7 +296,8 @@ impl RoleLowering<'_> {
         let (mut all, mut share) = (product.clone(), None);
         if shared {
             let own;
-            (own, rest) = self.share(&rest, &self.shared_out(&names, &product), out, &mut body);
+            let units = self.shared_out(&names, &product);
+            (own, rest) = self.share(&rest, &units, units != product, out, &mut body);
             all = all.times(own.1.clone());
             share = Some(own);
         }
@@ -341,11 +342,13 @@ impl RoleLowering<'_> {
         Ok(())
     }
 
-    /// Which share of which unit a turn is, with the number of shares; `out`: where that is found out.
+    /// Which share of which unit a turn is, with the number of shares; `out`: where that is found out. Units that are
+    /// `apart` begin with different warps, so that few rows of one are not the work of those that have the rows of another.
     fn share(
         &mut self,
         turn: &Term,
         units: &Term,
+        apart: bool,
         out: &mut Vec<Step>,
         body: &mut Vec<Step>,
     ) -> ((Term, Term), Term) {
@@ -354,8 +357,11 @@ impl RoleLowering<'_> {
         let shares = Term { range: Some((1, MOST_SHARES)), ..shares };
         let shares = self.named("shares", shares, out);
         let of = |op| arithmetic(op, turn.clone(), shares.clone());
-        let own = self.named("share", of(BinaryOp::Rem).converted(&Elem::I32), body);
-        let unit = self.named("own_unit", of(BinaryOp::Div).converted(&units.elem), body);
+        let unit = of(BinaryOp::Div).converted(&units.elem);
+        let behind = if apart { unit.clone() } else { Term::int(0) };
+        let own = arithmetic(BinaryOp::Rem, turn.clone().plus(behind), shares.clone());
+        let own = self.named("share", own.converted(&Elem::I32), body);
+        let unit = self.named("own_unit", unit, body);
         ((own, shares), unit)
     }
 

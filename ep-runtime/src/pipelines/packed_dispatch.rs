@@ -209,9 +209,11 @@ pipeline! {
                     }
                 }
                 for message in rows[source] where message.index % shares == share {
-                    let own = max(entry in topk:
-                        if local(message.experts[entry], me) >= 0 { message.places[entry] } else { -1 });
-                    let row = sum(earlier in 0..source: counts[earlier].rows) + own;
+                    // Each of its experts here brings the place of the row: lanes add, which takes fewer registers than `max`.
+                    let entries = sum(entry in topk: (local(message.experts[entry], me) >= 0) as i32);
+                    let added = sum(entry in topk:
+                        message.places[entry] * (local(message.experts[entry], me) >= 0) as i32);
+                    let row = sum(earlier in 0..source: counts[earlier].rows) + added / entries;
                     let expert = local(message.experts[choice], me);
                     // Entries of a token that name one expert share a row of it, which the first of them has.
                     let again = sum(earlier in topk:

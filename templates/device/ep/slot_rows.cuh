@@ -392,30 +392,28 @@ public:
         if constexpr (Slots::kCounts) each_arrival_ = take(each_peer_, team_.lane < count_);
         each_slot_ = reinterpret_cast<u64>(End::slot_there(each_peer_, key_, each_arrival_));
         if (count_ == 0 || team_.stopped) return false;
-        filled_ = kAllLanes >> (kLanes - count_);
+        left_ = kAllLanes >> (kLanes - count_);
         if constexpr (End::kIsOnce) {
-            const u32 far = __ballot_sync(kAllLanes, !End::is_near(each_peer_)) & filled_;
+            const u32 far = __ballot_sync(kAllLanes, !End::is_near(each_peer_)) & left_;
             has_far_ = far != 0;
             // Their slots are one.
-            filled_ ^= far;
-            if (has_far_ && fills_far()) filled_ |= far & ~(far - 1);
+            left_ ^= far;
+            if (has_far_ && fills_far()) left_ |= far & ~(far - 1);
         }
-        left_ = filled_;
         return true;
     }
 
-    /// Those of the slots that this warp fills, if there are any.
-    __device__ __forceinline__ EachSlot each_slot() const { return EachSlot{each_slot_, filled_}; }
+    /// Those of the slots that this warp fills, if there are any; before `next`.
+    __device__ __forceinline__ EachSlot each_slot() const { return EachSlot{each_slot_, left_}; }
 
     /// The next of their peers, and its slot; negative: there is none.
     __device__ __forceinline__ int next() {
-        if (left_ == 0) return -1;
-        lane_of_next_ = __ffs(static_cast<int>(left_)) - 1;
-        left_ &= left_ - 1;
-        return __shfl_sync(kAllLanes, each_peer_, lane_of_next_);
+        return left_ == 0 ? -1 : __shfl_sync(kAllLanes, each_peer_, __ffs(static_cast<int>(left_)) - 1);
     }
-    __device__ __forceinline__ char* slot_of_next() const {
-        return reinterpret_cast<char*>(__shfl_sync(kAllLanes, each_slot_, lane_of_next_));
+    __device__ __forceinline__ char* slot_of_next() {
+        const int lane = __ffs(static_cast<int>(left_)) - 1;
+        left_ &= left_ - 1;
+        return reinterpret_cast<char*>(__shfl_sync(kAllLanes, each_slot_, lane));
     }
 
     /// Sends all that were taken; those that it fills all lanes have written.
@@ -441,12 +439,15 @@ public:
         // Words say by themselves that they have come, and the first flag that the other fields are in the slot.
         const bool has_fields = Slots::kMeta < Slots::kSlotBytes && slices.begin == 0;
         const int count = as_words_ ? (has_fields ? 1 : 0) : slices.end - slices.begin;
-        if (held_ + count > kLanes) tell_slices();
+        // Flags of rows that stay do not wait for the stores to others.
+        const bool stays = copied(peer_, 1) == 0;
+        if (held_ + count > kLanes || (Slots::kOwnRowsStay && stays != holds_own_ && held_ > 0)) tell_slices();
+        holds_own_ = stays;
         const int behind = team_.lane - static_cast<int>(held_);
         if (behind >= 0 && behind < count) {
             held_peer_ = peer_, held_key_ = key_, held_slice_ = slices.begin + behind;
             if constexpr (Slots::kOwnRowsStay) {
-                said_ = peer_ == End::own() ? End::half_of(reinterpret_cast<u64>(row), held_slice_) : 1;
+                said_ = stays ? End::half_of(reinterpret_cast<u64>(row), held_slice_) : 1;
             }
         }
         held_ += count;
@@ -565,10 +566,10 @@ private:
                 return reached(seen, team_.epoch);
             });
             if (!done) return false;
-            // M4: the peer's kernels that read words before are over; all lanes store behind it. In a later call the peer
+            // M4: the peer's kernels that read words before are over. In a later call, of which some lanes may hear, the peer
             // has all that it needs of this one.
             heard_ |= bit;
-            if (load_acquire_sys(word) == stamped(team_.epoch, kTakes)) takes_ |= bit;
+            if (__all_sync(kAllLanes, load_acquire_sys(word) == stamped(team_.epoch, kTakes))) takes_ |= bit;
         }
         return (takes_ & bit) != 0;
     }
@@ -614,8 +615,7 @@ private:
     int arrival_ = 0;
     u32 wanted_ = 0;             // a bit for each peer that the lane asks for
     int count_ = 0;              // slots that were taken for some of them,
-    u32 filled_ = 0, left_ = 0;  // the lanes whose slots this warp fills, and those that `next` has not given
-    int lane_of_next_ = 0;
+    u32 left_ = 0;               // the lanes whose slots this warp fills, but for those that `slot_of_next` has given
     bool has_far_ = false;       // some are far and one slot,
     bool is_filler_ = false;     // which this warp fills
     bool far_are_free_ = false;  // the far slots of all messages are known to be free
@@ -625,6 +625,7 @@ private:
     int held_peer_ = 0, held_key_ = 0;  // the one that the lane holds,
     int held_slice_ = 0;                // the slice of it,
     u32 said_ = 1;                      // what its flag says,
+    bool holds_own_ = false;            // whether the slots are of rows that stay,
     u64 heard_ = 0, takes_ = 0;         // which of the first 64 peers have said whether they take words, and who does
     bool as_words_ = false;             // whether the row of the slot goes as words
     u32 due_ = 0;                       // and the rows behind which it is sent

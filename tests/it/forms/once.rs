@@ -109,7 +109,7 @@ in ep/slot_rows.cuh
 
 == the far slots of a warp's message are not filled
 in ep/slot_rows.cuh
--             if (has_far_ && fills_far()) filled_ |= far & ~(far - 1);
+-             if (has_far_ && fills_far()) left_ |= far & ~(far - 1);
 +             if (has_far_) fills_far();
 ";
 
