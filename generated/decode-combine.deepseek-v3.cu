@@ -50,7 +50,6 @@ struct Cfg {
         static constexpr int kSlotBytes = 14464;
         static constexpr int kMeta = 14336;
         static constexpr int kSlices = 4;
-        static constexpr bool kOwnRowsStay = false;
         static constexpr int kFewTokens = 4;
         static constexpr int kWordRowBytes = 28800;
         static constexpr ep::u64 kSlots = 0x0;

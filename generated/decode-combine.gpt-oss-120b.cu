@@ -50,7 +50,6 @@ struct Cfg {
         static constexpr int kSlotBytes = 5888;
         static constexpr int kMeta = 5760;
         static constexpr int kSlices = 4;
-        static constexpr bool kOwnRowsStay = false;
         static constexpr int kFewTokens = 8;
         static constexpr int kWordRowBytes = 12416;
         static constexpr ep::u64 kSlots = 0x0;

@@ -69,8 +69,6 @@ struct Cfg {
         static constexpr int kSlotBytes = 4352;
         static constexpr int kMeta = 4096;
         static constexpr int kSlices = 1;
-        static constexpr bool kOwnRowsStay = false;
-        static constexpr int kFewTokens = 0;
         static constexpr int kFarBytes = 4352;
         static constexpr int kRun = 8;
         static constexpr int kOnce = 0;

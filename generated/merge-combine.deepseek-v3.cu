@@ -43,7 +43,6 @@ struct Cfg {
         static constexpr int kSlotBytes = 14336;
         static constexpr int kMeta = 14336;
         static constexpr int kSlices = 4;
-        static constexpr bool kOwnRowsStay = false;
         static constexpr int kFewTokens = 4;
         static constexpr int kWordRowBytes = 28672;
         static constexpr ep::u64 kSlots = 0x0;

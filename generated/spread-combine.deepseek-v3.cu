@@ -43,7 +43,6 @@ struct Cfg {
         static constexpr int kSlotBytes = 14336;
         static constexpr int kMeta = 14336;
         static constexpr int kSlices = 4;
-        static constexpr bool kOwnRowsStay = false;
         static constexpr int kFewTokens = 0;
         static constexpr ep::u64 kSlots = 0x0;
         static constexpr ep::u64 kFlags = 0x1c00000;

@@ -25,7 +25,6 @@ pub const HEADERS: &[(&str, &str)] = headers![
     "direct",
     "each_slot",
     "ends",
-    "few_slots",
     "ibgda",
     "made",
     "messages",

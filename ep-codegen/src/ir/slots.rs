@@ -2,11 +2,7 @@
 
 use super::helpers::SLOT;
 use super::network::{over_network, uses_network};
-use super::parts::{elem_bytes, parts};
-use super::{
-    Action, Channel, Domain, Expr, FieldValue, PeerSet, Pipeline, Role, Stmt, TensorKind,
-    Transport, walk,
-};
+use super::{Action, Channel, Expr, PeerSet, Pipeline, Role, Stmt, Transport, walk};
 
 /// How the messages of slots arrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,73 +100,6 @@ pub fn shared_axis<'a>(ir: &'a Pipeline, role: &Role, name: &str) -> Option<(&'a
 /// one, they are all ranks.
 pub fn shared_sources<'a>(ir: &'a Pipeline, role: &Role) -> Option<&'a Channel> {
     ir.channels.iter().find(|channel| channel.to == role.name)
-}
-
-/// Whether rows that a rank sends to itself may stay where they are: each is a row of an input, and the same kernel gathers
-/// it.
-pub fn stays_here(ir: &Pipeline, channel: &Channel) -> bool {
-    if !goes_by_flags(ir, channel) {
-        return false;
-    }
-    let receiver = ir.roles.iter().find(|role| role.name == channel.to);
-    let mut stays = receiver.is_some();
-    for role in &ir.roles {
-        walk::stmts(&role.body, &mut |stmt| {
-            stays &= match &stmt.action {
-                Action::Push { channel: to, values, .. } if *to == channel.name => {
-                    receiver.is_some_and(|receiver| receiver.phase == role.phase)
-                        && sends_rows_of_inputs(ir, channel, values)
-                }
-                Action::Receive { channel: from, .. } => *from != channel.name,
-                _ => true,
-            };
-        });
-    }
-    stays
-}
-
-/// Whether rows go as words to a rank with few tokens, which gathers them: rows of values of two bytes.
-pub fn comes_in_words(ir: &Pipeline, channel: &Channel) -> bool {
-    let may = channel.options.iter().any(|option| option.name == "few");
-    let message = ir.messages.iter().find(|message| message.name == channel.message);
-    let mut rows = message.iter().flat_map(|message| &message.fields).filter(|field| field.row);
-    let (Some(row), None) = (rows.next(), rows.next()) else { return false };
-    let is_short =
-        matches!(parts(ir, &row.elem).as_slice(), [(_, elem, _)] if elem_bytes(elem) == 2);
-    let mut gathers = true;
-    for role in &ir.roles {
-        walk::stmts(&role.body, &mut |stmt| {
-            gathers &= match &stmt.action {
-                Action::Receive { channel: from, .. } => *from != channel.name,
-                Action::Gather { channel: from, domain, .. } if *from == channel.name => {
-                    matches!(domain, Domain::Tokens)
-                }
-                _ => true,
-            };
-        });
-    }
-    may && goes_by_flags(ir, channel) && is_short && gathers
-}
-
-/// Whether all ranks fill slots of each other within a node, with a flag behind each, and a slot names its source.
-fn goes_by_flags(ir: &Pipeline, channel: &Channel) -> bool {
-    arrival(ir, channel) == Arrival::Flags
-        && is_read_on_entry(ir, channel)
-        && channel.per == PeerSet::All
-        && channel.slot_names.iter().any(|name| name == "source")
-}
-
-/// Whether the row of each message is a row of an input, as it is.
-fn sends_rows_of_inputs(ir: &Pipeline, channel: &Channel, values: &[FieldValue]) -> bool {
-    let message = ir.messages.iter().find(|message| message.name == channel.message);
-    let mut rows = message.iter().flat_map(|message| &message.fields).filter(|field| field.row);
-    let (Some(row), None) = (rows.next(), rows.next()) else { return false };
-    let value = values.iter().find(|value| value.name == row.name).map(|value| &value.value);
-    let Some(Expr::Element { tensor, .. }) = value else { return false };
-    ir.tensors.iter().any(|input| {
-        let is_plain = input.elem == row.elem && parts(ir, &row.elem).len() == 1;
-        input.name == *tensor && input.kind == TensorKind::Input && !input.optional && is_plain
-    })
 }
 
 /// Whether a rank says that it has read its slots when it enters the next call, and not at the end of a call.

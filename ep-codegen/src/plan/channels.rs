@@ -87,9 +87,10 @@ fn slot_numbers(channel: &Channel, extent: &Extent<'_>) -> Vec<CfgMember> {
         slot_bytes,
         int("kMeta", layout.row_bytes),
         int("kSlices", extent.slices),
-        flag("kOwnRowsStay", extent.own_rows_stay),
     ];
-    members.extend(few_numbers(extent));
+    if extent.goes_back {
+        members.extend(few_numbers(extent));
+    }
     if let Some(net) = net {
         members.push(int("kFarBytes", slots.far_bytes(layout.slot_bytes)));
         members.push(int("kRun", slots.run));

@@ -30,10 +30,10 @@ pub(super) struct Extent<'a> {
     pub(super) senders: i64,
     /// Pieces of a row that are told of one by one in one launch; 0: a warp tells of all that it has sent.
     pub(super) pieces: i64,
+    /// Whether the device library takes rows through its slots back to their tokens.
+    pub(super) goes_back: bool,
     /// Slices of the row of a slot, each with a flag.
     pub(super) slices: i64,
-    /// Whether rows that a rank sends to itself stay where they are.
-    pub(super) own_rows_stay: bool,
     /// Rows of a rank's output in one launch.
     pub(super) rows: i64,
     /// Tokens of a rank with which its rows travel as words.

@@ -64,9 +64,8 @@ pub mod ep {
             RingsIn, RingsOut, WindowRings,
         }
         rows {
-            all_peers, AskedSlice, Chosen, copy_row, Flags, one_peer, other_peers, own_last, recorded, rows_ahead, rows_of, SlicedSpan, Span, span_of, span_part, stripe_span, StripeSlices,
+            all_peers, AskedSlice, Chosen, copy_row, Flags, one_peer, other_peers, recorded, rows_ahead, rows_of, SlicedSpan, Span, span_of, span_part, stripe_span, StripeSlices,
         }
-        few_slots { RowPlace }
         slot_rows { slots_are_read, SlotParts, SlotRowsIn, SlotRowsOut, WindowSlots }
         slot_times { SlotTimes }
         slots { put, SlotChannel, SlotWords, word_of }

@@ -12,7 +12,7 @@ use super::symbol::Root;
 use super::term::{Node, Term, arithmetic, counting};
 use super::{Lowered, RoleLowering};
 use crate::ir::params::{ParamKind, params};
-use crate::ir::slots::{shared_axis, shared_sources, stays_here};
+use crate::ir::slots::{shared_axis, shared_sources};
 use crate::ir::stripes::is_by_stripe;
 use crate::ir::{
     Action, BinaryOp, Channel, Domain, Elem, Expr, Fold, NameKind, PeerSet, Share, Stmt, walk,
@@ -296,8 +296,7 @@ impl RoleLowering<'_> {
         let (mut all, mut share) = (product.clone(), None);
         if shared {
             let own;
-            let units = self.shared_out(&names, &product);
-            (own, rest) = self.share(&rest, &units, units != product, out, &mut body);
+            (own, rest) = self.share(&rest, &product, out, &mut body);
             all = all.times(own.1.clone());
             share = Some(own);
         }
@@ -310,7 +309,7 @@ impl RoleLowering<'_> {
             false => None,
         };
         for (name, extent) in names.iter().zip(&extents) {
-            let own = self.own_behind(&names, &rest, extent);
+            let own = arithmetic(BinaryOp::Rem, rest.clone(), extent.clone());
             let high = extent.range.map_or(i64::from(i32::MAX), |(_, high)| high - 1);
             let value = self.named(name, own.converted(&Elem::I32), &mut body);
             let value = Term { range: Some((0, high)), ..value };
@@ -342,13 +341,11 @@ impl RoleLowering<'_> {
         Ok(())
     }
 
-    /// Which share of which unit a turn is, with the number of shares; `out`: where that is found out. Units that are
-    /// `apart` begin with different warps, so that few rows of one are not the work of those that have the rows of another.
+    /// Which share of which unit a turn is, with the number of shares; `out`: where that is found out.
     fn share(
         &mut self,
         turn: &Term,
         units: &Term,
-        apart: bool,
         out: &mut Vec<Step>,
         body: &mut Vec<Step>,
     ) -> ((Term, Term), Term) {
@@ -357,11 +354,8 @@ impl RoleLowering<'_> {
         let shares = Term { range: Some((1, MOST_SHARES)), ..shares };
         let shares = self.named("shares", shares, out);
         let of = |op| arithmetic(op, turn.clone(), shares.clone());
-        let unit = of(BinaryOp::Div).converted(&units.elem);
-        let behind = if apart { unit.clone() } else { Term::int(0) };
-        let own = arithmetic(BinaryOp::Rem, turn.clone().plus(behind), shares.clone());
-        let own = self.named("share", own.converted(&Elem::I32), body);
-        let unit = self.named("own_unit", unit, body);
+        let own = self.named("share", of(BinaryOp::Rem).converted(&Elem::I32), body);
+        let unit = self.named("own_unit", of(BinaryOp::Div).converted(&units.elem), body);
         ((own, shares), unit)
     }
 
@@ -392,31 +386,6 @@ impl RoleLowering<'_> {
             true => Ok(self.number(&plural)),
             false => Err(broken(format!("nothing says how many values `{name}` has"))),
         }
-    }
-
-    /// Whether the warps of the role share the rows of all ranks by where they go, and those of this rank stay where they are.
-    fn own_rows_stay(&self, names: &[String]) -> bool {
-        let sends =
-            |(channel, end): &(&Channel, End)| *end == End::Out && stays_here(self.ir, channel);
-        names == ["source"] && self.ends().iter().any(sends)
-    }
-
-    /// Among how many units the warps are shared out, of all units: rows that stay take next to no time.
-    fn shared_out(&self, names: &[String], units: &Term) -> Term {
-        match self.own_rows_stay(names) {
-            true => arithmetic(BinaryOp::Sub, units.clone(), Term::int(1)),
-            false => units.clone(),
-        }
-    }
-
-    /// The index that a number stands for, of so many, with that of this rank behind all others if its rows stay.
-    fn own_behind(&self, names: &[String], number: &Term, extent: &Term) -> Term {
-        let number = arithmetic(BinaryOp::Rem, number.clone(), extent.clone());
-        if !self.own_rows_stay(names) {
-            return number;
-        }
-        let args = vec![number.converted(&Elem::I32), self.me(), extent.clone()];
-        Term::call(ep::own_last, args, Elem::I32)
     }
 
     /// Whether this rank is none of the sources that the warps of the role share.

@@ -10,7 +10,6 @@
 // Without TMA (`kTma` false) the lanes load from where the rows are.
 #pragma once
 
-#include <ep/few_slots.cuh>
 #include <ep/parts.cuh>
 #include <ep/ptx.cuh>
 #include <ep/rows.cuh>
@@ -349,13 +348,6 @@ __device__ __forceinline__ void for_staged_parts(Ahead& ahead, const Parts& part
     using Some = Stretches<kMost>;
     static_assert(kPiece % kTurn == 0, "a piece is read in whole turns of a warp");
     const int lane = lane_index() * kWide;
-    if constexpr (Parts::kInWords) {
-        if (parts.in_words()) {
-#pragma unroll 1
-            for (int i = from + lane; i - lane < to; i += kTurn) body(i, PartsAsWords<T, kParts, Parts>{parts, i, count});
-            return;
-        }
-    }
     ahead.begin(parts, from * kBytes, to * kBytes);
     PartStages<Role, kParts>& stages = ahead.stages();
 #pragma unroll 1

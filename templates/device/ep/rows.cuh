@@ -45,12 +45,11 @@ __device__ __forceinline__ Span span_part(const Span& all, int parts, int part) 
 /// keep many warps busy.
 template <int kSlices>
 struct SlicedSpan {
-    Span slices;     // of all rows,
-    int rows;        // so many
+    Span slices;     // of all rows
     int begin, end;  // the rows of which the warp has slices
 
     __device__ __forceinline__ SlicedSpan(int rows, int shares, int share)
-        : slices(stripe_span(rows * kSlices, shares, share)), rows(rows), begin(slices.begin / kSlices),
+        : slices(stripe_span(rows * kSlices, shares, share)), begin(slices.begin / kSlices),
           end(slices.begin < slices.end ? (slices.end - 1) / kSlices + 1 : begin) {}
 
     /// The warp's slices of a row.
@@ -60,9 +59,6 @@ struct SlicedSpan {
                     slices.end < first + kSlices ? slices.end - first : kSlices};
     }
 };
-
-/// Peer `number` of `peers`, of which this rank, `own`, is the last one.
-__device__ __forceinline__ int own_last(int number, int own, int peers) { return (own + 1 + number) % peers; }
 
 /// What a table records for a token and a peer: the position of the row, or, when there is none,
 /// -1 - the position that the next one would have had. So every entry says how far the peer is.
@@ -135,31 +131,6 @@ public:
         }
         const int done = units_ * 16;
         if (done < bytes()) copy_row<T>(team, to + done, from_ + done, count_ - done / static_cast<int>(sizeof(T)));
-    }
-
-    /// Copies all of it to a place that is more than an address.
-    template <class Place>
-    __device__ __forceinline__ void put(const Team& team, const Place& to) const {
-        to.take(team, *this);
-    }
-
-    /// Calls `each(unit, values)` for all of its units of 16 bytes that this lane has.
-    template <class Each>
-    __device__ __forceinline__ void for_units(Each each) const {
-#pragma unroll
-        for (int i = 0; i < kAhead; ++i) {
-            const int at = i * kLanes + lane_index();
-            if (at < units_) each(at, ahead_[i]);
-        }
-        constexpr int kUnit = 16 / static_cast<int>(sizeof(T));
-#pragma unroll 1
-        for (int at = units_ + lane_index(); at * kUnit < count_; at += kLanes) {
-            Quad rest{0, 0, 0, 0};
-            for (int k = 0; k < kUnit && at * kUnit + k < count_; ++k) {
-                reinterpret_cast<T*>(&rest)[k] = reinterpret_cast<const T*>(from_)[at * kUnit + k];
-            }
-            each(at, rest);
-        }
     }
 
 private:

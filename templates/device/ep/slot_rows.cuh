@@ -14,8 +14,7 @@
 //
 // `Slots` is the channel's Cfg struct. In a window,
 //   kSlots    [epoch % kEpochs, key, arrival]  kSlotBytes each: the row, then its other fields
-//   kFlags    [epoch % kEpochs, key, slice]    {epoch, 1} behind each slice of a slot; none if the sender counts.
-//                                              {epoch, 2^31 + half an address} for a row that stays where it is
+//   kFlags    [epoch % kEpochs, key, slice]    {epoch, 1} behind each slice of a slot; none if the sender counts
 //   kClosed   [epoch % kEpochs, closed key]    {epoch, count + 1} that a sender wrote
 //   kReleased [receiver]                       the last call whose slots it has read, at the sender
 //   kTaken    [receiver, kShared]              slots that this rank has taken there, zero between calls
@@ -29,7 +28,6 @@
 #pragma once
 
 #include <ep/each_slot.cuh>
-#include <ep/few_slots.cuh>
 #include <ep/mover.cuh>
 #include <ep/presence.cuh>
 #include <ep/ptx.cuh>
@@ -110,10 +108,10 @@ public:
     }
 
     /// Publishes a slice of a slot that all lanes have written, if the lane `tells`.
-    __device__ __forceinline__ void tell_filled(char* window, int key, int slice, bool tells, u32 said = 1) const {
+    __device__ __forceinline__ void tell_filled(char* window, int key, int slice, bool tells) const {
         // M1: comes after the stores of all lanes, by the barrier; the receiver acquires.
         if (tells && !team_.stopped) {
-            store_release_sys(flag(window, key, slice), stamped(team_.epoch, said));
+            store_release_sys(flag(window, key, slice), stamped(team_.epoch, 1));
         }
     }
 
@@ -139,26 +137,13 @@ public:
     __device__ __forceinline__ bool looks_filled(int key, int slice, u32& seen) const {
         const u64 found = load_relaxed_sys(flag(team_.group.window, key, slice));
         seen = epoch_of(found);
-        return is_told(found);
+        return found == stamped(team_.epoch, 1);
     }
 
     /// Whether it has. M2: pairs with the release in `tell_filled`. A wait looks without acquiring before: looks that acquire
     /// empty the cache of a multiprocessor whose other warps send.
     __device__ __forceinline__ bool is_filled(int key, int slice) const {
-        return is_told(load_acquire_sys(flag(team_.group.window, key, slice)));
-    }
-
-    /// What the flag of a slice of a row that stays says: half of the address, the lower one first.
-    static __device__ __forceinline__ u32 half_of(u64 address, int slice) {
-        return kStays | static_cast<u32>(address >> 31 * (slice & 1) & (kStays - 1));
-    }
-
-    /// Where a row that stays is; the flags of its slices have come.
-    __device__ __forceinline__ const char* row_that_stays(int key) const {
-        const u64* flags = flag(team_.group.window, key, 0);
-        const u64 low = value_of(load_relaxed_sys(flags)) & (kStays - 1);
-        const u64 high = value_of(load_relaxed_sys(flags + 1)) & (kStays - 1);
-        return reinterpret_cast<const char*>(high << 31 | low);
+        return load_acquire_sys(flag(team_.group.window, key, slice)) == stamped(team_.epoch, 1);
     }
 
     /// Whether a key is closed, as far as a look shows. The word is not 0 then, so that none that was never
@@ -175,13 +160,6 @@ public:
     }
 
 private:
-    static constexpr u32 kStays = 1u << 31;
-
-    /// Whether a flag is one of this call. None that was never written is, when calls are counted from 0 on again.
-    __device__ __forceinline__ bool is_told(u64 found) const {
-        return epoch_of(found) == team_.epoch && value_of(found) != 0;
-    }
-
     /// The flag behind a slice of a slot.
     __device__ __forceinline__ u64* flag(char* window, int key, int slice) const {
         return reinterpret_cast<u64*>(window + Slots::kFlags) + (set() * kKeys + key) * Slots::kSlices + slice;
@@ -205,7 +183,7 @@ public:
 
 protected:
     using Window::looks_filled, Window::is_filled, Window::looks_closed, Window::through;
-    using Window::released, Window::half_of, Window::row_that_stays;
+    using Window::released;
 
     /// Each peer has slots of its own, which are filled one by one.
     static constexpr bool kIsOnce = false;
@@ -231,8 +209,8 @@ protected:
 
     /// Sends the slot of each lane that `sends`, which all lanes have written; unless the sender counts, the slice of it is
     /// published.
-    __device__ __forceinline__ void send(int peer, int key, int, bool sends, int slice = 0, u32 said = 1) const {
-        if constexpr (!Slots::kCounts) Window::tell_filled(window_of(peer), key, slice, sends, said);
+    __device__ __forceinline__ void send(int peer, int key, int, bool sends, int slice = 0) const {
+        if constexpr (!Slots::kCounts) Window::tell_filled(window_of(peer), key, slice, sends);
     }
 
     __device__ __forceinline__ void tell_count(int peer, int key, u32 count) const {
@@ -314,7 +292,7 @@ public:
     /// Waits until a slot of `peer` is free, and takes it. False: it is not sent, since the peer takes
     /// no part in the call, is absent, or the team is stopped, by this warp if there are more arrivals than slots.
     __device__ __forceinline__ bool reserve(int peer, int key) {
-        peer_ = peer, key_ = key, arrival_ = 0, as_words_ = false;
+        peer_ = peer, key_ = key, arrival_ = 0;
         if (team_.stopped || !End::alive(peer)) return false;
         if (!is_known_free(peer)) {
             const bool is_free = await_free(peer, team_.leader());
@@ -434,46 +412,19 @@ public:
     }
 
     /// Publishes slices of the slot, which all lanes have written, no later than by `tell_slices`: the flags of several
-    /// wait once for the stores before them. With `row`, a row of this rank to itself is read there.
-    __device__ __forceinline__ void publish_slices(const Span& slices, const void* row = nullptr) {
-        // Words say by themselves that they have come, and the first flag that the other fields are in the slot.
-        const bool has_fields = Slots::kMeta < Slots::kSlotBytes && slices.begin == 0;
-        const int count = as_words_ ? (has_fields ? 1 : 0) : slices.end - slices.begin;
-        // Flags of rows that stay do not wait for the stores to others.
-        const bool stays = copied(peer_, 1) == 0;
-        if (held_ + count > kLanes || (Slots::kOwnRowsStay && stays != holds_own_ && held_ > 0)) tell_slices();
-        holds_own_ = stays;
+    /// wait once for the stores before them.
+    __device__ __forceinline__ void publish_slices(const Span& slices) {
+        const int count = slices.end - slices.begin;
+        if (held_ + count > kLanes) tell_slices();
         const int behind = team_.lane - static_cast<int>(held_);
-        if (behind >= 0 && behind < count) {
-            held_peer_ = peer_, held_key_ = key_, held_slice_ = slices.begin + behind;
-            if constexpr (Slots::kOwnRowsStay) {
-                said_ = stays ? End::half_of(reinterpret_cast<u64>(row), held_slice_) : 1;
-            }
-        }
+        if (behind >= 0 && behind < count) held_peer_ = peer_, held_key_ = key_, held_slice_ = slices.begin + behind;
         held_ += count;
-    }
-
-    /// Where the row of the slot goes; its peer gets `rows` rows.
-    __device__ __forceinline__ RowPlace row_place(int rows) {
-        WordPair* words = nullptr;
-        if constexpr (Slots::kFewTokens > 0) {
-            const int place = End::number_of(key_, Slots::kSourceStride);
-            const bool may = rows <= Slots::kFewTokens && place < Slots::kFewTokens && copied(peer_, 1) != 0;
-            as_words_ = may && takes_words(peer_);
-            if (as_words_) words = FewSlots<Slots>::at(End::window_of(peer_), End::own(), place);
-        }
-        return RowPlace{slot(), words, team_.epoch, 0};
-    }
-
-    /// How many of `count` values of a row go into a slot of `peer`: none if it stays where it is.
-    __device__ __forceinline__ int copied(int peer, int count) const {
-        return Slots::kOwnRowsStay && peer == End::own() ? 0 : count;
     }
 
     /// Publishes the slices that are held.
     __device__ __forceinline__ void tell_slices() {
         __syncwarp();
-        End::send(held_peer_, held_key_, 0, team_.lane < static_cast<int>(held_), held_slice_, said_);
+        End::send(held_peer_, held_key_, 0, team_.lane < static_cast<int>(held_), held_slice_);
         held_ = 0;
         __syncwarp();
     }
@@ -554,26 +505,6 @@ private:
         }
     }
 
-    /// Whether a peer takes words in this call, once it has said so.
-    __device__ __forceinline__ bool takes_words(int peer) {
-        if (peer >= 64) return false;
-        const u64 bit = u64{1} << peer;
-        if ((heard_ & bit) == 0) {
-            const u64* word = FewSlots<Slots>::takes(team_.group.window, peer);
-            const Site site{Slots::kChannel, Waiting::kCredit, -1, End::rank_of(peer), team_.epoch};
-            const bool done = wait(team_, site, [&](u32& seen) {
-                seen = epoch_of(load_relaxed_sys(word));
-                return reached(seen, team_.epoch);
-            });
-            if (!done) return false;
-            // M4: the peer's kernels that read words before are over. In a later call, of which some lanes may hear, the peer
-            // has all that it needs of this one.
-            heard_ |= bit;
-            if (__all_sync(kAllLanes, load_acquire_sys(word) == stamped(team_.epoch, kTakes))) takes_ |= bit;
-        }
-        return (takes_ & bit) != 0;
-    }
-
     /// Whether this warp fills the one far slot of the message: it is the first to ask for it. Then all far slots are free.
     ///
     /// `kEpochs` calls ago the slot was put to some of the far peers. A far peer tells that it has read the slots of a call,
@@ -624,10 +555,6 @@ private:
     u32 held_ = 0, sent_ = 0;           // slots that were held back until their rows are stored, and those sent since
     int held_peer_ = 0, held_key_ = 0;  // the one that the lane holds,
     int held_slice_ = 0;                // the slice of it,
-    u32 said_ = 1;                      // what its flag says,
-    bool holds_own_ = false;            // whether the slots are of rows that stay,
-    u64 heard_ = 0, takes_ = 0;         // which of the first 64 peers have said whether they take words, and who does
-    bool as_words_ = false;             // whether the row of the slot goes as words
     u32 due_ = 0;                       // and the rows behind which it is sent
 };
 
@@ -648,8 +575,6 @@ public:
     using End::kPeers;
     /// Where the other fields of a slot are, and how many slices of its row have flags.
     static constexpr int kMeta = Slots::kMeta, kSlices = Slots::kSlices;
-    /// With how many tokens rows come as words.
-    static constexpr int kFewTokens = Slots::kFewTokens;
 
     __device__ __forceinline__ explicit SlotRowsIn(Team& team) : End(team) {}
     __device__ __forceinline__ SlotRowsIn(Team& team, const Net* net) : End(team, net) {}
@@ -716,14 +641,6 @@ public:
         return End::slot_here(key, arrival);
     }
 
-    /// The row of a slot that has come, where its sender has told of slices.
-    __device__ __forceinline__ const char* row(int key) const {
-        if constexpr (Slots::kOwnRowsStay) {
-            if (End::source_of(key) == End::own()) return End::row_that_stays(key);
-        }
-        return slot(key, 0);
-    }
-
     /// Ends the reading of this warp; the last warp of the role tells all sources.
     __device__ __forceinline__ void release() {
         if (!End::is_last(Slots::kReaders, static_cast<u32>(team_.count())) || team_.stopped) return;
@@ -764,66 +681,6 @@ public:
         const u32 lanes = __ballot_sync(kAllLanes, here);
         __syncwarp();
         return lanes;
-    }
-
-    /// Says to all ranks whether this one, with `tokens` tokens, takes rows as words; whether it does.
-    __device__ __forceinline__ bool takes_words(int tokens) const {
-        // Whether a rank that takes no part sends is for `wait_for_slice` to say.
-        const bool takes = are_words<Slots>(team_.epoch, tokens) && everyone_is_alive(team_.group);
-        if (team_.index() != 0 || team_.stopped) return takes;
-#pragma unroll 1
-        for (int peer = team_.lane; peer < kPeers; peer += kLanes) {
-            if (!End::joins(peer)) continue;
-            const u64 said = stamped(team_.epoch, takes ? kTakes : kTakesNot);
-            // M4: what earlier kernels of this stream loaded is over; `SlotRowsOut::takes_words` acquires.
-            store_entry_sys(FewSlots<Slots>::takes(End::window_of(peer), End::own()), said);
-        }
-        __syncwarp();
-        return takes;
-    }
-
-    /// Whether the row of a slot stays where this rank has it.
-    __device__ __forceinline__ bool stays(int key) const {
-        return Slots::kOwnRowsStay && key >= 0 && End::source_of(key) == End::own();
-    }
-
-    /// Looks once for the neighbors from `i` on of the row of a slot, as words or in the slot. `seen`: the call of what is
-    /// there instead.
-    template <class T>
-    __device__ __forceinline__ bool look_for(int key, int i, int count, Wide<T>& values, u32& seen) const {
-        const int place = End::number_of(key, Slots::kSourceStride);
-        if (!stays(key) && place < kFewTokens) {
-            const WordPair* words = FewSlots<Slots>::at(team_.group.window, End::source_of(key), place);
-            const UnitWords found = UnitWords::load(words, i / kWide);
-            unit_of(values) = found.value();
-            if (found.are_of(team_.epoch, seen)) return true;
-        }
-        if (!stays(key)) {
-#pragma unroll 1
-            for (int slice = 0; slice < kSlices; ++slice) {
-                if (!End::looks_filled(key, slice, seen)) return false;
-            }
-#pragma unroll 1
-            for (int slice = 0; slice < kSlices; ++slice) End::is_filled(key, slice);
-        }
-        values = get_wide<T>(reinterpret_cast<const T*>(row(key)), i, count);
-        return true;
-    }
-
-    /// Waits until the neighbors from `i` on of rows of slots (-1: none) have come, the rows of which are `count` long.
-    template <class T, int kBatch>
-    __device__ __forceinline__ void read(const i32 (&keys)[kBatch], int i, int count, Wide<T> (&values)[kBatch]) const {
-        Site site{Slots::kChannel, Waiting::kFlag, -1, -1, team_.epoch};
-        wait(team_, site, [&](u32& seen) {
-            bool come = true;
-#pragma unroll
-            for (int k = 0; k < kBatch; ++k) {
-                if (keys[k] < 0 || i >= count || look_for(keys[k], i, count, values[k], seen)) continue;
-                site.peer = End::rank_of(End::source_of(keys[k]));
-                come = false;
-            }
-            return come;
-        });
     }
 
     /// Whether the slots of all lanes' keys (-1: none) have come.
@@ -905,24 +762,6 @@ public:
     __device__ __forceinline__ SlotParts(Team& team, Slots& slots) : team_(team), slots_(slots) {}
 
     static constexpr int kSlices = Slots::kSlices;
-    static constexpr bool kInWords = Slots::kFewTokens > 0;
-    static constexpr int kPartCount = kParts;
-
-    /// Has rows come as words if a rank with `tokens` tokens takes them so.
-    __device__ __forceinline__ void take_words(int tokens) { in_words_ = slots_.takes_words(tokens); }
-    __device__ __forceinline__ bool in_words() const { return kInWords && in_words_; }
-
-    /// Reads neighbors of rows once they have come as words, or are there.
-    template <class T, int kBatch>
-    __device__ __forceinline__ void read(const i32 (&keys)[kBatch], int i, int count, Wide<T> (&values)[kBatch]) const {
-        slots_.template read<T>(keys, i, count, values);
-    }
-
-    /// Waits for the other fields of a slot whose row comes as words.
-    __device__ __forceinline__ void await_meta(i32 key) {
-        if (in_words()) slots_.wait_for_slice(team_.leader() ? key : -1, 0);
-    }
-
     /// Slots are waited for one by one.
     static constexpr bool kStays = false;
     __device__ __forceinline__ void wait_ready() const {}
@@ -937,10 +776,9 @@ public:
         for (int first = 0; first < kParts; first += kEach) {
             i32& own = keys[first / kLanes];
             const i32 key = __shfl_sync(kAllLanes, own, first % kLanes + team_.lane / kSlices);
-            const bool waits = !in_words() || slots_.stays(key);
-            const u32 come = slots_.wait_for_slice(waits ? key : -1, team_.lane % kSlices);
+            const u32 come = slots_.wait_for_slice(key, team_.lane % kSlices);
             const int behind = team_.lane - first % kLanes;
-            const bool asked = behind >= 0 && behind < kEach && (!in_words() || slots_.stays(own));
+            const bool asked = behind >= 0 && behind < kEach;
             if (asked && (come >> behind * kSlices & kAll) != kAll) own = -1;
         }
         return !team_.stopped;
@@ -948,14 +786,14 @@ public:
 
     /// Whether they have come, so that `arrived` waits for nobody.
     __device__ __forceinline__ bool have_arrived(const i32 (&keys)[kGroups]) {
-        bool all = !in_words();
+        bool all = true;
 #pragma unroll
-        for (int g = 0; all && g < kGroups; ++g) all = slots_.have_come(keys[g]) && all;
+        for (int g = 0; g < kGroups; ++g) all = slots_.have_come(keys[g]) && all;
         return all;
     }
 
     /// The row of a slot.
-    __device__ __forceinline__ const char* row(int, i32 key) const { return slots_.row(key); }
+    __device__ __forceinline__ const char* row(int, i32 key) const { return slots_.slot(key, 0); }
 
     /// Its other fields.
     __device__ __forceinline__ const char* meta(int, i32 key) const {
@@ -968,7 +806,6 @@ public:
 private:
     Team& team_;
     Slots& slots_;
-    bool in_words_ = false;
 };
 
 }  // namespace ep

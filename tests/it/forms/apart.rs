@@ -151,25 +151,23 @@ fn a_row_is_added_up_by_several_warps() {
     );
 }
 
-/// Each rank fills a slot of every rank for each of its rows, with the row that is given. `few`: the option by which
-/// they go as words.
-fn filled(row: &str, few: &str) -> String {
+/// Each rank fills a slot of every rank for each of its rows, with the row that is given.
+fn filled(row: &str) -> String {
     format!(
         "shape {{ ranks: 1..=64, hidden: 8..=4096 step 8, rows: 1..=200 }}
-         size tokens in 0..=rows;
          input x: bf16[ranks * rows, hidden], w: f32[ranks * rows, 5], pick: i32[ranks * rows, 3] in -1..ranks * rows;
-         output o: bf16[tokens, hidden], weights: f32[tokens, 5];
+         output o: bf16[rows, hidden], few: f32[rows, 5];
          message Part {{ row x: bf16[hidden], w: f32[5] }}
-         channel parts: slots<Part> over nvlink from Send to Sum per all {{ slot: [source, row: rows]{few} }};
+         channel parts: slots<Part> over nvlink from Send to Sum per all {{ slot: [source, row: rows] }};
          role Send on all blocks, 2 warps, warps shared by source {{
              for row in source * rows..(source + 1) * rows {{
                  push parts[source] at row - source * rows {{ x: {row}, w: w[row] }};
              }}
          }}
          role Sum on all blocks, 3 warps, warps shared by token {{
-             for t in tokens gather part from parts[peer] at t across peer in ranks {{
+             for t in rows gather part from parts[peer] at t across peer in ranks {{
                  store o[t] = sum(part.x);
-                 store weights[t] = sum(part.w);
+                 store few[t] = sum(part.w);
              }}
          }}"
     )
@@ -182,17 +180,18 @@ fn a_slot_is_filled_by_several_warps() {
     let shapes = shapes.map(|(rows, hidden)| [("rows", rows), ("hidden", hidden)]);
     let shapes = shapes.each_ref().map(|it| &it[..]);
     let sum = "sum(at in pick[row]: x[at] as f32) as bf16";
-    // A row of this rank to itself stays where it is, but for a sum.
-    let kinds = [
-        ("x[row]", "asked.put(team, ", "publish_slices(slices, &args.x["),
-        (sum, "team.lane * ep::kWide", "publish_slices(slices)"),
-    ];
-    for (row, cut, told) in kinds {
-        for few in ["", ", few: 3", ", few: 200"] {
-            let to = if few.is_empty() { "slot" } else { "place(parts.row_place(turns.rows))" };
-            let begin = "ep::slice_begin(slices.begin, Cfg::Parts::kSlices";
-            agrees(&filled(row, few), &shapes, &[begin, to, cut, told]);
-        }
+    for (row, cut) in
+        [("x[row]", "asked.put(team, slot + begin * 2)"), (sum, "team.lane * ep::kWide")]
+    {
+        agrees(
+            &filled(row),
+            &shapes,
+            &[
+                "parts.publish_slices(slices)",
+                "ep::slice_begin(slices.begin, Cfg::Parts::kSlices",
+                cut,
+            ],
+        );
     }
 }
 

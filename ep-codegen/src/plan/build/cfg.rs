@@ -6,7 +6,7 @@ use crate::ir::naming::{
 };
 use crate::ir::network::{carriers, readers, uses_network};
 use crate::ir::once::message_index;
-use crate::ir::slots::{comes_in_words, is_read_on_entry, stays_here};
+use crate::ir::slots::is_read_on_entry;
 use crate::ir::text::transport;
 use crate::ir::{Blocks, Channel, Role, Tensor, Transport, walk};
 use crate::plan::config::NETWORK;
@@ -83,8 +83,8 @@ impl Planner<'_> {
                 stripes,
                 senders,
                 pieces: self.pieces_told(),
+                goes_back,
                 slices,
-                own_rows_stay: self.is_sliced(channel) && stays_here(self.ir, channel),
                 rows,
                 few: self.few(channel, slots),
                 message,
@@ -131,9 +131,6 @@ impl Planner<'_> {
         let most = match slots {
             None => self.route_tokens(),
             Some(slots) if self.goes_back(channel) => slots.source_stride,
-            Some(slots) if self.is_sliced(channel) && comes_in_words(self.ir, channel) => {
-                slots.source_stride
-            }
             Some(_) => 0,
         };
         option(channel, "few", self.numbers).unwrap_or(0).clamp(0, most)

@@ -8,7 +8,7 @@ use super::asked::{asked, name_of};
 use super::copies::{copy_of, pointers};
 use crate::ir::network::over_network;
 use crate::ir::parts::elem_bytes;
-use crate::ir::slots::{Arrival, arrival, comes_in_words, stays_here};
+use crate::ir::slots::{Arrival, arrival};
 use crate::ir::{BinaryOp, Elem};
 use crate::schedule::RoleLowering;
 use crate::schedule::channels::{End, bytes_behind};
@@ -56,22 +56,9 @@ impl WholeRow {
         }
     }
 
-    /// Where the row is, if it is copied.
-    fn from(&self) -> Option<&Term> {
-        match self {
-            WholeRow::Copied(copy) => Some(&copy.from),
-            WholeRow::Computed(_) => None,
-        }
-    }
-
     /// The object `name` that loads the values from `begin` up to `end` ahead, if the row is copied, and the step that writes
-    /// them. `copied(count)`: how many of so many values are copied.
-    fn cut(
-        self,
-        name: String,
-        (begin, end): (Term, Term),
-        copied: impl FnOnce(Term) -> Term,
-    ) -> Option<(Option<Step>, Step)> {
+    /// them.
+    fn cut(self, name: String, begin: Term, end: Term) -> Option<(Option<Step>, Step)> {
         let copy = match self {
             WholeRow::Copied(copy) => copy,
             WholeRow::Computed(row) => {
@@ -82,7 +69,7 @@ impl WholeRow {
         let Node::Index(rows, at) = row.node else { return None };
         let bytes = counting(BinaryOp::Mul, begin.clone(), Term::int(elem_bytes(&copy.elem)));
         let from = rows.at(at.plus(begin.clone()), row.elem).address();
-        let args = vec![from, copied(counting(BinaryOp::Sub, end, begin))];
+        let args = vec![from, counting(BinaryOp::Sub, end, begin)];
         let put = vec![Term::name("team", Elem::I32), bytes_behind(copy.to, bytes)];
         let written = Step::Do(Term::method(&name, "put", put, Elem::I32));
         Some((Some(Step::Object { class: ep::AskedSlice.of(&copy.elem), name, args }), written))
@@ -115,9 +102,7 @@ fn rewrite(role: &mut RoleLowering<'_>, steps: &[Step], find: Find) -> Option<Ve
     let row = Term::name(&rows.binder, rows.elem.clone());
     let row = arithmetic(BinaryOp::Sub, row, (**base).clone());
     let each = Constant::of_channel(channel).at("kSlices");
-    let goes =
-        Goes { stays: stays_here(role.ir, channel), in_words: comes_in_words(role.ir, channel) };
-    let slices = message(role, &object, (rows, turns), (find, &each, goes))?;
+    let slices = message(role, &object, rows, (find, &each))?;
     rows.body.insert(
         0,
         Step::Object {
@@ -133,33 +118,12 @@ fn rewrite(role: &mut RoleLowering<'_>, steps: &[Step], find: Find) -> Option<Ve
     Some(steps)
 }
 
-/// How rows may go that are not copied into a slot: those of this rank to itself stay where they are, and those to a rank
-/// with few tokens go as words.
-struct Goes {
-    stays: bool,
-    in_words: bool,
-}
-
-/// Loads the other fields of a slot ahead, so that all loads of a message are under way before anyone waits for room; the steps
-/// then write what was loaded.
-fn asked_ahead(role: &mut RoleLowering<'_>, slot: &str, fields: &mut [Step]) -> Vec<Step> {
-    let mut ahead = Vec::new();
-    for step in fields {
-        let Step::Loop(repeat) = &*step else { continue };
-        let Some((value, to)) = asked(repeat, slot) else { continue };
-        let name = role.names.fresh(&name_of(&repeat.to));
-        *step = Step::Do(Term::method(&name, "put", vec![to], Elem::I32));
-        ahead.push(Step::Made { name, value });
-    }
-    ahead
-}
-
 /// Has the last step of a turn, which fills a slot, fill slices of it. Gives their name.
 fn message(
     role: &mut RoleLowering<'_>,
     object: &str,
-    (rows, turns): (&mut Loop, &str),
-    (find, each, goes): (Find, &Constant, Goes),
+    rows: &mut Loop,
+    (find, each): (Find, &Constant),
 ) -> Option<String> {
     let pointers = pointers(&rows.body);
     let is_name = |step: &Step| {
@@ -177,14 +141,19 @@ fn message(
     if !before.iter().all(is_name) || !calls(condition, "reserve") || !calls(publish, "publish") {
         return None;
     }
-    let Node::Call(_, reserved) = &condition.node else { return None };
-    let peer = reserved.first()?.clone();
     let at = fields.iter().position(|step| find(step, slot, &pointers).is_some())?;
     let row = find(&fields[at], slot, &pointers)?;
     let mut others = [&fields[..at], &fields[at + 1..]].concat();
     let slices = role.names.fresh("slices");
-    let mut filled = vec![made.clone()];
-    let mut ahead = asked_ahead(role, slot, &mut others);
+    let (mut ahead, mut filled) = (Vec::new(), vec![made.clone()]);
+    // All loads of a message are under way before anyone waits for room.
+    for step in &mut others {
+        let Step::Loop(repeat) = &*step else { continue };
+        let Some((value, to)) = asked(repeat, slot) else { continue };
+        let name = role.names.fresh(&name_of(&repeat.to));
+        *step = Step::Do(Term::method(&name, "put", vec![to], Elem::I32));
+        ahead.push(Step::Made { name, value });
+    }
     let [begin, end] = ["begin", "end"].map(|which| {
         let number = Term::index(format!("{slices}.{which}"));
         let args = vec![number, Term::constant(each.clone()), row.width().clone()];
@@ -195,30 +164,14 @@ fn message(
         });
         Term::index(name)
     });
-    let stays_at = row.from().filter(|_| goes.stays).cloned();
-    let copied = |count| match stays_at {
-        Some(_) => Term::method(object, "copied", vec![peer, count], Elem::I32),
-        None => count,
-    };
-    let (asked, mut written) = row.cut(role.names.fresh("asked"), (begin, end), copied)?;
+    let (asked, written) = row.cut(role.names.fresh("asked"), begin, end)?;
     ahead.extend(asked);
-    if goes.in_words {
-        let place = role.names.fresh("place");
-        written.replace(&Term::name(slot, Elem::U8), &Term::name(&place, Elem::U8));
-        if others.is_empty() {
-            filled.clear();
-        }
-        let rows = vec![Term::index(format!("{turns}.rows"))];
-        let args = vec![Term::method(object, "row_place", rows, Elem::I32)];
-        let class = Symbol::from(ep::RowPlace).fixed();
-        filled.push(Step::Object { class, name: place, args });
-    }
     filled.push(written);
     if !others.is_empty() {
         let condition = Term::index(format!("{slices}.begin")).test(BinaryOp::Eq, Term::int(0));
         filled.push(Step::If { condition, body: others });
     }
-    let told = [Some(Term::name(&slices, Elem::I32)), stays_at].into_iter().flatten().collect();
+    let told = vec![Term::name(&slices, Elem::I32)];
     filled.push(Step::Do(Term::method(object, "publish_slices", told, Elem::I32)));
     *body = filled;
     let last = rows.body.len() - 1;
