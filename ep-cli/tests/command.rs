@@ -94,7 +94,7 @@ fn explain_tells_the_bytes_on_the_wire() {
     assert!(done.out.contains("39207 bytes a token on average"), "{}", done.out);
     let done = run("explain packed-dispatch --set via=slots --ranks 4 --set nodes=2");
     assert!(
-        done.out.contains("2.71 messages of 14448 bytes, one for each other rank"),
+        done.out.contains("2.71 messages of 14480 bytes, one for each other rank"),
         "{}",
         done.out
     );

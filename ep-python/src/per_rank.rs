@@ -240,6 +240,7 @@ impl PerRankKernels {
             _ => {
                 tables.came_first = dense(next(ranks + 1), [ranks + 1]);
                 tables.send_place = dense(next(tokens * ranks), [tokens, ranks]);
+                tables.places = dense(next(tokens * topk), [tokens, topk]);
                 tables.turns = dense(next(tokens * topk), [tokens, topk]);
             }
         }
