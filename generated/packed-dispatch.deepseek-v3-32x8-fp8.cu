@@ -256,8 +256,8 @@ __device__ __forceinline__ void count(const Args& args, ep::Team& team) {
     for (int peer_2; (peer_2 = units.take()) >= 0;) {
         // +145  push counts[peer] { rows: tokens_per_rank[peer], per_expert:
         //     owned(tokens_per_expert, peer) }
-        // W1: publishes messages of counts, for Pack +182
-        // W2: takes credit of counts, from Pack +182
+        // W1: publishes messages of counts, for Pack +179
+        // W2: takes credit of counts, from Pack +179
         if (counts.reserve(peer_2, me)) {
             char* slot = counts.slot();
             for (int i = team.lane; i < Cfg::Totals::kRowsCount; i += ep::kLanes) {
@@ -287,72 +287,66 @@ __device__ __forceinline__ void cast(const Args& args, ep::Team& team) {
         const ep::i64 token_end =
             ep::min(ep::i64{send + 1}, ep::i64{ep::rows_of(args.tokens, args.tokens_from)});
         for (ep::i64 token = send; token < token_end && !team.stopped; ++token) {
-            // +151  for choice in topk
-            for (int first_2 = 0; first_2 < Cfg::kTopk; first_2 += ep::kLanes) {
+            // +151  for peer in ranks
+            for (int first_2 = 0; first_2 < Cfg::kRanks; first_2 += ep::kLanes) {
                 const int turn = first_2 + team.lane;
-                const int choice =
-                    static_cast<ep::i32>(ep::min(ep::i64{turn}, ep::i64{Cfg::kTopk - 1}));
-                // +152  let expert = topk_idx[send, choice]
-                const ep::i64 expert = args.topk_idx[send * args.topk_idx_stride + choice];
-                // +153  record turns[send, choice] = sum(earlier in 0..send:
-                //     listed(topk_idx[earlier], expert) as i32) * (expert >= 0) as i32
-                const ep::i64 sum =
-                    ep::rows_with_each<Cfg::kTopk>(0LL, ep::i64{send}, Cfg::kTopk - first_2,
-                    [&](ep::i64 earlier, int k, ep::i64 expert) {
-                        return args.topk_idx[earlier * args.topk_idx_stride + k] == expert;
-                    },
-                    expert);
-                if (turn < Cfg::kTopk) {
-                    args.turns[ep::i64{send} * Cfg::kTopk + choice] =
-                        static_cast<ep::i32>(sum * static_cast<ep::i32>(expert >= 0));
-                }
-            }
-            __syncwarp();
-            // +156  for peer in ranks
-            for (int first_3 = 0; first_3 < Cfg::kRanks; first_3 += ep::kLanes) {
-                const int turn_2 = first_3 + team.lane;
                 const int peer =
-                    static_cast<ep::i32>(ep::min(ep::i64{turn_2}, ep::i64{Cfg::kRanks - 1}));
-                // +157  let place = sum(earlier in 0..send: routed(topk_idx[earlier], peer) as i32)
+                    static_cast<ep::i32>(ep::min(ep::i64{turn}, ep::i64{Cfg::kRanks - 1}));
+                // +152  let place = sum(earlier in 0..send: routed(topk_idx[earlier], peer) as i32)
                 const int first_expert = args.expert_begin[peer];
                 const int next_expert = args.expert_begin[peer + 1];
-                const ep::i64 sum_2 =
-                    ep::rows_with_each<Cfg::kTopk>(0LL, ep::i64{send}, Cfg::kRanks - first_3,
-                    [&](ep::i64 earlier_2, int k_2, ep::i32 first_expert, ep::i32 next_expert) {
-                        return args.topk_idx[earlier_2 * args.topk_idx_stride + k_2] >= first_expert
-                            && args.topk_idx[earlier_2 * args.topk_idx_stride + k_2] < next_expert;
+                const ep::i64 sum =
+                    ep::rows_with_each<Cfg::kTopk>(0LL, ep::i64{send}, Cfg::kRanks - first_2,
+                    [&](ep::i64 earlier, int k, ep::i32 first_expert, ep::i32 next_expert) {
+                        return args.topk_idx[earlier * args.topk_idx_stride + k] >= first_expert
+                            && args.topk_idx[earlier * args.topk_idx_stride + k] < next_expert;
                     },
                     first_expert, next_expert);
-                if (turn_2 < Cfg::kRanks) {
-                    const ep::i64 place = sum_2;
-                    // +158  record send_place[send, peer] = if routed(topk_idx[send], peer) { place
+                if (turn < Cfg::kRanks) {
+                    const ep::i64 place = sum;
+                    // +153  record send_place[send, peer] = if routed(topk_idx[send], peer) { place
                     //     } else { -1 }
                     const int first_expert_2 = args.expert_begin[peer];
                     const int next_expert_2 = args.expert_begin[peer + 1];
-                    bool found_3 = false;
-                    for (int k_3 = 0; k_3 < Cfg::kTopk; ++k_3) {
-                        const bool here_3 = args.topk_idx[send * args.topk_idx_stride
-                            + k_3] >= first_expert_2
-                            && args.topk_idx[send * args.topk_idx_stride + k_3] < next_expert_2;
-                        found_3 = found_3 || here_3;
+                    bool found_2 = false;
+                    for (int k_2 = 0; k_2 < Cfg::kTopk; ++k_2) {
+                        const bool here_2 = args.topk_idx[send * args.topk_idx_stride
+                            + k_2] >= first_expert_2
+                            && args.topk_idx[send * args.topk_idx_stride + k_2] < next_expert_2;
+                        found_2 = found_2 || here_2;
                     }
                     args.send_place[ep::i64{send} * Cfg::kRanks + peer] =
-                        static_cast<ep::i32>(found_3 ? place : -1LL);
+                        static_cast<ep::i32>(found_2 ? place : -1LL);
                 }
             }
             __syncwarp();
-            // +160  for choice in topk
-            for (int choice_2 = team.lane; choice_2 < Cfg::kTopk; choice_2 += ep::kLanes) {
-                // +161  let expert = topk_idx[send, choice]
-                const ep::i64 expert_2 = args.topk_idx[send * args.topk_idx_stride + choice_2];
-                // +162  record places[send, choice] = if expert >= 0 { send_place[send,
-                //     owner(expert)] } else { -1 }
-                args.places[ep::i64{send} * Cfg::kTopk + choice_2] = expert_2 >= 0
-                    ? args.send_place[ep::i64{send} * Cfg::kRanks
-                        + ep::owner<Cfg::kRanks>(expert_2, args.expert_begin)] : -1;
+            // +155  for choice in topk
+            for (int first_3 = 0; first_3 < Cfg::kTopk; first_3 += ep::kLanes) {
+                const int turn_2 = first_3 + team.lane;
+                const int choice =
+                    static_cast<ep::i32>(ep::min(ep::i64{turn_2}, ep::i64{Cfg::kTopk - 1}));
+                // +156  let expert = topk_idx[send, choice]
+                const ep::i64 expert = args.topk_idx[send * args.topk_idx_stride + choice];
+                // +157  record turns[send, choice] = sum(earlier in 0..send:
+                //     listed(topk_idx[earlier], expert) as i32) * (expert >= 0) as i32
+                const ep::i64 sum_2 =
+                    ep::rows_with_each<Cfg::kTopk>(0LL, ep::i64{send}, Cfg::kTopk - first_3,
+                    [&](ep::i64 earlier_2, int k_3, ep::i64 expert) {
+                        return args.topk_idx[earlier_2 * args.topk_idx_stride + k_3] == expert;
+                    },
+                    expert);
+                if (turn_2 < Cfg::kTopk) {
+                    args.turns[ep::i64{send} * Cfg::kTopk + choice] =
+                        static_cast<ep::i32>(sum_2 * static_cast<ep::i32>(expert >= 0));
+                    // +159  record places[send, choice] = if expert >= 0 { send_place[send,
+                    //     owner(expert)] } else { -1 }
+                    args.places[ep::i64{send} * Cfg::kTopk + choice] = expert >= 0
+                        ? args.send_place[ep::i64{send} * Cfg::kRanks
+                            + ep::owner<Cfg::kRanks>(expert, args.expert_begin)] : -1;
+                }
             }
             __syncwarp();
-            // +164  for peer in ranks where routed(topk_idx[send], peer)
+            // +161  for peer in ranks where routed(topk_idx[send], peer)
             for (int wanted = team.lane; wanted < Cfg::kRanks; wanted += ep::kLanes) {
                 const int first_expert_3 = args.expert_begin[wanted];
                 const int next_expert_3 = args.expert_begin[wanted + 1];
@@ -366,10 +360,10 @@ __device__ __forceinline__ void cast(const Args& args, ep::Team& team) {
                 if (!found_4) continue;
                 rows.want(wanted);
             }
-            // +172  push rows[peer] { x: cast_e4m3(x[send], 128), src: send, experts:
+            // +169  push rows[peer] { x: cast_e4m3(x[send], 128), src: send, experts:
             //     topk_idx[send], places: places[send], turns: turns[send], weights:
             //     topk_weights[send] }
-            // W4: takes credit of rows, from Pack +198
+            // W4: takes credit of rows, from Pack +195
             while (rows.reserve_wanted(me, send)) {
                 const auto slots = rows.each_slot();
                 ep::cast_row<float>(team, slots, slots + Cfg::Rows::kMeta + Cfg::Token::kXScale, 1,
@@ -394,8 +388,8 @@ __device__ __forceinline__ void cast(const Args& args, ep::Team& team) {
             }
         }
     }
-    // +179  close rows
-    // W3: publishes messages of rows, for Pack +198
+    // +176  close rows
+    // W3: publishes messages of rows, for Pack +195
     rows.close(team.count());
 }
 
@@ -411,17 +405,17 @@ __device__ __forceinline__ void pack(const Args& args, ep::Team& team) {
         const int choice = static_cast<ep::i32>(unit % Cfg::kChoices);
         const int share = static_cast<ep::i32>(unit / Cfg::kChoices % Cfg::kShares);
         const int source = static_cast<ep::i32>(unit / Cfg::kChoices / Cfg::kShares % Cfg::kRanks);
-        // +182  await counts
+        // +179  await counts
         // W1: takes messages of counts, from Count +145
         // W2: publishes credit of counts, for Count +145
         counts.await();
-        // +183  if choice == 0 && share == 0
+        // +180  if choice == 0 && share == 0
         if (choice == 0 && share == 0) {
-            // +184  if source == 0
+            // +181  if source == 0
             if (source == 0) {
-                // +185  for bound in 0..ranks + 1
+                // +182  for bound in 0..ranks + 1
                 for (int bound = team.lane; bound < Cfg::kRanks + 1; bound += ep::kLanes) {
-                    // +186  record came_first[bound] = sum(earlier in 0..bound:
+                    // +183  record came_first[bound] = sum(earlier in 0..bound:
                     //     counts[earlier].rows)
                     ep::i64 sum = 0LL;
                     for (int earlier = 0; earlier < bound; ++earlier) {
@@ -431,9 +425,9 @@ __device__ __forceinline__ void pack(const Args& args, ep::Team& team) {
                     args.came_first[bound] = static_cast<ep::i32>(sum);
                 }
             }
-            // +189  for expert in local_experts
+            // +186  for expert in local_experts
             for (int expert = team.lane; expert < Cfg::kLocalExperts; expert += ep::kLanes) {
-                // +190  record range_first[expert, source] = sum(earlier in 0..source:
+                // +187  record range_first[expert, source] = sum(earlier in 0..source:
                 //     counts[earlier].per_expert[expert])
                 ep::i64 sum_2 = 0LL;
                 for (int earlier_2 = 0; earlier_2 < source; ++earlier_2) {
@@ -442,18 +436,18 @@ __device__ __forceinline__ void pack(const Args& args, ep::Team& team) {
                 }
                 args.range_first[ep::i64{expert} * Cfg::kRanks + source] =
                     static_cast<ep::i32>(sum_2);
-                // +191  record range_count[expert, source] = counts[source].per_expert[expert]
+                // +188  record range_count[expert, source] = counts[source].per_expert[expert]
                 args.range_count[ep::i64{expert} * Cfg::kRanks + source] = ep::get<ep::i32>(
                     counts.slot(source, 0) + Cfg::Counts::kMeta + Cfg::Totals::kPerExpert, expert);
-                // +192  add statistics[expert] = counts[source].per_expert[expert]
+                // +189  add statistics[expert] = counts[source].per_expert[expert]
                 if (args.statistics != nullptr) {
                     ep::add_count(&args.statistics[expert],
                         ep::get<ep::i32>(counts.slot(source, 0) + Cfg::Counts::kMeta
                             + Cfg::Totals::kPerExpert, expert));
                 }
-                // +193  if source == ranks - 1
+                // +190  if source == ranks - 1
                 if (source == Cfg::kRanks - 1) {
-                    // +194  store packed_count[expert] = sum(earlier in ranks:
+                    // +191  store packed_count[expert] = sum(earlier in ranks:
                     //     counts[earlier].per_expert[expert])
                     ep::i64 sum_3 = 0LL;
                     for (int earlier_3 = 0; earlier_3 < Cfg::kRanks; ++earlier_3) {
@@ -464,96 +458,87 @@ __device__ __forceinline__ void pack(const Args& args, ep::Team& team) {
                 }
             }
         }
-        // +198  for message in rows[source] where message.index % shares == share
-        // W3: takes messages of rows, from Cast +179
-        // W4: publishes credit of rows, for Cast +172
+        // +195  for message in rows[source] where message.index % shares == share
+        // W3: takes messages of rows, from Cast +176
+        // W4: publishes credit of rows, for Cast +169
         const int count = rows.count(source);
         for (int turn = 0; turn < ep::ceil(count - share, Cfg::kShares) && !team.stopped; ++turn) {
             const int row = share + turn * Cfg::kShares;
             const char* slot = rows.slot(source, share + turn * Cfg::kShares);
-            // +200  let entries = sum(entry in topk: (local(message.experts[entry], me) >= 0) as
-            //     i32)
-            ep::i64 sum_4 = 0LL;
-            for (int entry = 0; entry < Cfg::kTopk; ++entry) {
-                sum_4 += ep::i64{static_cast<ep::i32>(
-                    mine.local(
-                        ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kExperts,
-                            entry)) >= 0)};
-            }
-            const ep::i64 entries = sum_4;
-            // +201  let added = sum(entry in topk: message.places[entry] *
+            // +197  let own = max(entry in topk: message.places[entry] *
             //     (local(message.experts[entry], me) >= 0) as i32)
-            ep::i64 sum_5 = 0LL;
-            for (int entry_2 = 0; entry_2 < Cfg::kTopk; ++entry_2) {
-                sum_5 += ep::i64{ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kPlaces,
-                    entry_2)} * static_cast<ep::i32>(
-                    mine.local(
-                        ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kExperts,
-                            entry_2)) >= 0);
+            ep::i64 greatest = ep::least<ep::i64>();
+            for (int entry = 0; entry < Cfg::kTopk; ++entry) {
+                greatest = ep::greater(greatest,
+                    ep::i64{ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kPlaces,
+                        entry)} * static_cast<ep::i32>(
+                        mine.local(
+                            ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kExperts,
+                                entry)) >= 0));
             }
-            const ep::i64 added = sum_5;
-            // +203  let row = sum(earlier in 0..source: counts[earlier].rows) + added / entries
-            ep::i64 sum_6 = 0LL;
+            const ep::i64 own = greatest;
+            // +199  let row = sum(earlier in 0..source: counts[earlier].rows) + own
+            ep::i64 sum_4 = 0LL;
             for (int earlier_4 = 0; earlier_4 < source; ++earlier_4) {
-                sum_6 += ep::i64{ep::get<ep::i32>(counts.slot(earlier_4, 0) + Cfg::Counts::kMeta
+                sum_4 += ep::i64{ep::get<ep::i32>(counts.slot(earlier_4, 0) + Cfg::Counts::kMeta
                     + Cfg::Totals::kRows, 0)};
             }
-            const ep::i64 row_2 = sum_6 + added / entries;
-            // +204  let expert = local(message.experts[choice], me)
+            const ep::i64 row_2 = sum_4 + own;
+            // +200  let expert = local(message.experts[choice], me)
             const int expert_2 = mine.local(
                 ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kExperts, choice));
-            // +206  let again = sum(earlier in topk: (earlier < choice && message.experts[earlier]
+            // +202  let again = sum(earlier in topk: (earlier < choice && message.experts[earlier]
             //     == message.experts[choice]) as i32)
-            ep::i64 own = 0LL;
+            ep::i64 own_2 = 0LL;
             for (int earlier_5 = team.lane; earlier_5 < Cfg::kTopk; earlier_5 += ep::kLanes) {
-                own += ep::i64{static_cast<ep::i32>(earlier_5 < choice
+                own_2 += ep::i64{static_cast<ep::i32>(earlier_5 < choice
                     && ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kExperts,
                         earlier_5) == ep::get<ep::i32>(slot + Cfg::Rows::kMeta
                             + Cfg::Token::kExperts, choice))};
             }
-            const ep::i64 sum_7 = ep::sum_of_lanes(own);
-            const ep::i64 again = sum_7;
-            // +208  let has = (expert >= 0 && again == 0) as i32
+            const ep::i64 sum_5 = ep::sum_of_lanes(own_2);
+            const ep::i64 again = sum_5;
+            // +204  let has = (expert >= 0 && again == 0) as i32
             const int has = static_cast<ep::i32>(expert_2 >= 0 && again == 0);
-            // +209  let place = sum(earlier in 0..source: counts[earlier].per_expert[expert * has])
+            // +205  let place = sum(earlier in 0..source: counts[earlier].per_expert[expert * has])
             //     + message.turns[choice]
-            ep::i64 sum_8 = 0LL;
+            ep::i64 sum_6 = 0LL;
             for (int earlier_6 = 0; earlier_6 < source; ++earlier_6) {
-                sum_8 += ep::i64{ep::get<ep::i32>(counts.slot(earlier_6, 0) + Cfg::Counts::kMeta
+                sum_6 += ep::i64{ep::get<ep::i32>(counts.slot(earlier_6, 0) + Cfg::Counts::kMeta
                     + Cfg::Totals::kPerExpert, ep::i64{expert_2} * has)};
             }
             const ep::i64 place =
-                sum_8 + ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kTurns_, choice);
-            // +211  record packed_row[row, choice] = (expert * max_rows + place + 1) * has - 1
+                sum_6 + ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kTurns_, choice);
+            // +207  record packed_row[row, choice] = (expert * max_rows + place + 1) * has - 1
             if (team.leader()) {
                 args.packed_row[row_2 * Cfg::kTopk + choice] = static_cast<ep::i32>(
                     (ep::i64{expert_2} * Cfg::kMaxRows + place + 1) * has - 1);
             }
-            // +212  if expert >= 0 && again == 0
+            // +208  if expert >= 0 && again == 0
             if (expert_2 >= 0 && again == 0) {
-                // +213  record src_info[expert, place] = message.src
+                // +209  record src_info[expert, place] = message.src
                 if (team.leader()) {
                     args.src_info[ep::i64{expert_2} * Cfg::kMaxRows + place] =
                         ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kSrc, 0);
                 }
-                // +214  record packed_weight[expert * max_rows + place] = sum(entry in topk:
+                // +210  record packed_weight[expert * max_rows + place] = sum(entry in topk:
                 //     message.weights[entry] * (message.experts[entry] == message.experts[choice])
                 //     as f32)
                 if (args.topk_weights != nullptr) {
-                    float sum_9 = 0.0f;
-                    for (int entry_3 = 0; entry_3 < Cfg::kTopk; ++entry_3) {
-                        sum_9 += ep::product(
-                            ep::get<float>(slot + Cfg::Rows::kMeta + Cfg::Token::kWeights, entry_3),
+                    float sum_7 = 0.0f;
+                    for (int entry_2 = 0; entry_2 < Cfg::kTopk; ++entry_2) {
+                        sum_7 += ep::product(
+                            ep::get<float>(slot + Cfg::Rows::kMeta + Cfg::Token::kWeights, entry_2),
                             static_cast<float>(
                                 ep::get<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Token::kExperts,
-                                    entry_3) == ep::get<ep::i32>(slot + Cfg::Rows::kMeta
+                                    entry_2) == ep::get<ep::i32>(slot + Cfg::Rows::kMeta
                                         + Cfg::Token::kExperts, choice)));
                     }
                     if (team.leader()) {
-                        args.packed_weight[ep::i64{expert_2} * Cfg::kMaxRows + place] = sum_9;
+                        args.packed_weight[ep::i64{expert_2} * Cfg::kMaxRows + place] = sum_7;
                     }
                 }
-                // +216  store packed_x[expert, place] = message.x
+                // +212  store packed_x[expert, place] = message.x
                 ep::copy_row<ep::e4m3>(team,
                     &args.packed_x[(ep::i64{expert_2} * Cfg::kMaxRows + place) * Cfg::kHidden],
                     slot, Cfg::kHidden);

@@ -161,17 +161,14 @@ pipeline! {
             // A row is cast once for all ranks that it goes to.
             role Cast on all blocks, 8 warps, warps shared by send {
                 for token in send..min(send + 1, tokens) {
-                    for choice in topk {
-                        let expert = topk_idx[send, choice];
-                        record turns[send, choice] =
-                            sum(earlier in 0..send: listed(topk_idx[earlier], expert) as i32) * (expert >= 0) as i32;
-                    }
                     for peer in ranks {
                         let place = sum(earlier in 0..send: routed(topk_idx[earlier], peer) as i32);
                         record send_place[send, peer] = if routed(topk_idx[send], peer) { place } else { -1 };
                     }
                     for choice in topk {
                         let expert = topk_idx[send, choice];
+                        record turns[send, choice] =
+                            sum(earlier in 0..send: listed(topk_idx[earlier], expert) as i32) * (expert >= 0) as i32;
                         record places[send, choice] = if expert >= 0 { send_place[send, owner(expert)] } else { -1 };
                     }
                     for peer in ranks where routed(topk_idx[send], peer) {
@@ -209,11 +206,10 @@ pipeline! {
                     }
                 }
                 for message in rows[source] where message.index % shares == share {
-                    // Each of its experts here brings the place of the row: lanes add, which takes fewer registers than `max`.
-                    let entries = sum(entry in topk: (local(message.experts[entry], me) >= 0) as i32);
-                    let added = sum(entry in topk:
+                    // Each of its experts here brings the place of the row.
+                    let own = max(entry in topk:
                         message.places[entry] * (local(message.experts[entry], me) >= 0) as i32);
-                    let row = sum(earlier in 0..source: counts[earlier].rows) + added / entries;
+                    let row = sum(earlier in 0..source: counts[earlier].rows) + own;
                     let expert = local(message.experts[choice], me);
                     // Entries of a token that name one expert share a row of it, which the first of them has.
                     let again = sum(earlier in topk:
