@@ -1,5 +1,6 @@
 #!/bin/sh
-# Measures and tests on all GPUs of this machine, and leaves what it finds in a folder, in at most 10 files. docs/measuring.md says what each command is for.
+# Measures and tests on all GPUs of this machine. Leaves the results in a folder, in at most 10 files.
+# docs/measuring.md explains each command.
 #
 #   benches/measure.sh FOLDER [PROGRAM [tests|times|decode|low-latency|nodes|sweep|own|sanitizers]]
 #

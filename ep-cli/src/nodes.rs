@@ -171,7 +171,7 @@ impl Between<'_> {
     /// Starts all processes, and waits for them.
     fn start(&self, what: &'static str, talk: &mut Talk<'_>) -> Result<(), Failure> {
         let (nodes, local_ranks, joint) = (self.nodes, self.local_ranks, &self.joint);
-        // What is missing is said once, before there are processes.
+        // Report a missing library or provider once, before any process starts.
         let there = match joint {
             Joint::Fabric(provider) => {
                 Fabric::find().and_then(|fabric| fabric.offers(*provider, None)).map(drop)

@@ -15,7 +15,7 @@ use crate::machine::{Machine, Ranks, warn};
 use crate::problem::no_machine;
 use crate::processes;
 
-/// Which ranks a process has.
+/// The ranks that this process runs.
 enum Place<'a> {
     /// All, over cards that are kernels. None: over models of cards, in one emulator.
     All(Option<&'a ResidentOptions>),
@@ -42,7 +42,7 @@ pub(super) fn run(options: &Options, mut talk: Talk<'_>) -> Result<(), Failure> 
     };
     if count > 1 && !processes::is_member() {
         if let Some(Carrier::Libfabric(net)) = &over {
-            // What is missing is said once, before there are processes.
+            // Report a missing library or provider once, before any process starts.
             let offers = Fabric::find().and_then(|fabric| fabric.offers(net.provider, None));
             offers.map_err(|error| Failure::Failed(error.to_string()))?;
         }

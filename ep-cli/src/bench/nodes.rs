@@ -38,7 +38,7 @@ pub(super) struct Between<'a> {
     pub(super) request: Request,
     pub(super) kernels: Kernels,
     pub(super) ranks: Ranks,
-    /// What carries rows between nodes. None: models of cards in one emulator.
+    /// The network between nodes; `None` for models of cards in one emulator.
     pub(super) over: Option<Carrier>,
     pub(super) talk: Talk<'a>,
 }
@@ -248,7 +248,7 @@ impl Between<'_> {
         Ok(Some(Sent { busiest: busiest.into_iter().max().unwrap_or(0), cards, rows }))
     }
 
-    /// What each process brings: a process knows the traffic of its own ranks only.
+    /// Gathers one number from each process, because a process knows only the traffic of its own ranks.
     fn brought(&self, what: &str, number: u64) -> Result<Vec<u64>, Failure> {
         let (group, each) = (self.group(), self.group().local().len());
         if each == group.ranks() {

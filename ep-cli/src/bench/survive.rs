@@ -15,7 +15,7 @@ use crate::kernels::Kernels;
 use crate::machine::{Ranks, gpus};
 use crate::problem::failed;
 
-/// What kills this process while it makes calls.
+/// The shell command that kills this process while it makes calls.
 const KILLER: &str = "sleep 0.2; kill -KILL $PPID";
 
 /// How long calls go on, at most.

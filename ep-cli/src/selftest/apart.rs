@@ -178,7 +178,7 @@ fn killing(place: &Place<'_>, ranks: usize, more: &[&str]) -> Vec<OsString> {
     problem
 }
 
-/// Kills the last rank during calls. What rank 0 tells of it, and all that it says.
+/// Kills the last rank during calls. Returns the line in which rank 0 reports it, and the whole output.
 fn killed(ranks: usize, problem: &[OsString]) -> Result<(String, String), Failure> {
     let output = processes::output(ranks, problem, &[], Some(ranks - 1))?;
     // With JSON a command talks on standard error.

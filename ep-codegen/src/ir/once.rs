@@ -6,7 +6,7 @@ use super::network::uses_network;
 use super::slots::{Arrival, arrival};
 use super::{Action, BinaryOp, Channel, Domain, Expr, NameKind, Pipeline, Role, Share, Stmt, walk};
 
-/// What tells the messages of such a channel apart in a call.
+/// The index that numbers the messages of a channel within a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MessageIndex<'a> {
     /// The name of an index of the sending role.
@@ -29,7 +29,7 @@ pub fn message_index<'a>(selected: &'a Pipeline, channel: &Channel) -> Option<Me
         read.value(&field.value, &path.lets)?;
     }
     let [name] = read.names.as_slice() else { return None };
-    // What the role has written by then, it writes before the messages of this index.
+    // The role writes everything outside of these loops before it sends a message of this index.
     let (inner, count) = match path.loops.split_first() {
         Some(((binder, stmt), inner)) if binder == name && is_over_tokens(stmt) => {
             (inner, tokens(selected)?)
@@ -50,7 +50,7 @@ struct Path<'a> {
     lets: BTreeMap<&'a str, &'a Expr>,
 }
 
-/// What is pushed, and where.
+/// A push: the path to it and the values it sends.
 type Pushed<'a> = (Path<'a>, &'a [super::FieldValue]);
 
 /// Finds the pushes to a channel.
@@ -95,7 +95,7 @@ fn is_next(low: &Expr, high: &Expr) -> bool {
     }
 }
 
-/// What values are made of.
+/// The names and tensors that values depend on.
 #[derive(Default)]
 struct Read<'a> {
     /// Names that differ from message to message.

@@ -97,7 +97,7 @@ impl NetworkLayout {
 /// The name of a region, its bytes and what they are made of.
 type Block = (&'static str, i64, String);
 
-/// What comes and what goes, as many bytes of each.
+/// An inbox and an outbox of equal size.
 fn alike([what, other]: [&'static str; 2], bytes: i64, formula: String) -> [Block; 2] {
     [(what, bytes, formula.clone()), (other, bytes, formula)]
 }

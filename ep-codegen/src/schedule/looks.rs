@@ -26,8 +26,8 @@ impl RoleLowering<'_> {
         self.rules.has(RoleRule::Looks)
     }
 
-    /// Looks up, once ahead of a loop over `binder`, what its condition asks of a row of numbers: which numbers the row lists,
-    /// or which ranks its entries lead to. Returns the scope of the loop.
+    /// Before a loop over `binder`, loads the row of numbers that its condition tests, once for all turns: the row's own
+    /// numbers, or the ranks that own them. Returns the scope of the loop.
     pub(super) fn with_looks(
         &mut self,
         scope: &Scope,
