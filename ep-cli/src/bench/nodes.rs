@@ -234,29 +234,20 @@ impl Between<'_> {
         let more = |of: fn(&CardTraffic) -> u64| {
             before.iter().zip(after).map(move |(before, after)| of(after) - of(before))
         };
-        let busiest = more(|it| it.bytes).max().unwrap_or(0);
-        let busiest = self.brought("the bytes of a call", busiest)?;
+        // A process knows the traffic of its own ranks alone.
+        let gather = |what: &str, number| group.gather_once(what, number).map_err(failed);
+        let busiest =
+            gather("compare the bytes of a call", more(|it| it.bytes).max().unwrap_or(0))?;
         let cards = match group.writes_to_cards() {
             true => Some([
-                self.brought("the entries of a call", more(|it| it.entries).sum())?.iter().sum(),
-                self.brought("the doorbells of a call", more(|it| it.doorbells).sum())?
+                gather("count the entries of a call", more(|it| it.entries).sum())?.iter().sum(),
+                gather("count the doorbells of a call", more(|it| it.doorbells).sum())?
                     .iter()
                     .sum(),
             ]),
             false => None,
         };
         Ok(Some(Sent { busiest: busiest.into_iter().max().unwrap_or(0), cards, rows }))
-    }
-
-    /// Gathers one number from each process, because a process knows only the traffic of its own ranks.
-    fn brought(&self, what: &str, number: u64) -> Result<Vec<u64>, Failure> {
-        let (group, each) = (self.group(), self.group().local().len());
-        if each == group.ranks() {
-            return Ok(vec![number]);
-        }
-        let all = group.gather(what, number).map_err(failed)?;
-        // Once for each of its ranks.
-        Ok(all.into_iter().step_by(each.max(1)).collect())
     }
 
     /// How long plain puts of as many rows take, over the same network.

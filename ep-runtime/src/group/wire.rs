@@ -117,6 +117,16 @@ impl Group {
         }
     }
 
+    /// Waits until every process of the group has reached the step `label`, and returns the value of each process once. All have
+    /// as many ranks.
+    pub fn gather_once(&self, label: &str, value: u64) -> Result<Vec<u64>, CallError> {
+        let each = self.local().len();
+        if each == self.ranks() {
+            return Ok(vec![value]);
+        }
+        Ok(self.gather(label, value)?.into_iter().step_by(each.max(1)).collect())
+    }
+
     /// The network that kernels take which share a window, if they take any. All processes of the group open it together.
     pub fn open_network(&self, plans: &[&Plan]) -> Result<Option<Arc<Net>>, CallError> {
         let takes_any = plans.iter().any(|plan| plan.network_counters > 0);

@@ -26,16 +26,11 @@ impl Crossing {
 
     /// Those of all processes, each of which has `self` on its own ranks.
     pub(super) fn gathered(self, group: &Group) -> Result<Crossing, CallError> {
-        let (local, ranks) = (group.local().len(), group.ranks());
-        if local == ranks {
-            return Ok(self);
-        }
-        // A process brings its number once for each of its ranks.
-        let busiest = group.gather("compare rows between nodes", self.busiest as u64)?;
-        let all = group.gather("count rows between nodes", self.all as u64)?;
+        let busiest = group.gather_once("compare rows between nodes", self.busiest as u64)?;
+        let all = group.gather_once("count rows between nodes", self.all as u64)?;
         Ok(Crossing {
             busiest: busiest.into_iter().max().unwrap_or(0) as usize,
-            all: all.into_iter().sum::<u64>() as usize / local.max(1),
+            all: all.into_iter().sum::<u64>() as usize,
         })
     }
 }
