@@ -214,8 +214,8 @@ mod tests {
         (
             "functions, warps",
             "== the longest stripe is rounded down\nin ep/rows.cuh\n\
-             - (tokens + stripes - 1) / stripes;\n\
-             + tokens < stripes ? tokens : tokens / stripes;\n",
+             - (rows + stripes - 1) / stripes;\n\
+             + rows < stripes ? rows : rows / stripes;\n",
         ),
         (
             "expand, short of room",

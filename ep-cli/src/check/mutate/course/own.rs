@@ -330,14 +330,14 @@ pub(super) const OWN: [Own; 102] = [
         name: "tiles",
         pipeline: "low-latency-dispatch",
         ranks: 3,
-        rows: 50,
+        rows: 90,
         rounds: 1,
         set: &[&[
             ("payload", "bf16"),
             ("hidden", "16"),
             ("topk", "3"),
             ("experts", "3"),
-            ("max_tokens", "50"),
+            ("max_tokens", "90"),
             ("arrived_rows", "1"),
         ]],
         ..WITHIN_A_NODE
