@@ -330,7 +330,7 @@ in ep/net_slot_rows.cuh
 fn planted_bugs_are_found_at_length() {
     // Whichever payload has scales, and whichever rows come back in fewer bits.
     for (list, nodes) in [(BUGS, 1), (FAR_BUGS, 2)] {
-        all_are_found(list, 6, |_, seed, planted| {
+        all_are_found(list, 24, |_, seed, planted| {
             between((nodes, 2, 144), seed, &|drawn| drawn, planted)
         });
     }
