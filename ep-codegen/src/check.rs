@@ -15,6 +15,7 @@ mod conversion;
 mod coverage;
 mod cuda_fn;
 mod deadlock;
+mod fields;
 mod graph;
 mod handles;
 mod limits;

@@ -18,6 +18,7 @@ mod looks;
 mod loops;
 mod names_in_text;
 mod one_warp;
+mod pairs;
 mod recipe;
 mod role;
 pub mod rules;

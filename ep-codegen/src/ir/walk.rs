@@ -214,6 +214,32 @@ pub fn behind_words<'a>(pipeline: &'a Pipeline, there: &dyn Fn(&str) -> bool) ->
     pipeline.tensors.iter().filter(is_behind).collect()
 }
 
+/// The statements that write a tensor.
+pub(crate) fn writers<'p>(ir: &'p Pipeline, tensor: &Tensor) -> Vec<&'p Stmt> {
+    let mut found = Vec::new();
+    for role in &ir.roles {
+        stmts(&role.body, &mut |stmt| {
+            if target(stmt).is_some_and(|place| place.tensor == tensor.name) {
+                found.push(stmt);
+            }
+        });
+    }
+    found
+}
+
+/// Whether some role reads a tensor.
+pub(crate) fn is_read(ir: &Pipeline, tensor: &Tensor) -> bool {
+    let mut read = false;
+    for role in &ir.roles {
+        stmts(&role.body, &mut |stmt| {
+            exprs(stmt, &mut |part| {
+                read |= matches!(part, Expr::Element { tensor: of, .. } if *of == tensor.name);
+            });
+        });
+    }
+    read
+}
+
 /// The tensors whose words a pipeline raises, each with what the statements before have written in its block: what
 /// another kernel may read once it has waited for them. Of tensors that are `there`.
 pub fn told_by_words<'a>(

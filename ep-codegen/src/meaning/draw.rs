@@ -8,80 +8,26 @@
 //! Values are those of the declared range; without one, small numbers of the element type.
 //! `expert_begin`, which says where experts live, is the same on every rank.
 
+mod drawn;
 mod shape;
+mod undrawn;
 mod unranged;
 mod values;
 
 use std::collections::BTreeMap;
 
+pub use drawn::Drawn;
+pub use undrawn::Undrawn;
+
 use super::data::{Scalar, Tensor};
 use super::dice::Dice;
 use super::world::World;
-use super::wrong::Found;
-use super::{Function, Outcome, Problem, Rank, Wrong, run};
+use super::{Function, Outcome, Rank};
 use crate::ir::{
     Action, Arg, Choice, Number, Pipeline, Tensor as Declared, TensorKind, Transport, Values, text,
     walk,
 };
 use crate::plan::{Arch, Config, Numbers, PlanError};
-
-/// A legal call of a pipeline.
-#[derive(Debug, Clone)]
-pub struct Drawn {
-    /// The selected pipeline.
-    pub ir: Pipeline,
-    /// Arms, numbers, args and copies, as a plan takes them.
-    pub config: Config,
-    /// Numbers of the shape, derived ones included.
-    pub numbers: Numbers,
-    /// Args that were drawn.
-    pub args: BTreeMap<String, Scalar>,
-    /// What each rank brings.
-    pub ranks: Vec<Rank>,
-}
-
-/// Why nothing could be drawn.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Undrawn {
-    /// A handle is of a pipeline that was not given, or that records no such tables in any arm.
-    Handle {
-        /// The pipeline that reads it.
-        pipeline: String,
-        /// The pipeline that leaves it.
-        handle: String,
-    },
-    /// A range holds no value, or too few.
-    Values {
-        /// Tensor or size.
-        name: String,
-        /// What the declaration says of it.
-        wanted: String,
-    },
-    /// No legal shape was found.
-    Shape(Box<PlanError>),
-    /// A call that leaves a handle is wrong itself.
-    Wrong {
-        /// Pipeline.
-        pipeline: String,
-        /// What is wrong.
-        wrong: Wrong,
-    },
-}
-
-impl std::fmt::Display for Undrawn {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Undrawn::Handle { pipeline, handle } => {
-                write!(f, "{pipeline}: no arm of `{handle}` leaves the tables of its handle")
-            }
-            Undrawn::Values { name, wanted } => write!(f, "`{name}` has too few values{wanted}"),
-            Undrawn::Shape(error) => error.fmt(f),
-            Undrawn::Wrong { pipeline, wrong } => write!(f, "{pipeline}: {wrong}"),
-        }
-    }
-}
-
-impl std::error::Error for Undrawn {}
 
 /// Draws calls of pipelines that go together.
 pub struct Drawing<'a> {
@@ -478,64 +424,4 @@ fn leaves(maker: &Pipeline, choice: &Choice, tables: &[&str]) -> bool {
             ir.roles.iter().any(|role| walk::writes(&role.body, table))
                 && ir.tensors.iter().any(|it| it.name == *table && it.from_handle.is_none())
         })
-}
-
-impl Drawn {
-    /// The call as a problem.
-    pub fn problem<'a>(&'a self, functions: &'a BTreeMap<String, &'a Function>) -> Problem<'a> {
-        Problem {
-            ir: &self.ir,
-            numbers: &self.numbers,
-            args: &self.args,
-            ranks: &self.ranks,
-            functions,
-        }
-    }
-
-    /// What the call leaves.
-    pub fn run(&self, functions: &BTreeMap<String, &Function>) -> Result<Outcome, Wrong> {
-        run(&self.problem(functions)).map_err(|mut wrong| {
-            wrong.help = unranged::proposal(&self.ir, &wrong);
-            wrong
-        })
-    }
-
-    /// The most rows that a size may have, if its declaration says so.
-    pub fn most_rows(
-        &self,
-        functions: &BTreeMap<String, &Function>,
-        size: &str,
-    ) -> Result<Option<i64>, Wrong> {
-        let size = self.ir.sizes.iter().find(|it| it.name == size);
-        let values = size.and_then(|size| size.values.as_ref());
-        let range = values.map(|values| self.range(functions, values)).transpose()?;
-        Ok(range.map(|(_, end, _)| end - 1))
-    }
-
-    /// The ends of a range, and the greatest step.
-    fn range(
-        &self,
-        functions: &BTreeMap<String, &Function>,
-        values: &Values,
-    ) -> Result<(i64, i64, i64), Wrong> {
-        let problem = self.problem(functions);
-        let range = World::sized(&problem).range(values);
-        range.map_err(Wrong::of_call)
-    }
-
-    /// Room for a tensor on every rank.
-    fn rooms(
-        &self,
-        functions: &BTreeMap<String, &Function>,
-        tensor: &Declared,
-    ) -> Result<Vec<Tensor>, Wrong> {
-        let problem = self.problem(functions);
-        let world = World::sized(&problem);
-        let room = |rank| {
-            let extents = world.extents(rank, tensor)?;
-            Ok(Tensor::zeros(&extents, &world.parts(&tensor.elem)))
-        };
-        let rooms: Found<Vec<Tensor>> = (0..self.ranks.len()).map(room).collect();
-        rooms.map_err(Wrong::of_call)
-    }
 }

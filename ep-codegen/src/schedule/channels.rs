@@ -3,6 +3,7 @@
 
 mod dealt;
 mod direct;
+mod fill;
 mod kept;
 mod pull;
 mod ring;
@@ -13,7 +14,6 @@ pub(super) use slots::check_slots;
 
 use super::library::ep;
 use super::scope::{Arrived, Meaning, Scope};
-use super::statements::Cast;
 use super::step::{Step, Takers};
 use super::symbol::{Constant, Symbol};
 use super::term::Term;
@@ -21,12 +21,8 @@ use super::value::{Numbers, counted_loop};
 use super::{Lowered, RoleLowering};
 use crate::ir::kind::Network;
 use crate::ir::network::{over_network, uses_network};
-use crate::ir::parts::meta_sources;
 use crate::ir::slots::{Arrival, arrival, closings, is_read_on_entry, places};
-use crate::ir::{
-    Action, BinaryOp, Channel, ChannelKind, Elem, Expr, Field, FieldValue, Message, PeerSet, Stmt,
-    Transport, walk,
-};
+use crate::ir::{Action, BinaryOp, Channel, ChannelKind, Elem, PeerSet, Stmt, Transport, walk};
 use crate::schedule::limit::{Limit, broken};
 
 /// An end of a channel.
@@ -329,93 +325,6 @@ impl<'a> RoleLowering<'a> {
         let name = self.names.fresh(wanted);
         out.push(Step::Pointer { name: name.clone(), to: None, read_only, value });
         Term::name(name, Elem::U8)
-    }
-
-    /// Writes every field of a message to its place.
-    fn fill_message(
-        &mut self,
-        scope: &Scope,
-        message: &Message,
-        values: &[FieldValue],
-        (row, meta): (Term, Term),
-        out: &mut Vec<Step>,
-    ) -> Lowered<()> {
-        for field in &message.fields {
-            let value = values.iter().find(|value| value.name == field.name);
-            let value =
-                &value.ok_or_else(|| broken(format!("no value for `{}`", field.name)))?.value;
-            if let Some(cast) = self.cast_of(scope, value) {
-                self.fill_cast(message, (field, &cast), (&row, &meta), out)?;
-                continue;
-            }
-            if field.row {
-                let (_, elem) =
-                    crate::ir::parts::row_field(self.ir, message).ok_or(broken("no row"))?;
-                let mut width = Term::int(1);
-                for dim in &field.dims {
-                    width = width.times(self.scalar(&Scope::default(), dim, &mut Vec::new())?);
-                }
-                self.fill_field(scope, value, 0, (row.clone(), elem, width), out)?;
-            }
-            let sources = meta_sources(self.ir, message);
-            let own = sources.iter().filter(|source| std::ptr::eq(source.field, field));
-            for (index, source) in own.enumerate() {
-                let place = Constant::field(&message.name, &source.name);
-                let to = bytes_behind(meta.clone(), Term::constant(place));
-                let count = Constant::field_count(&message.name, &source.name);
-                let range = Some((0, i64::from(i32::MAX)));
-                let count = Term { range, ..Term::constant(count) };
-                let part = if field.row { index + 1 } else { index };
-                self.fill_field(scope, value, part, (to, source.elem.clone(), count), out)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Casts the row of a message on its way: its codes go to the row, its scales beside it.
-    fn fill_cast(
-        &mut self,
-        message: &Message,
-        (field, cast): (&Field, &Cast),
-        (row, meta): (&Term, &Term),
-        out: &mut Vec<Step>,
-    ) -> Lowered<()> {
-        let ([width], true) = (field.dims.as_slice(), field.row) else {
-            return Err(broken("a row that is cast goes to the row of its message, with scales"));
-        };
-        let width = self.scalar(&Scope::default(), width, out)?;
-        let sources = meta_sources(self.ir, message);
-        let own = sources.iter().filter(|source| std::ptr::eq(source.field, field));
-        let mut places = vec![row.clone()];
-        places.extend(own.map(|source| {
-            let place = Constant::field(&message.name, &source.name);
-            bytes_behind(meta.clone(), Term::constant(place))
-        }));
-        let mut set = |_: &mut RoleLowering<'a>, part: usize, i: Term, value: Term| {
-            let elem = value.elem.clone();
-            let args = vec![places[part].clone(), i, value];
-            Ok(Step::Do(Term::call(ep::set.of(&elem), args, elem)))
-        };
-        self.cast(cast, (width, &field.elem), &mut set, out)
-    }
-
-    fn fill_field(
-        &mut self,
-        scope: &Scope,
-        value: &Expr,
-        part: usize,
-        (to, elem, count): (Term, Elem, Term),
-        out: &mut Vec<Step>,
-    ) -> Lowered<()> {
-        let set = ep::set.of(&elem);
-        self.elements(scope, value, count, Takers::Lanes, out, &mut |this, i, own, steps| {
-            let value = match this.is_row(own, value)? || part > 0 {
-                true => this.part_value(own, value, part, i, steps)?,
-                false => this.scalar(own, value, steps)?,
-            };
-            let args = vec![to.clone(), i.clone(), value.converted(&elem)];
-            Ok(Step::Do(Term::call(set.clone(), args, elem.clone())))
-        })
     }
 
     /// `for message in channel[peer] at position where condition { .. }`

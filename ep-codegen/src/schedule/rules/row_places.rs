@@ -6,10 +6,11 @@
 
 use super::copies::{copy_of, pointers};
 use super::local_rows;
-use super::staged::{Carried, Staged, is_read, writers};
+use super::staged::{Carried, Staged};
 use super::{Forms, declares};
 use crate::ir::naming::function_of;
-use crate::ir::{Action, Elem, Memory, Tensor, TensorKind, walk};
+use crate::ir::walk::{self, is_read, writers};
+use crate::ir::{Action, Elem, Memory, Tensor, TensorKind};
 use crate::schedule::library::ep;
 use crate::schedule::step::{Copy, Loop, Step, Takers};
 use crate::schedule::symbol::Constant;

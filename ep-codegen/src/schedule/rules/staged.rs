@@ -5,16 +5,15 @@
 //! it a message costs a warp both ways over the wire, and one more for the release behind it. In small batches
 //! that is nothing: docs/compiler.md has what each rule gains, measured.
 
+mod moved;
+
 use std::collections::BTreeMap;
 
-use super::copies::{copy_of, pointers};
+use super::copies::pointers;
 use crate::ir::naming::function_of;
 use crate::ir::network::over_network;
 use crate::ir::parts::row_field;
-use crate::ir::{
-    Action, Channel, ChannelKind, Elem, Expr, Memory, Message, Pipeline, Stmt, Tensor, TensorKind,
-    walk,
-};
+use crate::ir::{Action, Channel, ChannelKind, Elem, Message, Pipeline, walk};
 use crate::schedule::RoleLowering;
 use crate::schedule::channels::{End, EndCall, bytes_behind, call_of_end};
 use crate::schedule::library::{Entity, ep};
@@ -170,67 +169,6 @@ impl<'a> Staging<'a> {
         };
         field.optional_with.is_none().then_some(staging)
     }
-
-    /// The copies that are staged.
-    fn moved(&self, steps: &[Step], found: &mut Vec<Copy>) {
-        for step in steps {
-            found.extend(self.staged(step));
-            self.moved(step.inner(), found);
-        }
-    }
-
-    /// The row that a step copies, if it goes through shared memory: whole, from or to a channel, out of
-    /// memory that nothing writes meanwhile, and to memory that nothing reads.
-    fn staged(&self, step: &Step) -> Option<Copy> {
-        let Step::Loop(repeat) = step else { return None };
-        let names: Vec<String> = self.pointers.keys().cloned().collect();
-        let copy = copy_of(repeat, &names)?;
-        let arrives = self.slot(&copy.from).is_some_and(|(object, _)| object.end == End::In);
-        let from = arrives || self.tensor(&copy.from).is_some_and(|tensor| self.is_still(tensor));
-        let leaves = self.sends(&copy).is_some();
-        let to = leaves || self.tensor(&copy.to).is_some_and(|tensor| self.is_left(tensor));
-        let whole = copy.elem == self.elem && copy.count == self.count;
-        (whole && from && to && (arrives || leaves)).then_some(copy)
-    }
-
-    /// The peer to which a copy goes, by the object of its channel; slots have it themselves.
-    fn sends(&self, copy: &Copy) -> Option<(&Object, Option<&Term>)> {
-        self.slot(&copy.to).filter(|(object, _)| object.end == End::Out)
-    }
-
-    /// The end of a channel whose row is at an address, and its peer.
-    fn slot(&self, address: &Term) -> Option<(&Object, Option<&Term>)> {
-        let Node::Name(name) = &address.node else { return None };
-        let Node::Call(function, args) = &self.pointers.get(name)?.node else { return None };
-        let object = self.ends.iter().find(|end| {
-            let place = if end.kind.traits().lands { "row" } else { "slot" };
-            end.message == self.message && *function == Symbol::method(&end.name, place)
-        })?;
-        Some((object, args.first()))
-    }
-
-    /// The tensor in which an address lies.
-    fn tensor(&self, address: &Term) -> Option<&'a Tensor> {
-        let name = address.root()?;
-        self.ir.tensors.iter().find(|tensor| name == format!("args.{}", tensor.name))
-    }
-
-    /// Whether nothing writes a tensor during the call.
-    fn is_still(&self, tensor: &Tensor) -> bool {
-        tensor.kind == TensorKind::Input && writers(self.ir, tensor).is_empty()
-    }
-
-    /// Whether one statement alone writes a tensor, a row of it for each message, and none reads it.
-    fn is_left(&self, tensor: &Tensor) -> bool {
-        let writes = writers(self.ir, tensor);
-        let [Stmt { action: Action::Store { target, .. }, .. }] = writes.as_slice() else {
-            return false;
-        };
-        let [Expr::Field { field, .. }] = target.indices.as_slice() else { return false };
-        !is_read(self.ir, tensor) && field == "row" && tensor.memory != Memory::Host
-    }
-
-    // ---- Rewriting ----
 
     fn steps(&mut self, steps: Vec<Step>, arrived: bool) -> Vec<Step> {
         let mut out = Vec::new();
@@ -477,32 +415,6 @@ impl<'a> Staging<'a> {
         let args = self.movers().map(|name| Term::name(name, Elem::I32)).collect();
         Step::Do(Term::call(function, args, Elem::I32))
     }
-}
-
-/// The statements that write a tensor.
-pub(super) fn writers<'p>(ir: &'p Pipeline, tensor: &Tensor) -> Vec<&'p Stmt> {
-    let mut found = Vec::new();
-    for role in &ir.roles {
-        walk::stmts(&role.body, &mut |stmt| {
-            if walk::target(stmt).is_some_and(|place| place.tensor == tensor.name) {
-                found.push(stmt);
-            }
-        });
-    }
-    found
-}
-
-/// Whether some role reads a tensor.
-pub(super) fn is_read(ir: &Pipeline, tensor: &Tensor) -> bool {
-    let mut read = false;
-    for role in &ir.roles {
-        walk::stmts(&role.body, &mut |stmt| {
-            walk::exprs(stmt, &mut |part| {
-                read |= matches!(part, Expr::Element { tensor: of, .. } if *of == tensor.name);
-            });
-        });
-    }
-    read
 }
 
 /// A destination in the lane that stores to it: that of a peer, which then tells the peer, or the first one.
