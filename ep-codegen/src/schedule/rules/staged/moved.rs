@@ -38,7 +38,7 @@ impl<'a> Staging<'a> {
     }
 
     /// The end of a channel whose row is at an address, and its peer.
-    pub(super) fn slot(&self, address: &Term) -> Option<(&Object, Option<&Term>)> {
+    fn slot(&self, address: &Term) -> Option<(&Object, Option<&Term>)> {
         let Node::Name(name) = &address.node else { return None };
         let Node::Call(function, args) = &self.pointers.get(name)?.node else { return None };
         let object = self.ends.iter().find(|end| {
@@ -55,12 +55,12 @@ impl<'a> Staging<'a> {
     }
 
     /// Whether nothing writes a tensor during the call.
-    pub(super) fn is_still(&self, tensor: &Tensor) -> bool {
+    fn is_still(&self, tensor: &Tensor) -> bool {
         tensor.kind == TensorKind::Input && writers(self.ir, tensor).is_empty()
     }
 
     /// Whether one statement alone writes a tensor, a row of it for each message, and none reads it.
-    pub(super) fn is_left(&self, tensor: &Tensor) -> bool {
+    fn is_left(&self, tensor: &Tensor) -> bool {
         let writes = writers(self.ir, tensor);
         let [Stmt { action: Action::Store { target, .. }, .. }] = writes.as_slice() else {
             return false;
