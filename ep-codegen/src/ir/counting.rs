@@ -112,16 +112,8 @@ fn is_written_otherwise(ir: &Pipeline, name: &str) -> bool {
 
 /// Whether a role reads the tensor before all blocks of the phase that counts are done.
 fn is_read(ir: &Pipeline, counts: &Role, name: &str) -> bool {
-    let mut found = false;
     let together = |role: &&Role| role.blocks != Blocks::Last && role.phase == counts.phase;
-    for role in ir.roles.iter().filter(together) {
-        walk::stmts(&role.body, &mut |stmt| {
-            walk::exprs(stmt, &mut |part| {
-                found |= matches!(part, Expr::Element { tensor, .. } if tensor == name);
-            });
-        });
-    }
-    found
+    ir.roles.iter().filter(together).any(|role| walk::reads(&role.body, name))
 }
 
 /// Whether some role runs on the block that is done last: the counters say which one that is.

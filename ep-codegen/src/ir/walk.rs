@@ -163,10 +163,18 @@ pub fn mentions(pipeline: &Pipeline, tensor: &str) -> bool {
 
 /// Whether a statement of `body` reads or writes `tensor`.
 pub fn mentioned_in(body: &[Stmt], tensor: &str) -> bool {
-    let mut found = false;
+    let mut found = reads(body, tensor);
     stmts(body, &mut |stmt| {
         let places = target(stmt).into_iter().chain(awaited(stmt));
         found |= places.into_iter().any(|place| place.tensor == tensor);
+    });
+    found
+}
+
+/// Whether a statement of `body` reads an element of `tensor`.
+pub fn reads(body: &[Stmt], tensor: &str) -> bool {
+    let mut found = false;
+    stmts(body, &mut |stmt| {
         exprs(stmt, &mut |part| {
             found |= matches!(part, Expr::Element { tensor: name, .. } if name == tensor);
         });
@@ -229,15 +237,7 @@ pub(crate) fn writers<'p>(ir: &'p Pipeline, tensor: &Tensor) -> Vec<&'p Stmt> {
 
 /// Whether some role reads a tensor.
 pub(crate) fn is_read(ir: &Pipeline, tensor: &Tensor) -> bool {
-    let mut read = false;
-    for role in &ir.roles {
-        stmts(&role.body, &mut |stmt| {
-            exprs(stmt, &mut |part| {
-                read |= matches!(part, Expr::Element { tensor: of, .. } if *of == tensor.name);
-            });
-        });
-    }
-    read
+    ir.roles.iter().any(|role| reads(&role.body, &tensor.name))
 }
 
 /// The tensors whose words a pipeline raises, each with what the statements before have written in its block: what

@@ -84,7 +84,7 @@ impl RoleLowering<'_> {
         Ok(())
     }
 
-    /// Binds the indices that a number of a unit stands for, the first one changing fastest.
+    /// Binds the indices of the unit with this number. The first index changes fastest.
     fn bind_indices(
         &mut self,
         (names, extents): (&[String], &[Term]),
@@ -106,7 +106,7 @@ impl RoleLowering<'_> {
         }
     }
 
-    /// Which share of which unit a turn is, with the number of shares; `out`: where that is found out.
+    /// Returns the share and the number of shares, and the unit, that a turn stands for. Steps in front of the loop go to `out`.
     fn share(
         &mut self,
         turn: &Term,

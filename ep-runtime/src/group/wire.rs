@@ -109,7 +109,8 @@ impl Group {
         self.shared.wire.as_ref().map(|wire| wire.carrier())
     }
 
-    /// Waits until every process of the group has reached the step `label`, and returns the value of each.
+    /// Waits until every process of the group has reached the step `label`, and returns for each rank the value of its
+    /// process; just `value` when all ranks are in this process.
     pub fn gather(&self, label: &str, value: u64) -> Result<Vec<u64>, CallError> {
         match &self.shared.wire {
             Some(wire) => wire.gather(label, value),
@@ -117,14 +118,11 @@ impl Group {
         }
     }
 
-    /// Waits until every process of the group has reached the step `label`, and returns the value of each process once. All have
-    /// as many ranks.
+    /// As [`Group::gather`], but with one value for each process instead of one for each rank. All processes have equally many
+    /// ranks.
     pub fn gather_once(&self, label: &str, value: u64) -> Result<Vec<u64>, CallError> {
-        let each = self.local().len();
-        if each == self.ranks() {
-            return Ok(vec![value]);
-        }
-        Ok(self.gather(label, value)?.into_iter().step_by(each.max(1)).collect())
+        let all = self.gather(label, value)?;
+        Ok(all.into_iter().step_by(self.local().len().max(1)).collect())
     }
 
     /// The network that kernels take which share a window, if they take any. All processes of the group open it together.

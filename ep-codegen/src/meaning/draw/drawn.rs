@@ -1,4 +1,4 @@
-//! What was drawn: a legal call, as a problem.
+//! A drawn call, and what the interpreter does with it.
 
 use std::collections::BTreeMap;
 
@@ -21,12 +21,12 @@ pub struct Drawn {
     pub numbers: Numbers,
     /// Args that were drawn.
     pub args: BTreeMap<String, Scalar>,
-    /// What each rank brings.
+    /// The tensors and sizes of each rank.
     pub ranks: Vec<Rank>,
 }
 
 impl Drawn {
-    /// The call as a problem.
+    /// The call in the form that the interpreter takes.
     pub fn problem<'a>(&'a self, functions: &'a BTreeMap<String, &'a Function>) -> Problem<'a> {
         Problem {
             ir: &self.ir,
@@ -37,7 +37,7 @@ impl Drawn {
         }
     }
 
-    /// What the call leaves.
+    /// Interprets the call. Returns the outputs and tables of all ranks.
     pub fn run(&self, functions: &BTreeMap<String, &Function>) -> Result<Outcome, Wrong> {
         run(&self.problem(functions)).map_err(|mut wrong| {
             wrong.help = unranged::proposal(&self.ir, &wrong);

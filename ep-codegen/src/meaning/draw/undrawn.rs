@@ -19,7 +19,7 @@ pub enum Undrawn {
     Values {
         /// Tensor or size.
         name: String,
-        /// What the declaration says of it.
+        /// The range that the declaration gives it.
         wanted: String,
     },
     /// No legal shape was found.
@@ -28,7 +28,7 @@ pub enum Undrawn {
     Wrong {
         /// Pipeline.
         pipeline: String,
-        /// What is wrong.
+        /// The mistake in that call.
         wrong: Wrong,
     },
 }
