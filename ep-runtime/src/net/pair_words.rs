@@ -11,19 +11,19 @@ const NAMES: [&str; 14] = [
     "u64 data",
     "u64 counters",
     "u64 before",
+    "u64 written",
     "u32 data_key",
     "u32 counters_key",
     "u32 own_data_key",
     "u32 own_counters_key",
     "u32 number",
     "u32 claimed",
-    "u32 told",
 ];
 
 /// Bytes of `ep::QueuePair`.
 pub(super) const PAIR_BYTES: usize = 128;
 
-/// Its words, but for the count of entries that were told, which begins as that of those claimed.
+/// Its words, but for `written`: of all entries that are claimed at first, the card was told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct PairWords {
     pub(super) entries: u64,
@@ -51,6 +51,7 @@ impl PairWords {
             self.data,
             self.counters,
             self.before,
+            u64::from(self.first),
         ];
         let narrow = [
             self.data_key,
@@ -58,7 +59,6 @@ impl PairWords {
             self.own_data_key,
             self.own_counters_key,
             self.number,
-            self.first,
             self.first,
         ];
         let wide = wide.into_iter().flat_map(u64::to_le_bytes);
@@ -80,7 +80,7 @@ mod tests {
         let bytes =
             PairWords { entries: 1, before: 2, data_key: 3, first: 4, ..PairWords::default() };
         let bytes = bytes.encode();
-        let words: Vec<u8> = [0, 48, 56, 80].map(|at| bytes[at]).into();
-        assert_eq!((words, bytes[76]), (vec![1, 2, 3, 4], 4));
+        let words: Vec<u8> = [0, 48, 56, 64, 84].map(|at| bytes[at]).into();
+        assert_eq!(words, [1, 2, 4, 3, 4]);
     }
 }

@@ -62,7 +62,7 @@ __device__ __forceinline__ ep::Group begin_cards(const ep::Group& given, Memory&
         pair.data_key = 0xa1b2c300 + own;
         pair.own_data_key = 0x0a0b0c0d;
         pair.number = 0x123400 + own;
-        pair.claimed = pair.told = count;
+        pair.claimed = count, pair.written = count;
         cards.records[i] = 0x77;
         cards.done[i] = i / kQueues == kRank ? kNone : completed(count);
     }
@@ -137,7 +137,7 @@ __device__ __forceinline__ void dump_pair(const Memory& memory, int peer, int qu
     if (lane < kFew) dump_entry(words + lane * 16, memory.own, out + 4 + lane * 16);
     if (lane == 3) {
         out[0] = cards.pairs[pair].claimed;
-        out[1] = cards.pairs[pair].told;
+        out[1] = static_cast<ep::i64>(cards.pairs[pair].written);
         out[2] = cards.records[pair];
         out[3] = static_cast<ep::i64>(cards.doorbells[pair]);
     }
@@ -168,7 +168,7 @@ inline __device__ __noinline__ void card_rooms(const ep::Group& given, Memory& m
         const ep::Group group = begin_cards(given, memory, i, counts[i]);
         if (ep::lane_index() == 0) {
             memory.cards.done[kPair] = done[i];
-            if (i == 4) memory.cards.pairs[kPair].told = 0;
+            if (i == 4) memory.cards.pairs[kPair].written = 0;
         }
         __syncwarp();
         ep::Team team(group, ep::Call{7, false, true}, 3);
@@ -214,7 +214,7 @@ inline __device__ __noinline__ void card_drains(const ep::Group& given, Memory& 
         Cards& cards = memory.cards;
         if (ep::lane_index() == 0) {
             ep::QueuePair& pair = cards.pairs[it.peer * kQueues + 1];
-            pair.claimed = it.claimed, pair.told = it.told;
+            pair.claimed = it.claimed, pair.written = it.told;
             cards.done[it.peer * kQueues + 1] = it.done;
             cards.pairs[kRank * kQueues + 1].claimed = 9;
             // What is put is done at once.
@@ -231,6 +231,37 @@ inline __device__ __noinline__ void card_drains(const ep::Group& given, Memory& 
         ep::i64* one = out + i * 200;
         if (team.lane == 7) one[0] = (put ? 2 : 0) + (drained ? 1 : 0), given_up::put(one + 1, team, memory.own);
         dump_pair(memory, 2, 1, one + 20);
+    }
+}
+
+/// What others have done of a queue pair, and how many lanes put one entry each.
+struct Others {
+    ep::u32 claimed, told;
+    ep::u64 more;  // in `written`
+    ep::u32 slots, lanes;
+};
+
+/// Entries that are not the first one of which the card was not told, those behind which others are written, and those of
+/// several lanes; at last an entry for which `written` has no bit.
+inline __device__ __noinline__ void card_runs(const ep::Group& given, Memory& memory, ep::i64* out) {
+    const Others others[6] = {
+        {13, 12, 0, kFew, 1}, {15, 15, ep::u64{1} << (32 + 16), kFew, 1}, {63, 63, ep::u64{1} << 32, kFew, 1},
+        {12, 12, 0, kFew, 3}, {64, 33, 0, 64, 1}, {64, 32, 0, 64, 1},
+    };
+    for (int i = 0; i < 6; ++i) {
+        const Others& it = others[i];
+        const ep::Group group = begin_cards(given, memory, i, it.claimed);
+        if (ep::lane_index() == 0) {
+            memory.own.net.slots = it.slots;
+            memory.cards.pairs[kPair].written = it.told + it.more;
+        }
+        __syncwarp();
+        ep::Team team(group, ep::Call{7, false, true}, 3);
+        ep::PairQueue queue(team, &memory.own.net, 1);
+        const bool put = queue.put(4, 0, 0, static_cast<ep::u32>(team.lane) < it.lanes ? 32 : 0);
+        ep::i64* one = out + i * 200;
+        if (team.lane == 7) one[0] = put ? 1 : 0, given_up::put(one + 1, team, memory.own);
+        dump_pair(memory, 4, 1, one + 20);
     }
 }
 
@@ -260,7 +291,7 @@ inline __device__ __noinline__ void card_goes_on(const ep::Group& given, Memory&
             wait_turn(given, turn);
             if (ep::lane_index() == 0) {
                 one[1] = source[0];
-                ep::fetch_add_acq_rel_gpu(&memory.cards.pairs[kPair].told, 20);
+                ep::fetch_add_acq_rel_gpu(&memory.cards.pairs[kPair].written, 20);
             }
             set_turn(given, turn, 1);
             continue;
@@ -280,7 +311,7 @@ inline __device__ __noinline__ void card_goes_on(const ep::Group& given, Memory&
     if (warp == 0) set_turn(given, 0), set_turn(given, 0, 1);
 }
 
-/// An entry behind one of the other warp, which has claimed the next one before it tells of its own.
+/// An entry behind which the other warp has claimed the next one before the card has room.
 inline __device__ __noinline__ void card_is_told(const ep::Group& given, Memory& memory, int warp, ep::i64* out) {
     const ep::u32 entries[2] = {13, 15};
     ep::QueuePair& pair = memory.cards.pairs[kPair];
@@ -291,12 +322,12 @@ inline __device__ __noinline__ void card_is_told(const ep::Group& given, Memory&
             while (ep::load_relaxed_gpu(&pair.claimed) != entries[i] + 1) {
             }
             ep::fetch_add_relaxed_gpu(&pair.claimed, 1);
-            ep::fetch_add_acq_rel_gpu(&pair.told, 1);
+            ep::store_release_sys(memory.cards.done + kPair, completed(entries[i]));
             continue;
         }
         ep::Group group = begin_cards(given, memory, 0, entries[i]);
         group.timeout_ns = ~0ull;
-        if (ep::lane_index() == 0) pair.told = entries[i] - 1;
+        if (ep::lane_index() == 0) memory.cards.done[kPair] = completed(entries[i] - kFew);
         set_turn(given, i + 1);
         ep::Team team(group, ep::Call{7, false, true}, 3);
         ep::PairQueue queue(team, &memory.own.net, 1);
@@ -321,7 +352,7 @@ inline __device__ __noinline__ void card_is_late(const ep::Group& given, Memory&
             if (ep::lane_index() == 0) {
                 const ep::u32 wanted = puts ? kClaimed - kFew + 1 : kClaimed;
                 ep::store_release_sys(memory.cards.done + kPair, completed(wanted - 1));
-                ep::fetch_add_acq_rel_gpu(&pair.told, kClaimed - 5);
+                ep::fetch_add_acq_rel_gpu(&pair.written, kClaimed - 5);
                 // Until the other warp waits again.
                 for (int look = 0; look < 3000; ++look) ep::load_relaxed_sys(memory.cards.records + kPair);
                 out[i] = puts ? memory.cards.entries[kPair][0].x : source[0];
@@ -355,16 +386,17 @@ extern "C" __global__ void __launch_bounds__(2 * 32)
     const int warp = static_cast<int>(threadIdx.x) / ep::kLanes;
     const auto& group = args.group;
     Memory& memory = *reinterpret_cast<Memory*>(group.window + 128);
-    if (warp == 0 || args.check >= 5) {
+    if (warp == 0 || args.check >= 6) {
         switch (args.check) {
             case 0: rooms(group, memory, args.out); break;
             case 1: drains(group, memory, args.out); break;
             case 2: card_puts(group, memory, args.out); break;
             case 3: card_rooms(group, memory, args.out); break;
             case 4: card_drains(group, memory, args.out); break;
-            case 5: card_goes_on(group, memory, warp, args.out); break;
-            case 6: card_is_told(group, memory, warp, args.out); break;
-            case 7: card_is_late(group, memory, warp, args.out); break;
+            case 5: card_runs(group, memory, args.out); break;
+            case 6: card_goes_on(group, memory, warp, args.out); break;
+            case 7: card_is_told(group, memory, warp, args.out); break;
+            case 8: card_is_late(group, memory, warp, args.out); break;
             default: break;
         }
     }

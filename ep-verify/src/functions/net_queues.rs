@@ -7,12 +7,13 @@ use super::{Check, Sheet, stamped};
 /// A network, and 66 queue pairs of eight entries.
 pub(super) const WINDOW_BYTES: i64 = 1 << 17;
 
-pub(super) const CHECKS: [Check; 8] = [
+pub(super) const CHECKS: [Check; 9] = [
     ("queues that are full", rooms),
     ("queues that are not read", drains),
     ("entries of a card", card_puts),
     ("queue pairs that are full", card_rooms),
     ("queue pairs that are not read", card_drains),
+    ("entries in a row", card_runs),
     ("a queue pair that goes on", || {
         let mut sheet = Sheet::new();
         (1..=24).for_each(|turn| sheet.put(turn * 2, [1, 5]));
@@ -135,16 +136,16 @@ impl Put {
     }
 }
 
-/// What a card knows of a queue pair to `peer`: `claimed` and `told`, up to which entry it was told, and the entry in a
-/// slot.
+/// What a card knows of a queue pair to `peer`: how many entries are claimed and `written`, up to which entry it was told,
+/// and the entry in a slot.
 fn pair(
     sheet: &mut Sheet,
     place: usize,
-    (peer, [claimed, told]): (i64, [i64; 2]),
+    (peer, [claimed, written]): (i64, [i64; 2]),
     next: Option<i64>,
     entries: Vec<(i64, Vec<i64>)>,
 ) {
-    sheet.put(place, [claimed, told, 0x77, 0]);
+    sheet.put(place, [claimed, written, 0x77, 0]);
     if let Some(next) = next {
         let number = 0x0012_3400 + peer * 2 + 1;
         let head = next & 0xffff;
@@ -175,7 +176,7 @@ fn card_puts() -> Vec<i64> {
 
 fn card_rooms() -> Vec<i64> {
     let mut sheet = Sheet::new();
-    // What is claimed and told at last, up to where the card knows of it, the entries that were written, and the one that
+    // What is claimed and written at last, up to where the card knows of it, the entries that were written, and the one that
     // was waited with.
     let cases = [
         ([9, 8], None, vec![], Some((8, 8))),
@@ -202,6 +203,30 @@ fn card_is_told() -> Vec<i64> {
     for (i, (own, next)) in [(13, None), (15, Some(16))].into_iter().enumerate() {
         let entries = vec![(own, it.entry(own, None))];
         pair(&mut sheet, i * 200, (4, [own + 2, own + 1]), next, entries);
+    }
+    sheet.0
+}
+
+/// Whoever writes the first entry tells the card of those that are written behind it.
+fn card_runs() -> Vec<i64> {
+    let mut sheet = Sheet::new();
+    let it = Put { peer: 4, to: 0, from: 0, bytes: 32 };
+    let bit = |own: i64| 1 << (32 + own % 32);
+    // What is claimed and written at last, up to where the card knows of it, and the entries; or how many were told of.
+    let cases = [
+        ([14, 12 + bit(13)], None, Ok(13..14)),
+        ([16, 17], Some(17), Ok(15..16)),
+        ([64, 65], Some(65), Ok(63..64)),
+        ([15, 15], Some(15), Ok(12..15)),
+        ([65, 33 + bit(64)], None, Ok(64..65)),
+        ([65, 32], None, Err(32)),
+    ];
+    for (i, (counts, next, ends)) in cases.into_iter().enumerate() {
+        let record = |seen| expired(i as i64, QUEUE, 4, 64, seen);
+        sheet.set(i * 200, i64::from(ends.is_ok()));
+        sheet.put(i * 200 + 1, ends.clone().err().map_or(state(false, None), record));
+        let entries = ends.into_iter().flatten().map(|own| (own, it.entry(own, None))).collect();
+        pair(&mut sheet, i * 200 + 20, (4, counts), next, entries);
     }
     sheet.0
 }

@@ -71,7 +71,7 @@ __device__ __forceinline__ void post(ep::Team& team, const ep::Net* net, int pee
     ep::wait(team, room, [&](ep::u32& seen) {
         seen = first;
         if (!team.leader()) return true;
-        return ep::load_acquire_gpu(&pair->told) == first && is_done(pair, first + all - net->slots);
+        return ep::load_acquire_gpu(&pair->written) == first && is_done(pair, first + all - net->slots);
     });
     if (team.stopped) return;
     const ep::u32 own = first + static_cast<ep::u32>(team.lane);
@@ -100,7 +100,9 @@ __device__ __forceinline__ void post(ep::Team& team, const ep::Net* net, int pee
     // M1: the card reads entries up to the record, and the record when it hears the doorbell.
     ep::store_release_sys(pair->record, swapped(next));
     ep::store_release_sys(pair->doorbell, ep::stamped(swapped(number), swapped(next << 8)));
-    ep::fetch_add_acq_rel_gpu(&pair->told, all);
+    // All warps of this kernel tell in turn, a run at a time. The number wraps at 2^32, the word does not.
+    const ep::u64 before = first, behind = first + all;
+    ep::fetch_add_acq_rel_gpu(&pair->written, behind - before);
 }
 
 }  // namespace puts

@@ -8,10 +8,12 @@
 // on a sum. Counters are registered without relaxed ordering, so that on the bus of the peer, too, nothing
 // before an add comes after it. Nothing orders two queue pairs, as nothing orders two peers or queues.
 //
-// Lanes of many warps write to one queue pair. Each claims an entry; it writes the entry as soon as its slot
-// is free, and tells the card of it when all before are told of (`told`). An order of three steps is what
-// the card relies on, and each is a release of the ones before: the entry, the doorbell record, the
-// doorbell. Whoever sees that another lane has claimed the next entry leaves the last two to that one.
+// Lanes of many warps write to one queue pair. Each claims an entry, writes it as soon as its slot is free, and
+// notes that in `written`. Whoever writes the first entry that the card was not told of tells the card of it and of
+// all that are written behind it, until the next one is not. The other lanes go on: they do not wait for their turn.
+// An order of three steps is what the card relies on, and each is a release of the ones before: the entry, the
+// doorbell record, the doorbell. Whoever sees that another lane has claimed the next entry leaves the last two to
+// that one.
 //
 // All completions of a queue pair overwrite one place (a collapsed queue, whose owner bit says nothing),
 // which names the last entry that was carried out. Only waits for room and `drain` look at it. An entry that
@@ -33,13 +35,14 @@ struct alignas(128) QueuePair {
     u64 data;           // at the peer
     u64 counters;       // at the peer, those of this rank and queue
     u64 before;         // here: where the card leaves what a counter was before an add
+    u64 written;        // low half: entries that lanes have told of; high half: for each of the next 32 entries a
+                        // bit, at its number % 32, that is 1 once it is written
     u32 data_key;       // at the peer
     u32 counters_key;   // at the peer
     u32 own_data_key;
     u32 own_counters_key;  // that of `before`, too
     u32 number;            // of the queue pair
     u32 claimed;           // entries that lanes have claimed
-    u32 told;              // entries that were written, in order
 };
 
 /// One warp's view of the queue pairs of a queue; all lanes call every method. It does what `NetQueue` does.
@@ -102,11 +105,11 @@ public:
             const Site site{queue_, Waiting::kDrained, -1, some ? peer : -1, want};
             wait(team_, site, [&](u32& seen) {
                 if (!some) return true;
-                seen = load_acquire_gpu(&pair->told);
+                seen = told(pair);
                 if (!reached(seen, want)) return false;
                 if (reached(done(pair, want), want)) return true;
                 // Far more may have been done since: then the slots are in use again.
-                return reached(load_acquire_gpu(&pair->told), want + net_->slots);
+                return reached(told(pair), want + net_->slots);
             });
         }
         return !team_.stopped;
@@ -132,6 +135,8 @@ private:
     /// Entries of which one tells the card at least. Fewer than there are slots, so that nobody waits for
     /// room that only an entry behind its own could make.
     static constexpr u32 kTogether = 8;
+    /// Entries from the first one on of which the card was not told that lanes may write: `written` has so many bits.
+    static constexpr u32 kAhead = 32;
 
     /// The card's numbers have their highest byte first.
     static __device__ __forceinline__ u32 swapped(u32 word) {
@@ -170,7 +175,12 @@ private:
         return near + static_cast<u32>(static_cast<i32>((count - near) << 16) >> 16);
     }
 
-    /// Writes an entry of each lane that has a pair, and tells the card of it.
+    /// How many entries lanes have told of, and what they did before that.
+    static __device__ __forceinline__ u32 told(const QueuePair* pair) {
+        return value_of(load_acquire_gpu(&pair->written));
+    }
+
+    /// Writes an entry of each lane that has a pair. The card is told of it as soon as those before it are written.
     template <class Write>
     __device__ __forceinline__ bool post(QueuePair* pair, int peer, Write write) {
         const bool asks = pair != nullptr;
@@ -179,44 +189,67 @@ private:
         const u32 own = asks ? fetch_add_relaxed_gpu(&pair->claimed, 1) : 0;
         const Site site{queue_, Waiting::kQueue, -1, asks ? peer : -1, own};
         bool is_written = !asks;
-        bool is_told = !asks;
+        const bool is_alone = __popc(__ballot_sync(kAllLanes, asks)) == 1;
         // Lanes go on one by one: each may hold up an entry that another warp waits for.
         wait(team_, site, [&](u32& seen) {
-            if (is_told) return true;
-            seen = load_relaxed_gpu(&pair->told);
-            if (!is_written) {
-                is_written = has_room(pair, own);
-                if (!is_written) return false;
-                write(pair->entries + static_cast<u64>(own & (net_->slots - 1)) * 4, own);
+            if (is_written) return true;
+            u64 found = load_acquire_gpu(&pair->written);
+            seen = value_of(found);
+            if (!has_room(pair, own, seen)) return false;
+            write(pair->entries + static_cast<u64>(own & (net_->slots - 1)) * 4, own);
+            is_written = true;
+            if (is_alone && seen == own) {
+                tell_from(pair, own, found, bit_of(own));
+                return true;
             }
-            if (seen != own) return false;
-            tell(pair, own);
-            is_told = true;
+            // M1: releases the entry to the lane that tells of it.
+            found = fetch_add_release_gpu(&pair->written, bit_of(own));
+            // Together with what the other lanes of this warp have written.
+            if (value_of(found) == own) tell_from(pair, own, load_acquire_gpu(&pair->written), 0);
             return true;
         });
         return !team_.stopped;
     }
 
-    /// Whether the slot of an entry is free.
-    __device__ __forceinline__ bool has_room(const QueuePair* pair, u32 own) const {
+    /// Whether an entry has a bit in `written` and a free slot, when the card was told of so many.
+    __device__ __forceinline__ bool has_room(const QueuePair* pair, u32 own, u32 told) const {
+        if (!reached(told + kAhead - 1, own)) return false;
         const u32 want = own + 1 - net_->slots;
         // What is told of had room itself: so the card's number is near.
-        return reached(load_acquire_gpu(&pair->told), want) && reached(done(pair, want), want);
+        return reached(told, want) && reached(done(pair, want), want);
     }
 
-    /// Tells of an entry that was written, whose turn it is.
-    __device__ __forceinline__ void tell(QueuePair* pair, u32 own) const {
-        // What the lanes before have written is told of here, too.
-        load_acquire_gpu(&pair->told);
-        const bool is_last = load_relaxed_gpu(&pair->claimed) == own + 1;
-        if (is_last || own % kTogether == kTogether - 1) {
-            // M1: the card reads entries up to the record, as soon as it sees that.
-            const u32 next = (own + 1) & 0xffffu;
-            store_release_sys(pair->record, swapped(next));
-            // M1: the card reads the record when it hears the doorbell, the head of an entry to come.
-            store_release_sys(pair->doorbell, stamped(swapped(pair->number << 8), swapped(next << 8)));
-        }
-        fetch_add_acq_rel_gpu(&pair->told, 1);
+    /// The bit of an entry in `written`.
+    static __device__ __forceinline__ u64 bit_of(u32 own) { return u64{1} << (32 + own % kAhead); }
+
+    /// Tells the card of the entries from `next` on, the first one that it was not told of, that are written in a row.
+    /// `found` is in `written`; `more` are bits that are not noted there. Nobody else tells until the number there changes.
+    static __device__ __forceinline__ void tell_from(QueuePair* pair, u32 next, u64 found, u64 more) {
+        u64 all = found + more;
+        do {
+            const u32 bits = static_cast<u32>(all >> 32);
+            const u32 ahead = ~__funnelshift_r(bits, bits, next % kAhead);
+            const u32 count = ahead == 0 ? kAhead : static_cast<u32>(__ffs(static_cast<int>(ahead))) - 1;
+            const u32 taken = count == kAhead ? kAllLanes : (1u << count) - 1;
+            const u64 rest = bits & ~__funnelshift_l(taken, taken, next % kAhead);
+            const u32 first = next;
+            next += count;
+            const bool is_last = load_relaxed_gpu(&pair->claimed) == next;
+            if (is_last || first / kTogether != next / kTogether) tell(pair, next);
+            // Other lanes add bits alone, so the difference keeps theirs. M2: acquires the entries that they have written.
+            const u64 wanted = rest << 32 | next;
+            all = found = wanted + (fetch_add_acq_rel_gpu(&pair->written, wanted - found) - found);
+            // Whoever has written the next one has left it to this lane.
+        } while ((found & bit_of(next)) != 0);
+    }
+
+    /// Tells the card of all entries before `next`.
+    static __device__ __forceinline__ void tell(const QueuePair* pair, u32 next) {
+        const u32 head = next & 0xffffu;
+        // M1: the card reads entries up to the record, as soon as it sees that.
+        store_release_sys(pair->record, swapped(head));
+        // M1: the card reads the record when it hears the doorbell, the head of an entry to come.
+        store_release_sys(pair->doorbell, stamped(swapped(pair->number << 8), swapped(head << 8)));
     }
 
     Team& team_;

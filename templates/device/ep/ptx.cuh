@@ -266,6 +266,16 @@ __device__ __forceinline__ u32 fetch_add_acq_rel_gpu(u32* at, u32 value) {
     return before;
 }
 
+/// Adds to a sum of several warps of this device: releases the caller's work, and acquires that of all before.
+__device__ __forceinline__ u64 fetch_add_acq_rel_gpu(u64* at, u64 value) {
+    u64 before;
+    asm volatile("atom.acq_rel.gpu.global.add.u64 %0, [%1], %2;"
+                 : "=l"(before)
+                 : "l"(at), "l"(value)
+                 : "memory");
+    return before;
+}
+
 /// Adds to a sum of several warps of this device and releases the caller's work; whoever completes it
 /// acquires everyone's with a load. An add that acquired would empty the cache each time.
 __device__ __forceinline__ u64 fetch_add_release_gpu(u64* at, u64 value) {

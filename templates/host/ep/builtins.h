@@ -191,6 +191,12 @@ EMU_INLINE T atomicCAS(T* at, T expected, T desired) {
 EMU_INLINE int __popc(unsigned bits) { return __builtin_popcount(bits); }
 EMU_INLINE int __popcll(unsigned long long bits) { return __builtin_popcountll(bits); }
 EMU_INLINE int __ffs(int bits) { return __builtin_ffs(bits); }
+EMU_INLINE unsigned __funnelshift_r(unsigned low, unsigned high, unsigned shift) {
+    return static_cast<unsigned>((static_cast<unsigned long long>(high) << 32 | low) >> (shift & 31));
+}
+EMU_INLINE unsigned __funnelshift_l(unsigned low, unsigned high, unsigned shift) {
+    return static_cast<unsigned>((static_cast<unsigned long long>(high) << 32 | low) << (shift & 31) >> 32);
+}
 EMU_INLINE int __ffsll(long long bits) { return __builtin_ffsll(bits); }
 EMU_INLINE int __clz(int bits) { return bits ? __builtin_clz((unsigned)bits) : 32; }
 EMU_INLINE int __clzll(long long bits) {

@@ -199,6 +199,10 @@ __device__ __forceinline__ u32 fetch_add_acq_rel_gpu(u32* at, u32 value) {
         emu_atomic(EMU_ATOMIC_ADD, at, value, 0, 4, EMU_ACQ_REL | EMU_GPU << 4));
 }
 
+__device__ __forceinline__ u64 fetch_add_acq_rel_gpu(u64* at, u64 value) {
+    return emu_atomic(EMU_ATOMIC_ADD, at, value, 0, 8, EMU_ACQ_REL | EMU_GPU << 4);
+}
+
 __device__ __forceinline__ u64 fetch_add_release_gpu(u64* at, u64 value) {
     return emu_atomic(EMU_ATOMIC_ADD, at, value, 0, 8, EMU_RELEASE | EMU_GPU << 4);
 }
