@@ -219,6 +219,9 @@ __device__ __forceinline__ void reduce(const Args& args, ep::Team& team) {
             const int key = (at_2 * Cfg::kRanks + at) * Cfg::kMaxTokens + at_3;
             parts.expect(choice, key);
         }
+        const auto of_part = ep::part_values<float, Cfg::kTopk>(parts, [&](int choice_2) {
+            return args.topk_weights[token * args.topk_weights_stride + choice_2];
+        });
         if (parts.open()) {
             // +64  store combined[token] = sum(topk_weights[token, choice] * part.x as f32) as bf16
             ep::for_wide_parts<ep::bf16, Cfg::kTopk>(parts,
@@ -227,9 +230,7 @@ __device__ __forceinline__ void reduce(const Args& args, ep::Team& team) {
                 [&](int i, const ep::WideParts<ep::bf16, Cfg::kTopk, decltype(parts)>& of_parts) {
                     ep::Wide<float> sum(0.0f);
                     of_parts.each([&](int choice_2, const ep::Wide<ep::bf16>& row) {
-                        sum += ep::product(
-                            args.topk_weights[token * args.topk_weights_stride + choice_2],
-                            ep::to_float(row));
+                        sum += ep::product(of_part.of(choice_2), ep::to_float(row));
                     });
                     ep::set_wide<ep::bf16>(&args.combined[ep::i64{token * Cfg::kHidden}], i,
                         Cfg::kHidden, ep::to_bf16(sum));

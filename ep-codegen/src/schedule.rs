@@ -174,6 +174,9 @@ pub fn draft(ir: &Pipeline, role: &Role, rules: RuleSet) -> (RoleSteps, Vec<Refu
     if rules.has(RoleRule::Staged) && uses.staged.is_none() {
         (steps, uses.parts) = rules::staged_parts::rewrite(&mut lowering, steps);
     }
+    if rules.has(RoleRule::Wide) {
+        steps = rules::part_values::rewrite(&mut lowering, steps);
+    }
     #[cfg(any(test, feature = "sabotage"))]
     let steps = sabotage::spoiled(steps);
     let whole_stripes = matches!(cut::sends_parts(ir, role, rules), Some(Err(_)));

@@ -47,7 +47,6 @@ pub const HEADERS: &[(&str, &str)] = headers![
     "slot_rows",
     "slot_times",
     "slots",
-    "spread_back",
     "sync",
     "way_back",
     "wide",

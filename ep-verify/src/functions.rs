@@ -23,7 +23,6 @@ mod rings;
 mod slot_ends;
 mod slots;
 mod sources;
-mod spreads_back;
 mod values;
 mod waits;
 mod warps;
@@ -96,11 +95,6 @@ const SLOT_ENDS_TEXT: &str =
     concat!(include_str!("functions/given_up.cu"), include_str!("functions/slot_ends.cu"));
 const SLOTS_TEXT: &str = include_str!("functions/slots.cu");
 const SOURCES_TEXT: &str = include_str!("functions/sources.cu");
-const SPREADS_BACK_TEXT: &str = concat!(
-    include_str!("functions/given_up.cu"),
-    include_str!("functions/back_slots.cu"),
-    include_str!("functions/spreads_back.cu")
-);
 const VALUES_TEXT: &str = include_str!("functions/values.cu");
 const WAITS_TEXT: &str = include_str!("functions/waits.cu");
 const WARPS_TEXT: &str = include_str!("functions/warps.cu");
@@ -210,7 +204,6 @@ pub enum FunctionSet {
     /// The same as words.
     WordsBack,
     /// Rows back to the choices of their tokens.
-    SpreadsBack,
     /// Rows to other machines, by queues that the processor empties.
     Puts,
     /// The same by queues that the network card empties.
@@ -233,7 +226,7 @@ pub enum FunctionSet {
 
 impl FunctionSet {
     /// All kernels.
-    pub const ALL: [FunctionSet; 29] = [
+    pub const ALL: [FunctionSet; 28] = [
         FunctionSet::Values,
         FunctionSet::Warps,
         FunctionSet::Waits,
@@ -253,7 +246,6 @@ impl FunctionSet {
         FunctionSet::Packed,
         FunctionSet::WaysBack,
         FunctionSet::WordsBack,
-        FunctionSet::SpreadsBack,
         FunctionSet::Puts,
         FunctionSet::CardPuts,
         FunctionSet::NetQueues,
@@ -287,7 +279,6 @@ impl FunctionSet {
             FunctionSet::Packed => "rows that are packed",
             FunctionSet::WaysBack => "ways back",
             FunctionSet::WordsBack => "ways back as words",
-            FunctionSet::SpreadsBack => "ways back of choices",
             FunctionSet::Puts => "puts",
             FunctionSet::CardPuts => "puts by cards",
             FunctionSet::NetQueues => "queues that nobody empties",
@@ -322,7 +313,6 @@ impl FunctionSet {
             FunctionSet::Packed => (PACKED_TEXT, "packed_of"),
             FunctionSet::WaysBack => (WAYS_BACK_TEXT, "ways_back_of"),
             FunctionSet::WordsBack => (WORDS_BACK_TEXT, "words_back_of"),
-            FunctionSet::SpreadsBack => (SPREADS_BACK_TEXT, "spreads_back_of"),
             FunctionSet::Puts | FunctionSet::CardPuts => (PUTS_TEXT, "puts_of"),
             FunctionSet::NetQueues => (NET_QUEUES_TEXT, "net_queues_of"),
             FunctionSet::NetEnds => (NET_ENDS_TEXT, "net_ends_of"),
@@ -356,7 +346,6 @@ impl FunctionSet {
             FunctionSet::Packed => &packed::CHECKS,
             FunctionSet::WaysBack => &ways_back::CHECKS,
             FunctionSet::WordsBack => &words_back::CHECKS,
-            FunctionSet::SpreadsBack => &spreads_back::CHECKS,
             FunctionSet::Puts | FunctionSet::CardPuts => &puts::CHECKS,
             FunctionSet::NetQueues => &net_queues::CHECKS,
             FunctionSet::NetEnds => &net_ends::CHECKS,
@@ -375,7 +364,6 @@ impl FunctionSet {
             FunctionSet::Words => words::RANKS,
             FunctionSet::WaysBack => ways_back::RANKS,
             FunctionSet::WordsBack => words_back::RANKS,
-            FunctionSet::SpreadsBack => spreads_back::RANKS,
             FunctionSet::Puts | FunctionSet::CardPuts => puts::RANKS,
             FunctionSet::NetRings | FunctionSet::CardRings => net_rings::RANKS,
             FunctionSet::NetSlots => net_slots::RANKS,
@@ -398,7 +386,6 @@ impl FunctionSet {
                 | Packed
                 | WaysBack
                 | WordsBack
-                | SpreadsBack
                 | LoneRings
                 | NetQueues
                 | NetEnds
@@ -457,7 +444,6 @@ impl FunctionSet {
             FunctionSet::Packed => (1, 32, packed::SHARED_BYTES, packed::WINDOW_BYTES),
             FunctionSet::WaysBack => (2, 96, 0, ways_back::WINDOW_BYTES),
             FunctionSet::WordsBack => (2, 96, 0, words_back::WINDOW_BYTES),
-            FunctionSet::SpreadsBack => (1, 96, 0, spreads_back::WINDOW_BYTES),
             FunctionSet::Puts | FunctionSet::CardPuts => (2, 64, 0, 0),
             FunctionSet::NetQueues => (1, 64, 0, net_queues::WINDOW_BYTES),
             FunctionSet::NetEnds => (1, 32, net_ends::SHARED_BYTES, net_ends::WINDOW_BYTES),
@@ -582,7 +568,7 @@ mod tests {
     }
 
     /// Bugs, and a set that shows each.
-    const BUGS: [(FunctionSet, &str); 19] = [
+    const BUGS: [(FunctionSet, &str); 18] = [
         (FunctionSet::Values, "== counts to 65\nin ep/compute.cuh\n- index < 64\n+ index <= 64\n"),
         (
             FunctionSet::Warps,
@@ -623,10 +609,6 @@ mod tests {
         (
             FunctionSet::WaysBack,
             "== slots are filled a call early\nin ep/way_back.cuh\n- const u32 want = team_.epoch - Slots::kEpochs;\n+ const u32 want = team_.epoch - Slots::kEpochs - 1;\n",
-        ),
-        (
-            FunctionSet::SpreadsBack,
-            "== all choices are told of the first one\nin ep/spread_back.cuh\n- Out::owe(source, key + choice, quarter, quarters);\n+ Out::owe(source, key, quarter, quarters);\n",
         ),
         (
             FunctionSet::DirectEnds,

@@ -54,7 +54,7 @@ pub mod ep {
         }
         packed { copy_field, listed_before, PackedIn, PackedOut }
         part_stages { for_staged_parts, PartsAhead, PartSmem, PartStages }
-        parts { Parts }
+        parts { part_values, Parts }
         places {
             PlaceCounters, require_room,
         }
@@ -73,7 +73,6 @@ pub mod ep {
             all_blocks, Call, clear, enter, Group, is_alive, is_between, kLanes, leave, meet, Net, product,
             Shares, shares_of, Sequence, Team, Units,
         }
-        spread_back { SpreadIn, SpreadOut }
         way_back { back_begin, BackIn, BackOut }
         words { await_word, has_come, raise_word }
         wide {

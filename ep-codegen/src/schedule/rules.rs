@@ -22,12 +22,12 @@ mod hits;
 mod local_rows;
 mod one_launch;
 mod packed;
+pub(super) mod part_values;
 mod parts_ahead;
 mod puts;
 mod row_places;
 mod sending;
 mod slot_slices;
-mod spread;
 mod staged;
 pub(super) mod staged_parts;
 mod sums;
@@ -42,7 +42,6 @@ pub(crate) use one_launch::{Counted, counted_field};
 pub(crate) use packed::{Packs, Turns, row_cast};
 pub(crate) use sending::is_position;
 pub(crate) use slot_slices::SLOT_SLICES;
-pub(crate) use spread::Spread;
 pub use staged::{Carried, Staged};
 pub(crate) use way_back::{Sent, SumOfRows, WayBack, back_channel};
 
@@ -218,9 +217,6 @@ pub fn check(ir: &Pipeline, role: &Role) -> Option<Result<(), Unfit>> {
     let forms = Forms { ir };
     if one_launch::is_candidate(ir, role) {
         return Some(forms.one_launch(role).map(drop));
-    }
-    if spread::is_candidate(ir) {
-        return Some(forms.spread().map(drop));
     }
     way_back::is_candidate(ir).then(|| forms.way_back().map(drop))
 }

@@ -8,10 +8,9 @@ mod fields;
 mod gather;
 mod one_launch;
 mod packed;
-mod spread;
 mod way_back;
 
-use super::rules::{OneLaunch, Spread, WayBack, back_channel};
+use super::rules::{OneLaunch, WayBack, back_channel};
 use super::scope::Scope;
 use super::step::{Lambda, Param, ParamType, Step};
 use super::term::{Node, Term};
@@ -66,10 +65,6 @@ impl<'r, 'a> Whole<'r, 'a> {
         }
         if let Some(back) = WayBack::of(self.role.ir) {
             self.way_back(&back, &mut out)?;
-            return Ok(out);
-        }
-        if let Some(spread) = Spread::of(self.role.ir) {
-            self.spread(&spread, &mut out)?;
             return Ok(out);
         }
         Err(broken("no class of the library does it"))

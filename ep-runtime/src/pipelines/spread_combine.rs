@@ -28,14 +28,14 @@ pipeline! {
             topk_weights: f32[tokens, topk],
             expert_begin: i32[ranks + 1] in 0..=experts ascending by at most local_experts;
         output combined: bf16[tokens, hidden];
-        tune { sum_warps: 8 in [4, 8] }
+        tune { back_warps: 8 in [4, 8], sum_warps: 8 in [4, 8] }
 
         message Part { row x: bf16[hidden] }
         channel back: slots<Part> over nvlink from Send to Reduce per all {
             slot: [token: max_tokens, choice: topk], epochs: 2,
         };
 
-        role Send on all blocks, 4 warps, warps shared by source {
+        role Send on all blocks, back_warps warps, warps shared by source {
             for row in rank_prefix[source, me]..rank_prefix[source + 1, me] {
                 for choice in topk where packed_row[row, choice] >= 0 {
                     push back[source] at [recv_src[row], choice] { x: x[packed_row[row, choice]] };

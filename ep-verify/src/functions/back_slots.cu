@@ -1,7 +1,7 @@
-// Slots that rows go back through, for the kernels of ways_back.cu and spreads_back.cu, which this stands before. One warp
+// Slots that rows go back through, for the kernels of ways_back.cu, which this stands before. One warp
 // plays all ranks of a node, whose windows lie in its own; between two ranks there is one more channel. What is in all slots
 // is looked at; see back_slots.rs.
-#include <ep/spread_back.cuh>
+#include <ep/way_back.cuh>
 #include <ep/sync.cuh>
 
 namespace back_slots {

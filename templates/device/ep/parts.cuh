@@ -67,9 +67,12 @@ public:
     /// Whether `peer` has a part.
     __device__ __forceinline__ bool has(int peer) const { return entry_of(peer) >= 0; }
 
+    /// Whether there is the part that this lane keeps in a group.
+    __device__ __forceinline__ bool keeps(int g) const { return entries_[g] >= 0; }
+
     /// The row of the part that this lane keeps in a group; null: there is none.
     __device__ __forceinline__ const char* own_row(int g) const {
-        return entries_[g] >= 0 ? source_.row(g, entries_[g]) : nullptr;
+        return keeps(g) ? source_.row(g, entries_[g]) : nullptr;
     }
 
     /// The row of a peer's part; null: it has none.
@@ -114,5 +117,33 @@ private:
     Source& source_;
     i32 entries_[kGroups] = {};
 };
+
+/// A number of each part of a token, which the lane that keeps the part has computed.
+template <class T, int kParts>
+struct PartValues {
+    T own[(kParts + kLanes - 1) / kLanes];
+
+    /// That of a part; warp.
+    __device__ __forceinline__ T of(int part) const {
+        T value = own[0];
+#pragma unroll
+        for (int g = 1; g < (kParts + kLanes - 1) / kLanes; ++g) {
+            if (g == part / kLanes) value = own[g];
+        }
+        return __shfl_sync(kAllLanes, value, part % kLanes);
+    }
+};
+
+/// Computes `number(part)` for every part that there is; warp.
+template <class T, int kParts, class Parts, class Number>
+__device__ __forceinline__ PartValues<T, kParts> part_values(const Parts& parts, Number number) {
+    PartValues<T, kParts> values = {};
+#pragma unroll
+    for (int g = 0; g < (kParts + kLanes - 1) / kLanes; ++g) {
+        if (parts.keeps(g)) values.own[g] = number(g * kLanes + lane_index());
+    }
+    __syncwarp();
+    return values;
+}
 
 }  // namespace ep

@@ -195,6 +195,37 @@ fn a_slot_is_filled_by_several_warps() {
     }
 }
 
+/// A row goes to several slots, and a part counts by a number of its own, which only parts that there are have.
+#[test]
+fn a_row_fills_several_slots() {
+    let shapes = [(3, 264, 2), (1, 2304, 9), (20, 520, 33)];
+    let shapes = shapes
+        .map(|(rows, hidden, copies)| [("rows", rows), ("hidden", hidden), ("copies", copies)]);
+    let source = "shape { ranks: 1..=64, hidden: 8..=4096 step 8, rows: 1..=200, copies: 1..=64 }
+         input x: bf16[ranks * rows, hidden], by: f32[rows, copies], few: f32[7];
+         output o: bf16[rows, hidden];
+         message Part { row x: bf16[hidden] }
+         channel parts: slots<Part> over nvlink from Send to Sum per all { slot: [row: rows, copy: copies] };
+         role Send on all blocks, 2 warps, warps shared by source {
+             for row in source * rows..(source + 1) * rows {
+                 for copy in copies where copy % ranks == me && (row - source * rows + copy) % 3 != 0 {
+                     push parts[source] at [row - source * rows, copy] { x: x[row] };
+                 }
+             }
+         }
+         role Sum on all blocks, 3 warps, warps shared by token {
+             for t in rows gather part from parts[copy % ranks]
+                 at [t, if (t + copy) % 3 != 0 { copy } else { -1 }] across copy in copies
+             {
+                 store o[t] = sum(
+                     sum(k in copies: by[t, k] * (k % 5 == copy % 5) as f32)
+                         * (part.x as f32 + few[((t + copy) % 3 == 0) as i32 * 1000000000 + copy % 7])) as bf16;
+             }
+         }";
+    let held = ["parts.publish_slices(slices)", "ep::part_values<float", "of_part.of(copy"];
+    agrees(source, &shapes.each_ref().map(|it| &it[..]), &held);
+}
+
 /// Whether a warp sends all messages of a token.
 fn is_whole(source: &str, shape: &[(&str, i64)]) -> bool {
     let form = Form::new(source, &[&[("ranks", 3), ("hidden", 64)], shape].concat());

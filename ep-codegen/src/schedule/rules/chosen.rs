@@ -63,10 +63,10 @@ fn chosen(role: &mut RoleLowering<'_>, repeat: &Loop, rows: &[String]) -> Option
     let (looks, rest) = repeat.body.split_at(repeat.body.iter().position(is_skip)?);
     let (skips, rest) = rest.split_at(rest.iter().position(|step| !is_skip(step))?);
     let is_row = |object: &str| rows.iter().any(|row| row == object);
-    let is_still = |term: &Term| is_still(role, term);
     let mut own = Vec::new();
     let fits = only_looks(looks, &mut own)
-        && all_terms(looks).chain(all_terms(skips)).all(is_still)
+        && all_still(role, looks)
+        && all_still(role, skips)
         && all_terms(skips).all(|term| is_of_lane_by(term, &is_row))
         && !own.iter().any(|name| rest.iter().any(|step| step.mentions(name)))
         && !changes(rest, &|name| looks.iter().chain(skips).any(|step| step.mentions(name)))
@@ -92,7 +92,7 @@ fn chosen(role: &mut RoleLowering<'_>, repeat: &Loop, rows: &[String]) -> Option
 }
 
 /// Whether what a term says is the same ahead of its turn: it reads numbers and inputs alone.
-fn is_still(role: &RoleLowering<'_>, term: &Term) -> bool {
+pub(super) fn is_still(role: &RoleLowering<'_>, term: &Term) -> bool {
     #[cfg(any(test, feature = "sabotage"))]
     if sabotage::is(Bug::AskedTooEarly) {
         return true;
@@ -106,6 +106,11 @@ fn is_still(role: &RoleLowering<'_>, term: &Term) -> bool {
         _ => true,
     };
     here && term.inner().into_iter().all(|inner| is_still(role, inner))
+}
+
+/// Whether what steps say is the same ahead of their turn.
+pub(super) fn all_still(role: &RoleLowering<'_>, steps: &[Step]) -> bool {
+    all_terms(steps).all(|term| is_still(role, term))
 }
 
 /// Whether steps change a name that is asked about.

@@ -118,7 +118,23 @@ fn rewrite(role: &mut RoleLowering<'_>, steps: &[Step], find: Find) -> Option<Ve
     Some(steps)
 }
 
-/// Has the last step of a turn, which fills a slot, fill slices of it. Gives their name.
+/// The steps that fill the slots of a row: those of its turn, or of the innermost loop in it if it goes to several slots.
+fn of_slots(steps: &mut Vec<Step>) -> Option<&mut Vec<Step>> {
+    let is_name = |step: &Step| {
+        matches!(step, Step::Says(_) | Step::Remark(_) | Step::Let { .. } | Step::SkipUnless(_))
+    };
+    let (last, before) = steps.split_last()?;
+    if !before.iter().all(is_name) {
+        return None;
+    }
+    if matches!(last, Step::Loop(Loop { turns: Takers::Serial, .. })) {
+        let Some(Step::Loop(inner)) = steps.last_mut() else { return None };
+        return of_slots(&mut inner.body);
+    }
+    Some(steps)
+}
+
+/// Has the step that fills a slot, the last one of a turn, fill slices of it. Gives their name.
 fn message(
     role: &mut RoleLowering<'_>,
     object: &str,
@@ -126,10 +142,8 @@ fn message(
     (find, each): (Find, &Constant),
 ) -> Option<String> {
     let pointers = pointers(&rows.body);
-    let is_name = |step: &Step| {
-        matches!(step, Step::Says(_) | Step::Remark(_) | Step::Let { .. } | Step::SkipUnless(_))
-    };
-    let (Step::If { condition, body }, before) = rows.body.split_last_mut()? else { return None };
+    let of_slots = of_slots(&mut rows.body)?;
+    let Step::If { condition, body } = of_slots.last_mut()? else { return None };
     let [made @ Step::Pointer { name: slot, .. }, fields @ .., Step::Do(publish)] = body.as_slice()
     else {
         return None;
@@ -138,7 +152,7 @@ fn message(
         Node::Call(function, _) => function.root == Root::Method(object.to_string(), what),
         _ => false,
     };
-    if !before.iter().all(is_name) || !calls(condition, "reserve") || !calls(publish, "publish") {
+    if !calls(condition, "reserve") || !calls(publish, "publish") {
         return None;
     }
     let at = fields.iter().position(|step| find(step, slot, &pointers).is_some())?;
@@ -174,7 +188,7 @@ fn message(
     let told = vec![Term::name(&slices, Elem::I32)];
     filled.push(Step::Do(Term::method(object, "publish_slices", told, Elem::I32)));
     *body = filled;
-    let last = rows.body.len() - 1;
-    rows.body.splice(last..last, ahead);
+    let last = of_slots.len() - 1;
+    of_slots.splice(last..last, ahead);
     Some(slices)
 }

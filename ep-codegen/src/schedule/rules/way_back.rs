@@ -6,7 +6,7 @@
 //! which is then made where it is sent: no kernel before it, and no memory between them.
 
 use super::values::{is_name, is_of};
-use super::{Forms, Spread, Unfit};
+use super::{Forms, Unfit};
 use crate::ir::parts::parts;
 use crate::ir::slots::{Arrival, arrival};
 use crate::ir::{
@@ -78,8 +78,7 @@ pub(super) fn is_candidate(ir: &Pipeline) -> bool {
 
 /// The slots through which the roles of a selected pipeline send rows back to their tokens, if they do.
 pub(crate) fn back_channel(ir: &Pipeline) -> Option<&Channel> {
-    let back = WayBack::of(ir).map(|back| back.channel);
-    back.or_else(|| Spread::of(ir).map(|spread| spread.channel))
+    WayBack::of(ir).map(|back| back.channel)
 }
 
 impl<'s> Forms<'s> {

@@ -32,7 +32,8 @@ fn by_eight(repeat: &Loop, pointers: &[String]) -> Option<Loop> {
         _ => return None,
     };
     let count = repeat.to.clone();
-    let mut eight = Eight { i, count, pointers, names: Vec::new(), stores: false };
+    let mut eight =
+        Eight { i, count, pointers, names: Vec::new(), shared: Vec::new(), stores: false };
     let mut steps = Vec::new();
     if turns == Takers::WideChunks {
         let lane = Term::small("team.lane", 0, 31);
@@ -53,13 +54,34 @@ struct Eight<'a> {
     pointers: &'a [String],
     /// The names that stand for eight values.
     names: Vec<String>,
+    /// Variables of which all elements have the same value.
+    shared: Vec<String>,
     /// Whether any are stored.
     stores: bool,
 }
 
 impl Eight<'_> {
     fn steps(&mut self, steps: Vec<Step>) -> Option<Vec<Step>> {
-        steps.into_iter().map(|step| self.step(step)).collect()
+        let mut out = Vec::with_capacity(steps.len());
+        for (at, step) in steps.iter().enumerate() {
+            if let Step::Variable { name, value, .. } = step
+                && !self.is_own(value)
+                && self.is_shared(name, &steps[at + 1..])
+            {
+                self.shared.push(name.clone());
+            }
+            out.push(self.step(step.clone())?);
+        }
+        Some(out)
+    }
+
+    /// Whether all elements have the same in a variable that these steps change.
+    fn is_shared(&self, name: &str, steps: &[Step]) -> bool {
+        let mut later = Vec::new();
+        names_of(steps, &mut later);
+        changes(steps, name)
+            .into_iter()
+            .all(|value| !self.is_own(value) && !later.iter().any(|name| value.mentions(name)))
     }
 
     fn step(&mut self, step: Step) -> Option<Step> {
@@ -69,6 +91,13 @@ impl Eight<'_> {
                 let value = self.value(&value)?;
                 self.names.push(name.clone());
                 Step::Object { class, name, args: vec![value] }
+            }
+            Step::Variable { ref name, .. }
+            | Step::Increase { place: Term { node: Node::Name(ref name), .. }, .. }
+            | Step::Set { place: Term { node: Node::Name(ref name), .. }, .. }
+                if self.shared.contains(name) =>
+            {
+                step
             }
             Step::Variable { name, elem: Elem::F32, value } => {
                 let value = self.value(&value)?;
@@ -256,6 +285,27 @@ impl Eight<'_> {
 
     fn first(&self) -> Term {
         Term::index(self.i)
+    }
+}
+
+/// What steps put into a variable or add to it.
+fn changes<'s>(steps: &'s [Step], name: &str) -> Vec<&'s Term> {
+    let own = |step: &'s Step| match step {
+        Step::Set { place, value } | Step::Increase { place, value } => {
+            matches!(&place.node, Node::Name(place) if place == name).then_some(value)
+        }
+        _ => None,
+    };
+    steps.iter().flat_map(|step| own(step).into_iter().chain(changes(step.inner(), name))).collect()
+}
+
+/// The names of values and places that steps make, those inside of them as well.
+fn names_of(steps: &[Step], found: &mut Vec<String>) {
+    for step in steps {
+        if !matches!(step, Step::Loop(_)) {
+            found.extend(step.declared().map(str::to_string));
+        }
+        names_of(step.inner(), found);
     }
 }
 

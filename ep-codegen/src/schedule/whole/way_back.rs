@@ -149,4 +149,17 @@ impl Whole<'_, '_> {
         out.push(Step::Do(method(&sum, "run", args)));
         Ok(())
     }
+
+    /// The function that gives the rows that came from a rank.
+    fn rows_of_source(&mut self, (first, end): (&Expr, &Expr)) -> Lowered<Term> {
+        self.function(&[], &[(Index, "source")], |this, params, steps| {
+            let source = Term { range: this.role.me().range, ..params[0].clone() };
+            let own = Scope::default().with("source", Meaning::Value(source));
+            let mut ends = Vec::new();
+            for end in [first, end] {
+                ends.push(this.role.scalar(&own, end, steps)?.converted(&Elem::I32));
+            }
+            Ok(Some(call(ep::span_of, ends)))
+        })
+    }
 }
