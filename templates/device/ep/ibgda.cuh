@@ -226,7 +226,7 @@ private:
     /// `found` is in `written`; `more` are bits that are not noted there. Nobody else tells until the number there changes.
     static __device__ __forceinline__ void tell_from(QueuePair* pair, u32 next, u64 found, u64 more) {
         u64 all = found + more;
-        do {
+        while (true) {
             const u32 bits = static_cast<u32>(all >> 32);
             const u32 ahead = ~__funnelshift_r(bits, bits, next % kAhead);
             const u32 count = ahead == 0 ? kAhead : static_cast<u32>(__ffs(static_cast<int>(ahead))) - 1;
@@ -240,7 +240,8 @@ private:
             const u64 wanted = rest << 32 | next;
             all = found = wanted + (fetch_add_acq_rel_gpu(&pair->written, wanted - found) - found);
             // Whoever has written the next one has left it to this lane.
-        } while ((found & bit_of(next)) != 0);
+            if ((found & bit_of(next)) == 0) return;
+        }
     }
 
     /// Tells the card of all entries before `next`.

@@ -115,10 +115,11 @@ fn kernels_are_told_what_the_card_was_told() {
             let [own_counters, _] = keys(2 * rank as u64 + 2);
             let [_, data] = keys(2 * (1 - rank as u64) + 1);
             let [_, counters] = keys(2 * (1 - rank as u64) + 2);
-            let told = [56, 60, 64, 68].map(|at| half(table, pair, at));
+            let told = [64, 68, 72, 76].map(|at| half(table, pair, at));
             assert_eq!(told, [data, counters, own_data, own_counters]);
             let number = own.pair(1 - rank, queue).unwrap().number;
-            assert_eq!([72, 76, 80].map(|at| half(table, pair, at)), [number.into(), 0, 0]);
+            assert_eq!([80, 84].map(|at| half(table, pair, at)), [number.into(), 0]);
+            assert_eq!(word(table, pair, 56), 0);
             assert_eq!(read(qp::CQ_SENT), read(qp::CQ_RECEIVED));
         }
         assert!(tables[rank][256 * rank..][..256].iter().all(|byte| *byte == 0), "none to itself");
@@ -479,7 +480,7 @@ fn queue_pairs_take_the_ports_of_a_rank_in_turn() {
             let [own, there] =
                 [rank, 1 - rank].map(|rank: usize| &both[rank].cards[(1 + queue) % 2]);
             let pair = 3 * (1 - rank) + queue;
-            let told = [56, 60, 64, 68].map(|at| half(&tables[rank], pair, at));
+            let told = [64, 68, 72, 76].map(|at| half(&tables[rank], pair, at));
             let keys = [there.regions[0].key, there.regions[1].key];
             let own_keys = [own.regions[0].own_key, own.regions[1].own_key];
             let keys: Vec<u64> = [keys, own_keys].concat().into_iter().map(u64::from).collect();
