@@ -132,17 +132,20 @@ __device__ __forceinline__ void send(const Args& args, ep::Team& team) {
             // W2: takes credit of back, from Reduce +104
             const int key =
                 me * Cfg::kMaxTokens + static_cast<ep::i32>(row - args.came_first[source]);
+            const auto row_at = [&](int k) {
+                const ep::i64 at = ep::i64{args.packed_row[row * Cfg::kTopk + k]};
+                return ep::row_if(at >= 0, &args.x[at * Cfg::kHidden]);
+            };
+            const auto of_row = ep::row_values<float, Cfg::kTopk>(row_at, [&](int k) {
+                const ep::i64 at = ep::i64{args.packed_row[row * Cfg::kTopk + k]};
+                return args.packed_weight[at];
+            });
             if (back.reserve(source, key)) {
                 char* slot = back.slot();
                 ep::sum_some_rows<ep::bf16, Cfg::kTopk, Cfg::kThreads>(0, Cfg::kHidden,
-                    Cfg::kHidden,
-                    [&](int k) {
-                        const ep::i64 at = ep::i64{args.packed_row[row * Cfg::kTopk + k]};
-                        return ep::row_if(at >= 0, &args.x[at * Cfg::kHidden]);
-                    },
+                    Cfg::kHidden, row_at,
                     [&](ep::Wide<float>& sum, int k, const ep::Wide<ep::bf16>& k_row) {
-                        const ep::i64 at = ep::i64{args.packed_row[row * Cfg::kTopk + k]};
-                        sum += ep::product(args.packed_weight[at], ep::to_float(k_row));
+                        sum += ep::product(of_row.of(k), ep::to_float(k_row));
                     },
                     [&](int i, const ep::Wide<float>& sum) {
                         ep::set_wide<ep::bf16>(slot, i, Cfg::kHidden, ep::to_bf16(sum));

@@ -4,6 +4,7 @@
 
 #include <ep/ptx.cuh>
 #include <ep/sync.cuh>
+#include <ep/wide.cuh>
 
 namespace ep {
 
@@ -118,28 +119,12 @@ private:
     i32 entries_[kGroups] = {};
 };
 
-/// A number of each part of a token, which the lane that keeps the part has computed.
-template <class T, int kParts>
-struct PartValues {
-    T own[(kParts + kLanes - 1) / kLanes];
-
-    /// That of a part; warp.
-    __device__ __forceinline__ T of(int part) const {
-        T value = own[0];
-#pragma unroll
-        for (int g = 1; g < (kParts + kLanes - 1) / kLanes; ++g) {
-            if (g == part / kLanes) value = own[g];
-        }
-        return __shfl_sync(kAllLanes, value, part % kLanes);
-    }
-};
-
 /// Computes `number(part)` for every part that there is; warp.
 template <class T, int kParts, class Parts, class Number>
-__device__ __forceinline__ PartValues<T, kParts> part_values(const Parts& parts, Number number) {
-    PartValues<T, kParts> values = {};
+__device__ __forceinline__ LaneValues<T, kParts> part_values(const Parts& parts, Number number) {
+    LaneValues<T, kParts> values = {};
 #pragma unroll
-    for (int g = 0; g < (kParts + kLanes - 1) / kLanes; ++g) {
+    for (int g = 0; g < LaneValues<T, kParts>::kGroups; ++g) {
         if (parts.keeps(g)) values.own[g] = number(g * kLanes + lane_index());
     }
     __syncwarp();

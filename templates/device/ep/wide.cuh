@@ -317,9 +317,40 @@ __device__ __forceinline__ void for_some_rows(Row row, int i, int count, Each ea
     }
 }
 
+/// Values of which each lane has every 32nd.
+template <class T, int kCount>
+struct LaneValues {
+    static constexpr int kGroups = (kCount + kLanes - 1) / kLanes;
+
+    T own[kGroups];
+
+    /// One of them; warp.
+    __device__ __forceinline__ T of(int number) const {
+        T value = own[0];
+#pragma unroll
+        for (int g = 1; g < kGroups; ++g) {
+            if (g == number / kLanes) value = own[g];
+        }
+        return __shfl_sync(kAllLanes, value, number % kLanes);
+    }
+};
+
+/// Computes `number(k)` for every row that there is, of up to `kRows`; warp. `row(k)` is null if there is no row k.
+template <class T, int kRows, class Row, class Number>
+__device__ __forceinline__ LaneValues<T, kRows> row_values(Row row, Number number) {
+    LaneValues<T, kRows> values = {};
+#pragma unroll
+    for (int g = 0; g < LaneValues<T, kRows>::kGroups; ++g) {
+        const int k = g * kLanes + lane_index();
+        if (k < kRows && row(k) != nullptr) values.own[g] = number(k);
+    }
+    __syncwarp();
+    return values;
+}
+
 /// Adds up the elements from `begin` to `end` of up to `kRows` rows, eight neighbors a lane; warp. `row(k)` is null if
-/// there is no row k. `add(sum, k, values)` adds row k to a sum, in order of k, and `set(i, sum)` takes the sum of the
-/// neighbors from `i` on. A lane loads several stretches of a row at once, fewer in a block of many threads, which have
+/// there is no row k. `add(sum, k, values)` adds row k to a sum, in order of k and in all lanes, and `set(i, sum)` takes the sum
+/// of the neighbors from `i` on. A lane loads several stretches of a row at once, fewer in a block of many threads, which have
 /// fewer registers each.
 template <class T, int kRows, int kThreads, class Row, class Add, class Set>
 __device__ __forceinline__ void sum_some_rows(int begin, int end, int count, Row row, Add add,
@@ -327,12 +358,11 @@ __device__ __forceinline__ void sum_some_rows(int begin, int end, int count, Row
     constexpr int kMost = kSpareRegisters ? 7 : 6;
     constexpr int kStretches = kThreads <= 512 ? kMost : 4;
     constexpr int kGroups = (kRows + kLanes - 1) / kLanes;
+    // Each lane looks for rows of its own: what says where one is, no other row waits for.
+    const auto rows = row_values<u64, kRows>(row, [&](int k) { return reinterpret_cast<u64>(row(k)); });
     u32 there[kGroups];
 #pragma unroll
-    for (int g = 0; g < kGroups; ++g) {
-        const int k = g * kLanes + lane_index();
-        there[g] = __ballot_sync(kAllLanes, k < kRows && row(k) != nullptr);
-    }
+    for (int g = 0; g < kGroups; ++g) there[g] = __ballot_sync(kAllLanes, rows.own[g] != 0);
 #pragma unroll 1
     for (int base = begin; base < end; base += kStretches * kTurn) {
         const int first = base + lane_index() * kWide;
@@ -344,8 +374,8 @@ __device__ __forceinline__ void sum_some_rows(int begin, int end, int count, Row
 #pragma unroll 1
             for (u32 left = there[g]; left != 0; left &= left - 1) {
                 const int k = g * kLanes + __ffs(static_cast<int>(left)) - 1;
-                const T* own = row(k);
-                Wide<T> values[kStretches];
+                const T* own = reinterpret_cast<const T*>(rows.of(k));
+                Wide<T> values[kStretches] = {};
                 // One branch around all loads: with one around each, the next load would wait for it.
                 if (is_whole(own + first) && end % kWide == 0 && end <= count) {
 #pragma unroll
@@ -360,10 +390,9 @@ __device__ __forceinline__ void sum_some_rows(int begin, int end, int count, Row
                         if (i < end) values[s] = get_wide<T>(own, i, count);
                     }
                 }
+                // By all lanes, since `add` may be for the warp.
 #pragma unroll
-                for (int s = 0; s < kStretches; ++s) {
-                    if (first + s * kTurn < end) add(sums[s], k, values[s]);
-                }
+                for (int s = 0; s < kStretches; ++s) add(sums[s], k, values[s]);
             }
         }
 #pragma unroll

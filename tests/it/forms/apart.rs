@@ -154,8 +154,10 @@ fn a_row_is_added_up_by_several_warps() {
 /// Each rank fills a slot of every rank for each of its rows, with the row that is given.
 fn filled(row: &str) -> String {
     format!(
-        "shape {{ ranks: 1..=64, hidden: 8..=4096 step 8, rows: 1..=200 }}
-         input x: bf16[ranks * rows, hidden], w: f32[ranks * rows, 5], pick: i32[ranks * rows, 3] in -1..ranks * rows;
+        "shape {{ ranks: 1..=64, hidden: 8..=4096 step 8, rows: 1..=200, let picks = 1 + 3 }}
+         input
+             x: bf16[ranks * rows, hidden], w: f32[ranks * rows, 5], pick: i32[ranks * rows, 3] in -1..ranks * rows,
+             list: i32[ranks * rows, picks] in -1..ranks * rows, by: f32[ranks * rows];
          output o: bf16[rows, hidden], few: f32[rows, 5];
          message Part {{ row x: bf16[hidden], w: f32[5] }}
          channel parts: slots<Part> over nvlink from Send to Sum per all {{ slot: [source, row: rows] }};
@@ -180,9 +182,12 @@ fn a_slot_is_filled_by_several_warps() {
     let shapes = shapes.map(|(rows, hidden)| [("rows", rows), ("hidden", hidden)]);
     let shapes = shapes.each_ref().map(|it| &it[..]);
     let sum = "sum(at in pick[row]: x[at] as f32) as bf16";
-    for (row, cut) in
-        [("x[row]", "asked.put(team, slot + begin * 2)"), (sum, "team.lane * ep::kWide")]
-    {
+    let weighted = "sum(at in list[row]: by[at] * x[at] as f32) as bf16";
+    for (row, cut) in [
+        ("x[row]", "asked.put(team, slot + begin * 2)"),
+        (sum, "team.lane * ep::kWide"),
+        (weighted, "ep::row_values<float"),
+    ] {
         agrees(
             &filled(row),
             &shapes,

@@ -1,5 +1,5 @@
-//! Rule `wide`, of rows whose parts are elsewhere: a number that a part has for all values of its row, such as a weight, one
-//! lane computes once, and the others get it from that lane.
+//! Rule `wide`, of rows that are added up, such as the parts of a token: a number that one of them has for all of its values,
+//! such as a weight, one lane computes once, and the others get it from that lane.
 //!
 //! The gain: without it, each lane computes the number again for every stretch of the row.
 
@@ -9,7 +9,7 @@ use crate::ir::{BinaryOp, Elem};
 use crate::schedule::RoleLowering;
 use crate::schedule::library::ep;
 use crate::schedule::step::{Lambda, Param, ParamType, Step};
-use crate::schedule::symbol::{Constant, Of, Root};
+use crate::schedule::symbol::{Of, Root, Symbol};
 use crate::schedule::term::{Node, Term};
 use crate::schedule::uniform::is_of_any_lane;
 
@@ -23,29 +23,32 @@ pub(in crate::schedule) fn rewrite(role: &mut RoleLowering<'_>, steps: Vec<Step>
         out.extend(before_wait(&mut step));
         if let Step::Do(call) = &mut step {
             out.extend(of_parts(role, call));
+            out.extend(of_rows(role, call));
         }
         out.push(step);
     }
     out
 }
 
-/// What a step that waits for parts computes of them first, which nothing that comes has to do with.
+/// What a step that waits, for parts or for room, computes of rows first, which the wait has nothing to do with.
 fn before_wait(step: &mut Step) -> Vec<Step> {
     let Step::If { condition, body } = step else { return Vec::new() };
-    let mut own = Vec::new();
-    declared(body, &mut own);
-    let is_number = |step: &Step| match step {
-        Step::Made { value, .. } => {
-            let calls =
-                matches!(&value.node, Node::Call(function, _) if function.is(ep::part_values));
-            calls && !own.iter().any(|name| value.mentions(name))
-        }
-        _ => false,
-    };
-    if !condition.is_method("open") {
+    if !condition.is_method("open") && !condition.is_method("reserve") {
         return Vec::new();
     }
-    let (ahead, rest) = std::mem::take(body).into_iter().partition(is_number);
+    let is_number = |step: &&Step| match step {
+        Step::Made { value: Term { node: Node::Call(function, _), .. }, .. } => {
+            [ep::part_values, ep::row_values].iter().any(|it| function.is(*it))
+        }
+        Step::Made { value, .. } => matches!(value.node, Node::Lambda(_)),
+        _ => false,
+    };
+    let mut own = Vec::new();
+    for step in body.iter().filter(|step| !is_number(step)) {
+        declared(std::slice::from_ref(step), &mut own);
+    }
+    let comes_first = |step: &Step| is_number(&step) && !own.iter().any(|name| step.mentions(name));
+    let (ahead, rest) = std::mem::take(body).into_iter().partition(comes_first);
     *body = rest;
     ahead
 }
@@ -70,21 +73,43 @@ fn of_parts(role: &mut RoleLowering<'_>, call: &mut Term) -> Vec<Step> {
         else {
             continue;
         };
-        ahead.extend(of_each(role, (parts, count), &own, each));
+        let [part, row] = each.params.as_slice() else { continue };
+        let names = (part.name.clone(), [&own[..], std::slice::from_ref(&row.name)].concat());
+        ahead.extend(of_each(role, (&ep::part_values.of(count.clone()), parts), names, each));
     }
     ahead
 }
 
-/// What is to be computed ahead of what is done with each part, where a stretch of its row has the names `own`.
+/// What is to be computed ahead of a call that adds up rows, which takes the numbers from there then.
+fn of_rows(role: &mut RoleLowering<'_>, call: &mut Term) -> Vec<Step> {
+    let Node::Call(function, args) = &mut call.node else { return Vec::new() };
+    let [_, _, _, row, Term { node: Node::Lambda(add), .. }, _] = args.as_mut_slice() else {
+        return Vec::new();
+    };
+    let [_, Of::Constant(count), ..] = function.of.as_slice() else { return Vec::new() };
+    let ([sum, number, values], true) = (add.params.as_slice(), function.is(ep::sum_some_rows))
+    else {
+        return Vec::new();
+    };
+    let names = (number.name.clone(), vec![sum.name.clone(), values.name.clone()]);
+    let rows = Term::name(role.names.fresh("row_at"), Elem::I32);
+    let ahead = of_each(role, (&ep::row_values.of(count.clone()), &rows), names, add);
+    if ahead.is_empty() {
+        return ahead;
+    }
+    let name = rows.root().unwrap_or_default().to_string();
+    let value = std::mem::replace(row, rows);
+    [vec![Step::Made { name, value }], ahead].concat()
+}
+
+/// What is to be computed ahead of what is done with each part, by a function of the library that is told of `parts`.
+/// `hidden` are the names of a stretch of a row.
 fn of_each(
     role: &mut RoleLowering<'_>,
-    (parts, count): (&Term, &Constant),
-    own: &[String],
+    (function, parts): (&Symbol, &Term),
+    (part, mut hidden): (String, Vec<String>),
     each: &mut Lambda,
 ) -> Vec<Step> {
-    let [part, row] = each.params.as_slice() else { return Vec::new() };
-    let part = part.name.clone();
-    let mut hidden = [own, std::slice::from_ref(&row.name)].concat();
     let is_fixed = |step: &Step| {
         !hidden.iter().any(|name| step.mentions(name))
             && all_still(role, std::slice::from_ref(step))
@@ -104,14 +129,16 @@ fn of_each(
     }
     let mut ahead = Vec::new();
     let mut taken = rest.clone();
+    let wanted = if function.is(ep::row_values) { "of_row" } else { "of_part" };
     for value in values {
-        let name = role.names.fresh("of_part");
+        let name = role.names.fresh(wanted);
         let params = vec![Param { kind: ParamType::Index, name: part.clone() }];
         let (elem, gives) = (value.elem.clone(), Some(value.clone()));
         let number = Lambda { says: Vec::new(), params, body: before.clone(), gives };
         let args = vec![parts.clone(), Term::lambda(number)];
-        let call = Term::call(ep::part_values.of(&elem).of(count.clone()), args, Elem::I32);
-        ahead.push(Step::Made { name: name.clone(), value: call });
+        let mut function = function.clone();
+        function.of.insert(0, Of::Elem(elem.clone()));
+        ahead.push(Step::Made { name: name.clone(), value: Term::call(function, args, Elem::I32) });
         let own = Term::method(&name, "of", vec![Term::index(&part)], elem);
         for step in &mut taken {
             step.replace(&value, &own);
