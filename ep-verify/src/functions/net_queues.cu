@@ -234,7 +234,7 @@ inline __device__ __noinline__ void card_drains(const ep::Group& given, Memory& 
     }
 }
 
-/// What others have done of a queue pair, and how many lanes put one entry each.
+/// The state in which other lanes have left a queue pair, and how many lanes put one entry each.
 struct Others {
     ep::u32 claimed, told;
     ep::u64 more;  // in `written`

@@ -136,8 +136,8 @@ impl Put {
     }
 }
 
-/// What a card knows of a queue pair to `peer`: how many entries are claimed and `written`, up to which entry it was told,
-/// and the entry in a slot.
+/// The state of a queue pair to `peer`: how many entries are claimed, the word `written`, the entry up to which the card was
+/// told, and the entries in the slots.
 fn pair(
     sheet: &mut Sheet,
     place: usize,
@@ -176,8 +176,8 @@ fn card_puts() -> Vec<i64> {
 
 fn card_rooms() -> Vec<i64> {
     let mut sheet = Sheet::new();
-    // What is claimed and written at last, up to where the card knows of it, the entries that were written, and the one that
-    // was waited with.
+    // The final counts of claimed and written entries, the entry up to which the card was told, the written entries, and the
+    // entry that waited for room.
     let cases = [
         ([9, 8], None, vec![], Some((8, 8))),
         ([9, 9], Some(9), vec![8], None),
@@ -207,12 +207,13 @@ fn card_is_told() -> Vec<i64> {
     sheet.0
 }
 
-/// Whoever writes the first entry tells the card of those that are written behind it.
+/// The lane that writes the first entry also tells the card of the written entries behind it.
 fn card_runs() -> Vec<i64> {
     let mut sheet = Sheet::new();
     let it = Put { peer: 4, to: 0, from: 0, bytes: 32 };
     let bit = |own: i64| 1 << (32 + own % 32);
-    // What is claimed and written at last, up to where the card knows of it, and the entries; or how many were told of.
+    // The final counts of claimed and written entries, the entry up to which the card was told, and either the written entries
+    // or the count that a wait for room saw.
     let cases = [
         ([14, 12 + bit(13)], None, Ok(13..14)),
         ([16, 17], Some(17), Ok(15..16)),

@@ -358,11 +358,15 @@ __device__ __forceinline__ void sum_some_rows(int begin, int end, int count, Row
     constexpr int kMost = kSpareRegisters ? 7 : 6;
     constexpr int kStretches = kThreads <= 512 ? kMost : 4;
     constexpr int kGroups = (kRows + kLanes - 1) / kLanes;
-    // Each lane looks for rows of its own: what says where one is, no other row waits for.
-    const auto rows = row_values<u64, kRows>(row, [&](int k) { return reinterpret_cast<u64>(row(k)); });
+    // Each lane finds rows of its own, so that no row waits for the loads that find another one.
+    LaneValues<u64, kRows> rows = {};
     u32 there[kGroups];
 #pragma unroll
-    for (int g = 0; g < kGroups; ++g) there[g] = __ballot_sync(kAllLanes, rows.own[g] != 0);
+    for (int g = 0; g < kGroups; ++g) {
+        const int k = g * kLanes + lane_index();
+        if (k < kRows) rows.own[g] = reinterpret_cast<u64>(row(k));
+        there[g] = __ballot_sync(kAllLanes, rows.own[g] != 0);
+    }
 #pragma unroll 1
     for (int base = begin; base < end; base += kStretches * kTurn) {
         const int first = base + lane_index() * kWide;

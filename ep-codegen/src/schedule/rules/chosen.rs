@@ -108,7 +108,7 @@ pub(super) fn is_still(role: &RoleLowering<'_>, term: &Term) -> bool {
     here && term.inner().into_iter().all(|inner| is_still(role, inner))
 }
 
-/// Whether what steps say is the same ahead of their turn.
+/// Whether [`is_still`] holds for every term of some steps.
 pub(super) fn all_still(role: &RoleLowering<'_>, steps: &[Step]) -> bool {
     all_terms(steps).all(|term| is_still(role, term))
 }

@@ -1,9 +1,10 @@
-//! Rule `wide`, of rows that are added up, such as the parts of a token: a number that one of them has for all of its values,
-//! such as a weight, one lane computes once, and the others get it from that lane.
+//! Rule `wide`, of rows that are added up, such as the parts of a token: one lane computes a number that a row has for all of
+//! its values, such as a weight, and the other lanes get it from that lane.
 //!
 //! The gain: without it, each lane computes the number again for every stretch of the row.
 
 use super::chosen::{all_still, is_still};
+use super::declares;
 use super::sums::only_looks;
 use crate::ir::{BinaryOp, Elem};
 use crate::schedule::RoleLowering;
@@ -30,7 +31,7 @@ pub(in crate::schedule) fn rewrite(role: &mut RoleLowering<'_>, steps: Vec<Step>
     out
 }
 
-/// What a step that waits, for parts or for room, computes of rows first, which the wait has nothing to do with.
+/// Takes the numbers of rows out of a step that waits for parts or for room, so that they are computed before the wait.
 fn before_wait(step: &mut Step) -> Vec<Step> {
     let Step::If { condition, body } = step else { return Vec::new() };
     if !condition.is_method("open") && !condition.is_method("reserve") {
@@ -43,17 +44,15 @@ fn before_wait(step: &mut Step) -> Vec<Step> {
         Step::Made { value, .. } => matches!(value.node, Node::Lambda(_)),
         _ => false,
     };
-    let mut own = Vec::new();
-    for step in body.iter().filter(|step| !is_number(step)) {
-        declared(std::slice::from_ref(step), &mut own);
-    }
-    let comes_first = |step: &Step| is_number(&step) && !own.iter().any(|name| step.mentions(name));
+    let others: Vec<Step> = body.iter().filter(|step| !is_number(step)).cloned().collect();
+    let comes_first =
+        |step: &Step| is_number(&step) && !declares(&others, &|name| step.mentions(name));
     let (ahead, rest) = std::mem::take(body).into_iter().partition(comes_first);
     *body = rest;
     ahead
 }
 
-/// What is to be computed ahead of a call that reads the rows of parts, which takes the numbers from there then.
+/// Moves the numbers of parts out of a call that reads the rows of parts. Returns the steps that compute them.
 fn of_parts(role: &mut RoleLowering<'_>, call: &mut Term) -> Vec<Step> {
     let Node::Call(function, args) = &mut call.node else { return Vec::new() };
     let [.., parts, _, _, _, Term { node: Node::Lambda(body), .. }] = args.as_mut_slice() else {
@@ -80,7 +79,7 @@ fn of_parts(role: &mut RoleLowering<'_>, call: &mut Term) -> Vec<Step> {
     ahead
 }
 
-/// What is to be computed ahead of a call that adds up rows, which takes the numbers from there then.
+/// Moves the numbers of rows out of a call that adds up rows. Returns the steps that compute them.
 fn of_rows(role: &mut RoleLowering<'_>, call: &mut Term) -> Vec<Step> {
     let Node::Call(function, args) = &mut call.node else { return Vec::new() };
     let [_, _, _, row, Term { node: Node::Lambda(add), .. }, _] = args.as_mut_slice() else {
@@ -102,12 +101,12 @@ fn of_rows(role: &mut RoleLowering<'_>, call: &mut Term) -> Vec<Step> {
     [vec![Step::Made { name, value }], ahead].concat()
 }
 
-/// What is to be computed ahead of what is done with each part, by a function of the library that is told of `parts`.
-/// `hidden` are the names of a stretch of a row.
+/// Moves the numbers of parts out of the function that is called for each part. Returns the steps that compute them with
+/// `function`, which takes `parts`. `hidden` are the names of a stretch of a row.
 fn of_each(
     role: &mut RoleLowering<'_>,
     (function, parts): (&Symbol, &Term),
-    (part, mut hidden): (String, Vec<String>),
+    (part, hidden): (String, Vec<String>),
     each: &mut Lambda,
 ) -> Vec<Step> {
     let is_fixed = |step: &Step| {
@@ -115,26 +114,23 @@ fn of_each(
             && all_still(role, std::slice::from_ref(step))
     };
     let first = each.body.iter().position(|step| !is_fixed(step)).unwrap_or(each.body.len());
-    let mut rest = each.body.split_off(first);
-    let before = std::mem::take(&mut each.body);
+    let (before, rest) = each.body.split_at(first);
     let mut made = vec![part.clone()];
     let is_skip = |step: &Step| matches!(step, Step::SkipUnless(_));
-    declared(&rest, &mut hidden);
-    let mut values = Vec::new();
-    let mut fits = only_looks(&before, &mut made) && !before.iter().any(is_skip);
-    if fits {
-        let numbers = Numbers { role, made: &made, hidden: &hidden };
-        let each_time = rest.iter().take_while(|step| !is_skip(step));
-        each_time.flat_map(Step::terms).for_each(|term| numbers.find(term, &mut values));
+    if !only_looks(before, &mut made) || before.iter().any(is_skip) {
+        return Vec::new();
     }
-    let mut ahead = Vec::new();
-    let mut taken = rest.clone();
+    let mut values = Vec::new();
+    let numbers = Numbers { role, made: &made, hidden: &hidden, rest };
+    let each_time = rest.iter().take_while(|step| !is_skip(step));
+    each_time.flat_map(Step::terms).for_each(|term| numbers.find(term, &mut values));
+    let (mut ahead, mut taken) = (Vec::new(), rest.to_vec());
     let wanted = if function.is(ep::row_values) { "of_row" } else { "of_part" };
     for value in values {
         let name = role.names.fresh(wanted);
         let params = vec![Param { kind: ParamType::Index, name: part.clone() }];
         let (elem, gives) = (value.elem.clone(), Some(value.clone()));
-        let number = Lambda { says: Vec::new(), params, body: before.clone(), gives };
+        let number = Lambda { says: Vec::new(), params, body: before.to_vec(), gives };
         let args = vec![parts.clone(), Term::lambda(number)];
         let mut function = function.clone();
         function.of.insert(0, Of::Elem(elem.clone()));
@@ -144,19 +140,13 @@ fn of_each(
             step.replace(&value, &own);
         }
     }
-    // What is left must not need the names that are no longer there.
-    let is_gone = |name: &String| *name != part && taken.iter().any(|step| step.mentions(name));
-    fits = fits && !ahead.is_empty() && !made.iter().any(is_gone);
-    each.body = if fits { taken } else { [before, std::mem::take(&mut rest)].concat() };
-    if fits { ahead } else { Vec::new() }
-}
-
-/// The names that steps declare, those inside of them as well.
-fn declared(steps: &[Step], found: &mut Vec<String>) {
-    for step in steps {
-        found.extend(step.declared().map(str::to_string));
-        declared(step.inner(), found);
+    // The remaining steps must not use a name that moved into the functions.
+    let is_used = |name: &String| *name != part && taken.iter().any(|step| step.mentions(name));
+    if ahead.is_empty() || made.iter().any(is_used) {
+        return Vec::new();
     }
+    each.body = taken;
+    ahead
 }
 
 /// Finds numbers that a part has for its whole row.
@@ -166,11 +156,13 @@ struct Numbers<'n, 'r> {
     made: &'n [String],
     /// Names that stand for something of a stretch.
     hidden: &'n [String],
+    /// The steps for a stretch. What they declare is of the stretch, too.
+    rest: &'n [Step],
 }
 
 impl Numbers<'_, '_> {
-    /// The largest such numbers in a term that something is read or computed for, each once. What only some parts come to
-    /// is not looked at.
+    /// Collects the largest terms that are such numbers and that read a tensor or use `made`, each once. It skips operands that
+    /// are evaluated for some parts only.
     fn find(&self, term: &Term, found: &mut Vec<Term>) {
         let is_about = |names: &[String]| names.iter().any(|name| term.mentions(name));
         if !is_about(self.made) {
@@ -178,6 +170,7 @@ impl Numbers<'_, '_> {
         }
         let is_number = matches!(term.elem, Elem::F32 | Elem::I32 | Elem::I64 | Elem::Bool)
             && !is_about(self.hidden)
+            && !declares(self.rest, &|name| term.mentions(name))
             && is_still(self.role, term)
             && is_of_any_lane(term);
         if is_number {

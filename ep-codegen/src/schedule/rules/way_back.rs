@@ -16,7 +16,7 @@ use crate::ir::{
 use crate::schedule::typed::{elem_of, rank_of};
 
 /// A lane has each row of a sum.
-pub(super) const ROWS_OF_SUM: i64 = 32;
+const ROWS_OF_SUM: i64 = 32;
 
 /// A field's name, and what it is given.
 type Named<'s> = (&'s str, &'s Expr);
@@ -216,7 +216,7 @@ impl<'s> Forms<'s> {
 }
 
 /// `table[source, me]` and `table[source + 1, me]`
-pub(super) fn is_part_of(first: &Expr, end: &Expr) -> bool {
+fn is_part_of(first: &Expr, end: &Expr) -> bool {
     let element = |of: &Expr| match of {
         Expr::Element { tensor, indices } => match indices.as_slice() {
             [source, Expr::Name { kind: NameKind::Me, .. }] => {

@@ -75,7 +75,7 @@ impl Eight<'_> {
         Some(out)
     }
 
-    /// Whether all elements have the same in a variable that these steps change.
+    /// Whether a variable has the same value for all elements, given the steps that change it.
     fn is_shared(&self, name: &str, steps: &[Step]) -> bool {
         let mut later = Vec::new();
         names_of(steps, &mut later);
@@ -288,7 +288,7 @@ impl Eight<'_> {
     }
 }
 
-/// What steps put into a variable or add to it.
+/// The values that steps assign to a variable or add to it.
 fn changes<'s>(steps: &'s [Step], name: &str) -> Vec<&'s Term> {
     let own = |step: &'s Step| match step {
         Step::Set { place, value } | Step::Increase { place, value } => {
@@ -299,7 +299,7 @@ fn changes<'s>(steps: &'s [Step], name: &str) -> Vec<&'s Term> {
     steps.iter().flat_map(|step| own(step).into_iter().chain(changes(step.inner(), name))).collect()
 }
 
-/// The names of values and places that steps make, those inside of them as well.
+/// The names that steps declare, except those of loops, with nested steps.
 fn names_of(steps: &[Step], found: &mut Vec<String>) {
     for step in steps {
         if !matches!(step, Step::Loop(_)) {
