@@ -5,6 +5,7 @@
 
 mod body;
 mod canon;
+pub mod change;
 mod channel;
 pub mod counting;
 mod declared;
@@ -20,6 +21,7 @@ pub mod parts;
 pub mod put;
 pub mod rows;
 mod select;
+mod simple;
 pub mod slots;
 pub mod stripes;
 pub mod text;

@@ -1,5 +1,6 @@
 //! Choosing one arm per axis: what is left of a pipeline when every guard is decided.
 
+use super::simple::simplify;
 use super::{Action, Arm, Pipeline, Stmt, When, walk};
 
 /// One arm per axis, in the order of the pipeline's axes.
@@ -30,8 +31,15 @@ impl Pipeline {
 
     /// The pipeline with only the items whose guards hold under `choice`; guards are gone, and
     /// each axis keeps the chosen arm alone. A handle's table that only another arm reads is gone
-    /// too, so that a call need not bring it.
+    /// too, so that a call need not bring it. Statements that mean the same have one form.
     pub fn select(&self, choice: &Choice) -> Pipeline {
+        let mut selected = self.select_as_declared(choice);
+        simplify(&mut selected);
+        selected
+    }
+
+    /// [`Pipeline::select`] with every statement as it is declared.
+    pub fn select_as_declared(&self, choice: &Choice) -> Pipeline {
         let holds = |guards: &[When]| guards.iter().all(|when| self.holds(when, choice));
         let mut selected = self.clone();
         for (axis, arm) in selected.axes.iter_mut().zip(&choice.arms) {

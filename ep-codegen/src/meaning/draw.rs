@@ -166,7 +166,7 @@ impl<'a> Drawing<'a> {
         for (axis, arm) in pipeline.axes.iter().zip(&choice.arms) {
             self.arms.insert(axis.name.clone(), arm.clone());
         }
-        let ir = pipeline.select(choice);
+        let ir = pipeline.select_as_declared(choice);
         let mut config = Config::new(pipeline, Arch::Sm90a);
         config.choice = choice.clone();
         config.carrier = self.carrier.clone();

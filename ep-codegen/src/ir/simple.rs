@@ -1,0 +1,193 @@
+//! One form for statements that mean the same, so that whatever looks at them behind sees no difference:
+//!
+//! - `x + 0`, `x * 1` and `!!c` are `x`, `x` and `c`;
+//! - a literal stands to the right of what it is compared with, added to or multiplied by, and a name to the right of
+//!   an element that it is compared with;
+//! - a `let` that only gives a name another name is gone;
+//! - an `if` that is all of a loop, or of another `if`, is its `where`.
+
+use super::put::{is_made_of, put};
+use super::{Action, BinaryOp, CONDITION, Domain, Elem, Expr, Pipeline, Stmt, change, parts, walk};
+
+/// Brings all roles of a selected pipeline into this form.
+pub(super) fn simplify(ir: &mut Pipeline) {
+    let mut roles = std::mem::take(&mut ir.roles);
+    for role in &mut roles {
+        without_aliases(&mut role.body);
+        change::stmts(&mut role.body, &mut |stmt| {
+            change::roots(stmt, &mut |root, is_number| {
+                change::expr(root, is_number, &mut |part, is_number| simple(ir, part, is_number));
+            });
+            with_condition(stmt);
+        });
+    }
+    ir.roles = roles;
+}
+
+/// Brings one expression, whose parts are in this form, into it.
+fn simple(ir: &Pipeline, whole: &mut Expr, is_number: bool) {
+    if let Expr::Not { value } = whole
+        && let Expr::Not { value } = value.as_mut()
+    {
+        *whole = std::mem::replace(value, Expr::Bool { value: false });
+        return;
+    }
+    let Expr::Binary { op, left, right } = whole else { return };
+    if let Some(other) = exchanged(op)
+        && belongs_right(op, left, right)
+    {
+        *op = other;
+        std::mem::swap(left, right);
+    }
+    let says_nothing = match (&op, right.as_ref()) {
+        (BinaryOp::Add | BinaryOp::Sub, Expr::Int { value: 0 }) => is_number || is_whole(ir, left),
+        (BinaryOp::Mul | BinaryOp::Div, Expr::Int { value: 1 }) => !is_truth(ir, left),
+        _ => false,
+    };
+    if says_nothing {
+        *whole = std::mem::replace(left, Expr::Bool { value: false });
+    }
+}
+
+/// The operation that gives the same with its sides exchanged.
+fn exchanged(op: &BinaryOp) -> Option<BinaryOp> {
+    Some(match op {
+        BinaryOp::Add | BinaryOp::Mul | BinaryOp::Eq | BinaryOp::Ne => op.clone(),
+        BinaryOp::Lt => BinaryOp::Gt,
+        BinaryOp::Le => BinaryOp::Ge,
+        BinaryOp::Gt => BinaryOp::Lt,
+        BinaryOp::Ge => BinaryOp::Le,
+        BinaryOp::Sub | BinaryOp::Div | BinaryOp::Rem | BinaryOp::And | BinaryOp::Or => {
+            return None;
+        }
+    })
+}
+
+/// Whether the left side of an operation belongs to its right: a literal, or a name that is compared with an element.
+fn belongs_right(op: &BinaryOp, left: &Expr, right: &Expr) -> bool {
+    let is_literal =
+        |side| matches!(side, &Expr::Int { .. } | &Expr::Real { .. } | &Expr::Bool { .. });
+    let is_element =
+        matches!(right, Expr::Element { .. } | Expr::Field { .. } | Expr::OfChannel { .. });
+    let is_test = matches!(op, BinaryOp::Eq | BinaryOp::Ne);
+    (is_literal(left) && !is_literal(right))
+        || (is_test && is_element && matches!(left, Expr::Name { .. }))
+}
+
+/// Whether a value is known to be an integer of at least 32 bits.
+fn is_whole(ir: &Pipeline, value: &Expr) -> bool {
+    use super::NameKind::{Dim, Me, Size, Stripe};
+    match value {
+        Expr::Int { .. } => true,
+        Expr::Name { kind, .. } => matches!(kind, Dim | Me | Size | Stripe),
+        Expr::Element { tensor, .. } => {
+            matches!(elem_of(ir, tensor), Some(Elem::I32 | Elem::I64))
+        }
+        Expr::Cast { elem, .. } => matches!(elem, Elem::I32 | Elem::I64),
+        Expr::Fold { body, .. } => is_whole(ir, body),
+        Expr::Binary {
+            op: BinaryOp::Add | BinaryOp::Sub | BinaryOp::Mul | BinaryOp::Div | BinaryOp::Rem,
+            left,
+            right,
+        } => is_whole(ir, left) && is_whole(ir, right),
+        _ => false,
+    }
+}
+
+/// Whether a value may be a truth, which is a number only where it is computed with.
+fn is_truth(ir: &Pipeline, value: &Expr) -> bool {
+    match value {
+        Expr::Element { tensor, .. } => elem_of(ir, tensor).is_none_or(|elem| elem == Elem::Bool),
+        Expr::Cast { elem, .. } => *elem == Elem::Bool,
+        Expr::Int { .. } | Expr::Real { .. } => false,
+        Expr::Name { kind, .. } => *kind == super::NameKind::Binder,
+        Expr::Fold { .. } => false,
+        Expr::Binary { op, .. } => !matches!(
+            op,
+            BinaryOp::Add | BinaryOp::Sub | BinaryOp::Mul | BinaryOp::Div | BinaryOp::Rem
+        ),
+        _ => true,
+    }
+}
+
+/// The type of the elements of a tensor.
+fn elem_of(ir: &Pipeline, tensor: &str) -> Option<Elem> {
+    let own = ir.tensors.iter().find(|own| own.name == tensor)?;
+    parts::parts(ir, &own.elem).into_iter().next().map(|(_, elem, _)| elem)
+}
+
+/// Takes an `if` that is all of a loop, or of another `if`, into its condition.
+fn with_condition(stmt: &mut Stmt) {
+    let Action::For { position: None, filter, body, .. } = &mut stmt.action else { return };
+    let [
+        Stmt {
+            action: Action::For { domain: Domain::Once, filter: inner, body: within, .. }, ..
+        },
+    ] = body.as_mut_slice()
+    else {
+        return;
+    };
+    let Some(condition) = inner.take() else { return };
+    *filter = Some(match filter.take() {
+        None => condition,
+        Some(outer) => {
+            Expr::Binary { op: BinaryOp::And, left: Box::new(outer), right: Box::new(condition) }
+        }
+    });
+    *body = std::mem::take(within);
+}
+
+/// Puts the other name in place of each name that a `let` gives it.
+fn without_aliases(body: &mut Vec<Stmt>) {
+    let mut at = 0;
+    while at < body.len() {
+        let alias = match &body[at].action {
+            Action::Let { name, value: Expr::Name { name: other, kind } } if name != CONDITION => {
+                Some((
+                    name.clone(),
+                    Expr::Name { name: other.clone(), kind: kind.clone() },
+                    other.clone(),
+                ))
+            }
+            _ => None,
+        };
+        if let Some((name, value, other)) = alias
+            && can_replace(&body[at + 1..], &name, &other)
+        {
+            body.remove(at);
+            change::stmts(&mut body[at..], &mut |stmt| {
+                change::roots(stmt, &mut |root, _| put(root, &name, &value));
+            });
+            continue;
+        }
+        if let Some(inner) = change::nested(&mut body[at]) {
+            without_aliases(inner);
+        }
+        at += 1;
+    }
+}
+
+/// Whether one name may stand for the other in some statements: neither gets another meaning there, and only a number is
+/// asked for.
+fn can_replace(body: &[Stmt], name: &str, other: &str) -> bool {
+    let mut fits = true;
+    let is_own = |binder: &String| binder == name || binder == other;
+    walk::stmts(body, &mut |stmt| {
+        fits &= match &stmt.action {
+            Action::For { binder, .. } | Action::Receive { binder, .. } => !is_own(binder),
+            Action::Gather { binder, part, across, .. } => {
+                ![binder, part, across].into_iter().any(is_own)
+            }
+            Action::Let { name, .. } => !is_own(name),
+            _ => true,
+        };
+        walk::exprs(stmt, &mut |part| {
+            fits &= match part {
+                Expr::Fold { binder, .. } => !is_own(binder),
+                Expr::Name { .. } => true,
+                part => !is_made_of(part, name),
+            };
+        });
+    });
+    fits
+}
