@@ -14,7 +14,6 @@
 // Message Totals: meta record of 320 bytes: per_rank[8] at 0, per_expert[32] at 64
 // Message Token: row of 7168 bytes, meta record of 384 bytes: x_scale[56] at 0, src[1] at 224, experts[8] at 228, weights[8] at 260
 #include <ep/compute.cuh>
-#include <ep/messages.cuh>
 #include <ep/mover.cuh>
 #include <ep/one_launch.cuh>
 #include <ep/slots.cuh>
@@ -25,6 +24,7 @@ namespace decode_dispatch {
 
 struct Cfg {
     static constexpr int kRanks = 8;
+    static constexpr int kHidden = 7168;
     static constexpr int kTopk = 8;
     static constexpr int kExperts = 256;
     static constexpr int kLocalExperts = 32;
@@ -84,9 +84,8 @@ struct Cfg {
         static constexpr int kWarps = 12;
         static constexpr int kRanks = 8;
         static constexpr int kTokenWords = 4;
-        static constexpr int kExperts = 256;
+        static constexpr int kValues = 256;
         static constexpr int kCountWords = 40;
-        static constexpr bool kLists = false;
         static constexpr bool kEarly = false;
         static constexpr bool kTma = true;
         static constexpr int kStages = 2;
@@ -167,7 +166,6 @@ __device__ __forceinline__ void dispatch_tables(const Args& args, Smem& smem, ep
         i += team.count() * ep::kLanes) {
         args.tokens_per_rank[i] = smem.routes.tokens_to(i, tokens);
     }
-    __syncwarp();
     // +43  for expert in experts
     // +43  record tokens_per_expert[expert] = sum(token in tokens: sum(choice in topk:
     //     (topk_idx[token, choice] == expert) as i32))
@@ -175,7 +173,6 @@ __device__ __forceinline__ void dispatch_tables(const Args& args, Smem& smem, ep
         i += team.count() * ep::kLanes) {
         args.tokens_per_expert[i] = smem.routes.chosen[i];
     }
-    __syncwarp();
     // +43  await counts
     // W1: takes messages of counts, from Dispatch +43
     counts.await();
@@ -308,34 +305,53 @@ __device__ __forceinline__ void dispatch(const Args& args, Smem& smem, ep::Team&
     // W2: publishes credit of rows, for Dispatch +54
     // W3: takes messages of rows, from Dispatch +54
     rows_in.for_messages([&](const ep::OnceMessage& message) {
-        const auto x_scale_field =
-            message.ask<float, Cfg::Token::kXScaleCount>(Cfg::Token::kXScale);
-        const auto src_field = message.ask<ep::i32, Cfg::Token::kSrcCount>(Cfg::Token::kSrc);
-        const auto experts_field =
-            message.ask<ep::i32, Cfg::Token::kExpertsCount>(Cfg::Token::kExperts);
-        const auto weights_field =
-            message.ask<float, Cfg::Token::kWeightsCount>(Cfg::Token::kWeights);
+        const auto recv_x_scale_field = ep::ask<float, ep::ceil(Cfg::kHidden, 128)>([&](int i) {
+            return ep::get<float>(message.record + Cfg::Token::kXScale, i);
+        });
+        const auto recv_src_field = ep::ask<ep::i32, 1>([&](int) {
+            return ep::get<ep::i32>(message.record + Cfg::Token::kSrc, 0);
+        });
+        const auto recv_topk_idx_field = ep::ask<ep::i64, Cfg::kTopk>([&](int i_2) {
+            return ep::i64{mine.local(
+                ep::get<ep::i32>(message.record + Cfg::Token::kExperts, i_2))};
+        });
         // +66  store recv_x[message.row] = message.x
-        x_scale_field.store(args.recv_x_scale, args.recv_x_scale_stride,
-            args.recv_x_scale_block_stride);
+        // The sender has stored it in place.
+        recv_x_scale_field.each([&](int i, float element) {
+            args.recv_x_scale[message.row * args.recv_x_scale_stride
+                + i * args.recv_x_scale_block_stride] = element;
+        });
         // +66  record recv_src[message.row] = message.src
-        src_field.store(args.recv_src, 1, 1);
+        recv_src_field.each([&](int, ep::i32 element) {
+            args.recv_src[message.row] = element;
+        });
         // +66  store recv_topk_idx[message.row] = local(message.experts, me)
-        experts_field.store(args.recv_topk_idx, Cfg::kTopk, 1,
-            [&](ep::i32 experts) { return mine.local(experts); });
+        recv_topk_idx_field.each([&](int i_2, ep::i64 element) {
+            args.recv_topk_idx[ep::i64{message.row} * Cfg::kTopk + i_2] = element;
+        });
         // +66  store recv_topk_weights[message.row] = message.weights * (local(message.experts, me)
         //     >= 0) as f32
-        weights_field.store(args.recv_topk_weights, Cfg::kTopk, 1,
-            [&](float weights, ep::i32 experts) {
-                return ep::product(weights, static_cast<float>(mine.local(experts) >= 0));
-            },
-            experts_field);
+        if (args.topk_weights != nullptr && args.recv_topk_weights != nullptr) {
+            for (int i_3 = team.lane; i_3 < Cfg::kTopk; i_3 += ep::kLanes) {
+                args.recv_topk_weights[ep::i64{message.row} * Cfg::kTopk + i_3] = ep::product(
+                    ep::get<float>(message.record + Cfg::Token::kWeights, i_3),
+                    static_cast<float>(
+                        mine.local(
+                            ep::get<ep::i32>(message.record + Cfg::Token::kExperts, i_3)) >= 0));
+            }
+        }
     });
     // +54  push rows[peer]: what is left
     rows.close();
     // +60  for row in rank_prefix[ranks, me]..max_rows
-    // +62  store recv_topk_idx[row, choice] = -1
-    ep::fill<ep::i64>(team, args.recv_topk_idx, Cfg::kTopk, rows_in.total(), Cfg::kMaxRows, -1LL);
+    for (int row = rows_in.total() + team.index() * ep::kLanes + team.lane;
+        row < Cfg::kMaxRows && !team.stopped; row += team.count() * ep::kLanes) {
+        // +61  for choice in topk
+        for (int choice = 0; choice < Cfg::kTopk; ++choice) {
+            // +62  store recv_topk_idx[row, choice] = -1
+            args.recv_topk_idx[ep::i64{row} * Cfg::kTopk + choice] = -1LL;
+        }
+    }
     // All rows are there.
     rows_in.await();
     mover.finish();
@@ -353,11 +369,16 @@ decode_dispatch(const __grid_constant__ Args args) {
         // +43  for expert in experts
         // +43  record tokens_per_expert[expert] = sum(token in tokens: sum(choice in topk:
         //     (topk_idx[token, choice] == expert) as i32))
-        ep::count_routes(args.group, smem.routes, tokens, args.expert_begin,
+        ep::count_routes(args.group, smem.routes, tokens,
             [&](int token, bool present) {
+                return ep::route_of<Cfg::Dispatch>(
+                    ep::row_of<Cfg::kTopk>(&args.topk_idx[token * args.topk_idx_stride], present),
+                    args.expert_begin);
+            },
+            ep::values_of<false>(smem.routes, [&](int token, bool present) {
                 return ep::row_of<Cfg::kTopk>(&args.topk_idx[token * args.topk_idx_stride],
                     present);
-        });
+        }));
     });
 
     const int block = static_cast<int>(blockIdx.x);

@@ -14,7 +14,6 @@
 // Message Totals: meta record of 288 bytes: per_rank[4] at 0, per_expert[32] at 32
 // Message Token: row of 5760 bytes, meta record of 128 bytes: src[1] at 0, experts[4] at 4, weights[4] at 20
 #include <ep/compute.cuh>
-#include <ep/messages.cuh>
 #include <ep/mover.cuh>
 #include <ep/one_launch.cuh>
 #include <ep/slots.cuh>
@@ -82,9 +81,8 @@ struct Cfg {
         static constexpr int kWarps = 16;
         static constexpr int kRanks = 4;
         static constexpr int kTokenWords = 4;
-        static constexpr int kExperts = 128;
+        static constexpr int kValues = 128;
         static constexpr int kCountWords = 36;
-        static constexpr bool kLists = false;
         static constexpr bool kEarly = false;
         static constexpr bool kTma = false;
         static constexpr int kStages = 2;
@@ -159,7 +157,6 @@ __device__ __forceinline__ void dispatch_tables(const Args& args, Smem& smem, ep
         i += team.count() * ep::kLanes) {
         args.tokens_per_rank[i] = smem.routes.tokens_to(i, tokens);
     }
-    __syncwarp();
     // +43  for expert in experts
     // +43  record tokens_per_expert[expert] = sum(token in tokens: sum(choice in topk:
     //     (topk_idx[token, choice] == expert) as i32))
@@ -167,7 +164,6 @@ __device__ __forceinline__ void dispatch_tables(const Args& args, Smem& smem, ep
         i += team.count() * ep::kLanes) {
         args.tokens_per_expert[i] = smem.routes.chosen[i];
     }
-    __syncwarp();
     // +43  await counts
     // W1: takes messages of counts, from Dispatch +43
     counts.await();
@@ -296,31 +292,45 @@ __device__ __forceinline__ void dispatch(const Args& args, Smem& smem, ep::Team&
     // W2: publishes credit of rows, for Dispatch +54
     // W3: takes messages of rows, from Dispatch +54
     rows_in.for_messages([&](const ep::OnceMessage& message) {
-        const auto src_field = message.ask<ep::i32, Cfg::Token::kSrcCount>(Cfg::Token::kSrc);
-        const auto experts_field =
-            message.ask<ep::i32, Cfg::Token::kExpertsCount>(Cfg::Token::kExperts);
-        const auto weights_field =
-            message.ask<float, Cfg::Token::kWeightsCount>(Cfg::Token::kWeights);
+        const auto recv_src_field = ep::ask<ep::i32, 1>([&](int) {
+            return ep::get<ep::i32>(message.record + Cfg::Token::kSrc, 0);
+        });
+        const auto recv_topk_idx_field = ep::ask<ep::i64, Cfg::kTopk>([&](int i) {
+            return ep::i64{mine.local(ep::get<ep::i32>(message.record + Cfg::Token::kExperts, i))};
+        });
         // +66  store recv_x[message.row] = message.x
         // The sender has stored it in place.
         // +66  record recv_src[message.row] = message.src
-        src_field.store(args.recv_src, 1, 1);
+        recv_src_field.each([&](int, ep::i32 element) {
+            args.recv_src[message.row] = element;
+        });
         // +66  store recv_topk_idx[message.row] = local(message.experts, me)
-        experts_field.store(args.recv_topk_idx, Cfg::kTopk, 1,
-            [&](ep::i32 experts) { return mine.local(experts); });
+        recv_topk_idx_field.each([&](int i, ep::i64 element) {
+            args.recv_topk_idx[ep::i64{message.row} * Cfg::kTopk + i] = element;
+        });
         // +66  store recv_topk_weights[message.row] = message.weights * (local(message.experts, me)
         //     >= 0) as f32
-        weights_field.store(args.recv_topk_weights, Cfg::kTopk, 1,
-            [&](float weights, ep::i32 experts) {
-                return ep::product(weights, static_cast<float>(mine.local(experts) >= 0));
-            },
-            experts_field);
+        if (args.topk_weights != nullptr && args.recv_topk_weights != nullptr) {
+            for (int i_2 = team.lane; i_2 < Cfg::kTopk; i_2 += ep::kLanes) {
+                args.recv_topk_weights[ep::i64{message.row} * Cfg::kTopk + i_2] = ep::product(
+                    ep::get<float>(message.record + Cfg::Token::kWeights, i_2),
+                    static_cast<float>(
+                        mine.local(
+                            ep::get<ep::i32>(message.record + Cfg::Token::kExperts, i_2)) >= 0));
+            }
+        }
     });
     // +54  push rows[peer]: what is left
     rows.close();
     // +60  for row in rank_prefix[ranks, me]..max_rows
-    // +62  store recv_topk_idx[row, choice] = -1
-    ep::fill<ep::i64>(team, args.recv_topk_idx, Cfg::kTopk, rows_in.total(), Cfg::kMaxRows, -1LL);
+    for (int row = rows_in.total() + team.index() * ep::kLanes + team.lane;
+        row < Cfg::kMaxRows && !team.stopped; row += team.count() * ep::kLanes) {
+        // +61  for choice in topk
+        for (int choice = 0; choice < Cfg::kTopk; ++choice) {
+            // +62  store recv_topk_idx[row, choice] = -1
+            args.recv_topk_idx[ep::i64{row} * Cfg::kTopk + choice] = -1LL;
+        }
+    }
     // All rows are there.
     rows_in.await();
     mover.finish();
@@ -338,11 +348,16 @@ decode_dispatch(const __grid_constant__ Args args) {
         // +43  for expert in experts
         // +43  record tokens_per_expert[expert] = sum(token in tokens: sum(choice in topk:
         //     (topk_idx[token, choice] == expert) as i32))
-        ep::count_routes(args.group, smem.routes, tokens, args.expert_begin,
+        ep::count_routes(args.group, smem.routes, tokens,
             [&](int token, bool present) {
+                return ep::route_of<Cfg::Dispatch>(
+                    ep::row_of<Cfg::kTopk>(&args.topk_idx[token * args.topk_idx_stride], present),
+                    args.expert_begin);
+            },
+            ep::values_of<false>(smem.routes, [&](int token, bool present) {
                 return ep::row_of<Cfg::kTopk>(&args.topk_idx[token * args.topk_idx_stride],
                     present);
-        });
+        }));
     });
 
     const int block = static_cast<int>(blockIdx.x);

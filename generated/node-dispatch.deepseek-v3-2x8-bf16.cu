@@ -31,7 +31,6 @@
 //   rail.headers_out 0x02a60180        384 bytes  2 calls x 12 stripes x 1 peers x 2 x 8; RdmaSend writes, RdmaSend reads
 // Message Hop: row of 14336 bytes, meta record of 80 bytes: src[1] at 0, local[1] at 8, experts[8] at 16, weights[8] at 48
 #include <ep/compute.cuh>
-#include <ep/messages.cuh>
 #include <ep/mover.cuh>
 #include <ep/net_rings.cuh>
 #include <ep/places.cuh>

@@ -31,7 +31,6 @@
 //   rail.headers_out 0x04260480       1152 bytes  2 calls x 12 stripes x 3 peers x 2 x 8; RdmaSend writes, RdmaSend reads
 // Message Hop: row of 7168 bytes, meta record of 304 bytes: x_scale[56] at 0, src[1] at 224, local[1] at 232, experts[8] at 240, weights[8] at 272
 #include <ep/compute.cuh>
-#include <ep/messages.cuh>
 #include <ep/mover.cuh>
 #include <ep/net_rings.cuh>
 #include <ep/places.cuh>

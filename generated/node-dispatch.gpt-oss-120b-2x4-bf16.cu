@@ -31,7 +31,6 @@
 //   rail.headers_out 0x01140180        384 bytes  2 calls x 12 stripes x 1 peers x 2 x 8; RdmaSend writes, RdmaSend reads
 // Message Hop: row of 5760 bytes, meta record of 48 bytes: src[1] at 0, local[1] at 8, experts[4] at 16, weights[4] at 32
 #include <ep/compute.cuh>
-#include <ep/messages.cuh>
 #include <ep/mover.cuh>
 #include <ep/net_rings.cuh>
 #include <ep/places.cuh>

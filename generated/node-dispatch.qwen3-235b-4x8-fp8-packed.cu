@@ -31,7 +31,6 @@
 //   rail.headers_out 0x02520480       1152 bytes  2 calls x 12 stripes x 3 peers x 2 x 8; RdmaSend writes, RdmaSend reads
 // Message Hop: row of 4096 bytes, meta record of 112 bytes: x_scale[32] at 0, src[1] at 32, local[1] at 40, experts[8] at 48, weights[8] at 80
 #include <ep/compute.cuh>
-#include <ep/messages.cuh>
 #include <ep/mover.cuh>
 #include <ep/net_rings.cuh>
 #include <ep/places.cuh>

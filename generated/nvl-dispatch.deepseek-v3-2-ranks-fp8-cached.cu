@@ -15,7 +15,6 @@
 // Message Token: row of 7168 bytes, meta record of 256 bytes: x_scale[56] at 0, src[1] at 224, experts[0] at 228, weights[0] at 228
 #include <ep/compute.cuh>
 #include <ep/direct.cuh>
-#include <ep/messages.cuh>
 #include <ep/mover.cuh>
 #include <ep/wide.cuh>
 #include <ep/rows.cuh>

@@ -15,7 +15,6 @@
 // Message Token: row of 7168 bytes, meta record of 384 bytes: x_scale[56] at 0, src[1] at 224, experts[8] at 228, weights[8] at 260
 #include <ep/compute.cuh>
 #include <ep/direct.cuh>
-#include <ep/messages.cuh>
 #include <ep/mover.cuh>
 #include <ep/wide.cuh>
 #include <ep/rows.cuh>

@@ -16,7 +16,6 @@
 //   ring.sent        0x02a60a80        384 bytes  2 calls x 12 stripes x 4 peers x 4; Send writes, Send reads
 // Message Token: row of 14336 bytes, meta record of 80 bytes: src[1] at 0, experts[8] at 4, weights[8] at 36
 #include <ep/compute.cuh>
-#include <ep/messages.cuh>
 #include <ep/mover.cuh>
 #include <ep/places.cuh>
 #include <ep/rings.cuh>

@@ -16,7 +16,6 @@
 //   ring.sent        0x015c0a80        384 bytes  2 calls x 12 stripes x 4 peers x 4; Send writes, Send reads
 // Message Token: row of 7168 bytes, meta record of 240 bytes: x_scale[56] at 0, src[1] at 224, experts[0] at 228, weights[0] at 228
 #include <ep/compute.cuh>
-#include <ep/messages.cuh>
 #include <ep/mover.cuh>
 #include <ep/places.cuh>
 #include <ep/rings.cuh>

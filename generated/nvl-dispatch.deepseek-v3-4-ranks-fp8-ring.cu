@@ -16,7 +16,6 @@
 //   ring.sent        0x01620a80        384 bytes  2 calls x 12 stripes x 4 peers x 4; Send writes, Send reads
 // Message Token: row of 7168 bytes, meta record of 304 bytes: x_scale[56] at 0, src[1] at 224, experts[8] at 228, weights[8] at 260
 #include <ep/compute.cuh>
-#include <ep/messages.cuh>
 #include <ep/mover.cuh>
 #include <ep/places.cuh>
 #include <ep/rings.cuh>

@@ -15,7 +15,6 @@
 // Message Token: row of 14336 bytes, meta record of 128 bytes: src[1] at 0, experts[8] at 4, weights[8] at 36
 #include <ep/compute.cuh>
 #include <ep/direct.cuh>
-#include <ep/messages.cuh>
 #include <ep/mover.cuh>
 #include <ep/wide.cuh>
 #include <ep/rows.cuh>

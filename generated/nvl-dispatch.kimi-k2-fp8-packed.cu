@@ -15,7 +15,6 @@
 // Message Token: row of 7168 bytes, meta record of 128 bytes: x_scale[56] at 0, src[1] at 56, experts[8] at 60, weights[8] at 92
 #include <ep/compute.cuh>
 #include <ep/direct.cuh>
-#include <ep/messages.cuh>
 #include <ep/mover.cuh>
 #include <ep/wide.cuh>
 #include <ep/rows.cuh>

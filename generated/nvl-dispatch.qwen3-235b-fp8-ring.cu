@@ -16,7 +16,6 @@
 //   ring.sent        0x01981380        768 bytes  2 calls x 12 stripes x 8 peers x 4; Send writes, Send reads
 // Message Token: row of 4096 bytes, meta record of 208 bytes: x_scale[32] at 0, src[1] at 128, experts[8] at 132, weights[8] at 164
 #include <ep/compute.cuh>
-#include <ep/messages.cuh>
 #include <ep/mover.cuh>
 #include <ep/places.cuh>
 #include <ep/rings.cuh>

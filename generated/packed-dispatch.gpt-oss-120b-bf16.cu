@@ -85,9 +85,8 @@ struct Cfg {
         static constexpr int kWarps = 12;
         static constexpr int kRanks = 4;
         static constexpr int kTokenWords = 4;
-        static constexpr int kExperts = 128;
+        static constexpr int kValues = 128;
         static constexpr int kCountWords = 36;
-        static constexpr bool kLists = true;
         static constexpr bool kEarly = false;
         static constexpr bool kTma = false;
         static constexpr int kStages = 1;
@@ -167,7 +166,6 @@ __device__ __forceinline__ void dispatch_tables(const Args& args, Smem& smem, ep
         i += team.count() * ep::kLanes) {
         args.tokens_per_rank[i] = smem.routes.tokens_to(i, tokens);
     }
-    __syncwarp();
     // +52  for expert in experts
     // +52  record tokens_per_expert[expert] = sum(token in tokens: listed(topk_idx[token], expert)
     //     as i32)
@@ -175,7 +173,6 @@ __device__ __forceinline__ void dispatch_tables(const Args& args, Smem& smem, ep
         i += team.count() * ep::kLanes) {
         args.tokens_per_expert[i] = smem.routes.chosen[i];
     }
-    __syncwarp();
     // +52  await counts
     // W1: takes messages of counts, from Dispatch +52
     counts.await();
@@ -269,15 +266,18 @@ __device__ __forceinline__ void dispatch(const Args& args, Smem& smem, ep::Team&
         [&](int token) { return &args.x[token * args.x_stride]; },
         [&](int token, char* record) {
             // +66  for choice in topk
+            const int choice = team.lane < Cfg::kTopk ? team.lane : 0;
+            // +67  let expert = topk_idx[token, choice]
+            const ep::i64 expert = args.topk_idx[token * args.topk_idx_stride + choice];
             // +68  record send_turn[token, choice] = sum(earlier in 0..token:
             //     listed(topk_idx[earlier], expert) as i32) * (expert >= 0) as i32
-            const int choice = team.lane < Cfg::kTopk ? team.lane : 0;
-            const int turn = ep::listed_before<Cfg::kTopk>(token,
-                args.topk_idx[token * args.topk_idx_stride + choice],
-                [&](int earlier, bool present) {
+            const int before =
+                ep::listed_before<Cfg::kTopk>(token, expert, [&](int earlier, bool present) {
                     return ep::row_of<Cfg::kTopk>(&args.topk_idx[earlier * args.topk_idx_stride],
                         present);
-            });
+                });
+            const int turn =
+                static_cast<ep::i32>(ep::i64{before} * static_cast<ep::i32>(expert >= 0));
             if (team.lane < Cfg::kTopk) {
                 args.send_turn[ep::i64{token} * Cfg::kTopk + choice] = turn;
                 ep::set<ep::i32>(record + Cfg::Token::kTurns_, choice, turn);
@@ -317,11 +317,15 @@ __device__ __forceinline__ void dispatch(const Args& args, Smem& smem, ep::Team&
     // W3: takes messages of rows, from Dispatch +73
     rows_in.for_places<Cfg::kTopk>(
         [&](const ep::OnceMessage& message) {
-            const auto src_field = message.ask<ep::i32, Cfg::Token::kSrcCount>(Cfg::Token::kSrc);
+            const auto recv_src_field = ep::ask<ep::i32, 1>([&](int) {
+                return ep::get<ep::i32>(message.record + Cfg::Token::kSrc, 0);
+            });
             // +88  store came[message.row] = message.x
             // The sender has stored it in place.
             // +89  record recv_src[message.row] = message.src
-            src_field.store(args.recv_src, 1, 1);
+            recv_src_field.each([&](int, ep::i32 element) {
+                args.recv_src[message.row] = element;
+            });
         },
         // +90  for choice in topk
         // +96  let place = sum(earlier in 0..message.source: counts[earlier].per_expert[expert *
@@ -414,11 +418,16 @@ packed_dispatch(const __grid_constant__ Args args) {
         // +52  for expert in experts
         // +52  record tokens_per_expert[expert] = sum(token in tokens: listed(topk_idx[token],
         //     expert) as i32)
-        ep::count_routes(args.group, smem.routes, tokens, args.expert_begin,
+        ep::count_routes(args.group, smem.routes, tokens,
             [&](int token, bool present) {
+                return ep::route_of<Cfg::Dispatch>(
+                    ep::row_of<Cfg::kTopk>(&args.topk_idx[token * args.topk_idx_stride], present),
+                    args.expert_begin);
+            },
+            ep::values_of<true>(smem.routes, [&](int token, bool present) {
                 return ep::row_of<Cfg::kTopk>(&args.topk_idx[token * args.topk_idx_stride],
                     present);
-        });
+        }));
     });
 
     const int block = static_cast<int>(blockIdx.x);

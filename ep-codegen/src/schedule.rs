@@ -105,7 +105,13 @@ pub fn role(ir: &Pipeline, role: &Role, rules: RuleSet) -> Result<RoleSteps, Vec
 pub fn whole(ir: &Pipeline, role: &Role) -> Option<Result<RoleSteps, Unfit>> {
     let unfit = |Refusal { at, why }: Refusal| Unfit::new(&at, &why.sentence);
     let checked = rules::check(ir, role)?;
-    Some(checked.and_then(|()| made(ir, role, whole::steps).map_err(unfit)))
+    let all = || {
+        for part in whole::others(ir) {
+            made(ir, role, *part)?;
+        }
+        made(ir, role, whole::steps)
+    };
+    Some(checked.and_then(|()| all().map_err(unfit)))
 }
 
 /// What every block does as it enters the kernel, if all roles are done as a whole and want it.
@@ -126,13 +132,16 @@ pub fn number(ir: &Pipeline, role: &Role, expr: &Expr) -> Option<Term> {
     value.filter(|_| ahead.is_empty())
 }
 
-fn made(
-    ir: &Pipeline,
-    role: &Role,
-    make: fn(&mut RoleLowering<'_>) -> Lowered<Vec<Step>>,
-) -> Result<RoleSteps, Refusal> {
+/// What makes steps of a role that the library does.
+type Make = fn(&mut RoleLowering<'_>) -> Lowered<Vec<Step>>;
+
+fn made(ir: &Pipeline, role: &Role, make: Make) -> Result<RoleSteps, Refusal> {
     let mut lowering = RoleLowering::new(ir, role, RuleSet::None);
-    let steps = make(&mut lowering).map_err(|why| Refusal { at: role.at.clone(), why })?;
+    let refused = |why| Refusal { at: role.at.clone(), why };
+    let steps = make(&mut lowering).map_err(refused)?;
+    if let Some(why) = uniform::misfit(&steps) {
+        return Err(refused(broken(why)));
+    }
     match lowering.refusals.is_empty() {
         true => Ok(lowering.finished(steps, Uses::default(), Warps::All)),
         false => Err(lowering.refusals.swap_remove(0)),

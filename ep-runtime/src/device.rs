@@ -27,7 +27,6 @@ pub const HEADERS: &[(&str, &str)] = headers![
     "ends",
     "ibgda",
     "made",
-    "messages",
     "mover",
     "net",
     "net_peers",

@@ -572,7 +572,7 @@ mod tests {
         (FunctionSet::Values, "== counts to 65\nin ep/compute.cuh\n- index < 64\n+ index <= 64\n"),
         (
             FunctionSet::Warps,
-            "== one more\nin ep/messages.cuh\n- for (; at < last;\n+ for (; at <= last;\n",
+            "== one more\nin ep/rows.cuh\n- for (; at < last;\n+ for (; at <= last;\n",
         ),
         (
             FunctionSet::Presences,

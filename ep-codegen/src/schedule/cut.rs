@@ -19,10 +19,9 @@ use crate::ir::{
     Action, BinaryOp, Channel, Domain, Expr, NameKind, Pipeline, Place, Role, Share, Stmt, Tensor,
     TensorKind, walk,
 };
-pub(super) use forward::{Forward, forwards};
+pub(super) use forward::{Forward, computed, forwards};
 pub(super) use rings::{Pushing, shares_rings};
-use runs::PEER;
-pub(super) use runs::first_rows;
+pub(super) use runs::{PEER, first_rows, own_name};
 pub(super) use stripes::sends_parts;
 
 /// Why several warps do not share a stripe.
@@ -104,6 +103,22 @@ pub(super) fn shares_units(ir: &Pipeline, role: &Role, rules: RuleSet) -> bool {
         && !opens
         && cut.dependent(&role.body).is_none()
         && role.body.iter().all(is_shared)
+}
+
+/// The binder of a loop of a role, and how many rows of a channel one of its turns pushes to [`PEER`]; `None`: that cannot
+/// be told before.
+pub(super) fn pushed_in_turn<'s>(
+    ir: &Pipeline,
+    role: &Role,
+    stmt: &'s Stmt,
+    channel: &Channel,
+) -> Option<(&'s String, Expr)> {
+    Cut::new(ir, role).rows_of_each(stmt, channel, None)
+}
+
+/// Why one warp takes the turns of a loop of a role in order; `None`: several warps take them in any order.
+pub(super) fn order_of(ir: &Pipeline, role: &Role, stmt: &Stmt) -> Option<&'static str> {
+    Cut::new(ir, role).order(stmt)
 }
 
 /// A role that is cut.
@@ -321,7 +336,7 @@ pub(super) fn ends<'p>(ir: &'p Pipeline, role: &'p Role) -> impl Iterator<Item =
 }
 
 /// Whether a statement, or one inside of it, pushes to a channel.
-fn pushes_to(stmt: &Stmt, channel: &Channel) -> bool {
+pub(super) fn pushes_to(stmt: &Stmt, channel: &Channel) -> bool {
     let mut found = false;
     walk::stmts(std::slice::from_ref(stmt), &mut |inner| {
         found |= matches!(&inner.action, Action::Push { channel: to, .. } if *to == channel.name);

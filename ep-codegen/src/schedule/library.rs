@@ -43,14 +43,14 @@ pub mod ep {
             add_count, clear_stripes, clear_tensor, CounterSmem, Counters, for_hits, leave_counted,
         }
         direct { direct_ready, DirectIn, DirectOut, StripePart, StripeParts }
-        messages { fill }
         made { cast_from, PieceMover }
         mover { at_each, at_lane_of, at_leader, Mover, MoverSmem, RowPlaces, settle, tell }
         net_rings { NetRings }
         net_slot_rows { NetSlotRows }
         net_slots { NetSlotsIn, NetSlotsOut }
         one_launch {
-            count_routes, of_block, once_offer, OnceIn, OnceMessage, OnceOut, RouteCounts, RouteSmem,
+            count_routes, of_block, once_offer, OnceIn, OnceMessage, OnceOut, ranks_where, route_of,
+            RouteCounts, RouteSmem, values_of,
         }
         packed { copy_field, listed_before, PackedIn, PackedOut }
         part_stages { for_staged_parts, PartsAhead, PartSmem, PartStages }
@@ -64,13 +64,13 @@ pub mod ep {
             RingsIn, RingsOut, WindowRings,
         }
         rows {
-            all_peers, AskedSlice, Chosen, copy_row, Flags, one_peer, other_peers, recorded, rows_ahead, rows_of, SlicedSpan, Span, span_of, span_part, stripe_span, StripeSlices,
+            all_peers, AskedSlice, Chosen, copy_row, fill, Flags, one_peer, other_peers, recorded, rows_ahead, rows_of, SlicedSpan, Span, span_of, span_part, stripe_span, StripeSlices,
         }
         slot_rows { slots_are_read, SlotParts, SlotRowsIn, SlotRowsOut, WindowSlots }
         slot_times { SlotTimes }
         slots { put, SlotChannel, SlotWords, word_of }
         sync {
-            all_blocks, Call, clear, enter, Group, is_alive, is_between, kLanes, leave, meet, Net, product,
+            all_blocks, Call, clear, enter, Group, is_alive, is_between, kLanes, leave, meet, meet_block, Net, product,
             Shares, shares_of, Sequence, Team, Units,
         }
         way_back { back_begin, BackIn, BackOut }

@@ -54,8 +54,6 @@ pub(super) enum Meaning {
     Placed(Term, Term),
     /// A message that has arrived, or one part of a gather.
     Message(Arrived),
-    /// A message of which the same element of some fields is at hand.
-    Fields(Vec<(String, Term)>),
 }
 
 /// A message where it can be read.

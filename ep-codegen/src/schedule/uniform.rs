@@ -1,5 +1,5 @@
-//! Among whom every value of a composed role is the same, and whether those who take it agree: the last look
-//! at its steps, whoever made or rewrote them.
+//! Among whom every value of a role is the same, and whether those who take it agree: the last look at its steps, whoever
+//! made or rewrote them, and at the functions that the library calls.
 //!
 //! What a warp carries out as a whole takes values that all its lanes have alike, where all of them come by;
 //! what is stored is stored by one lane, or by each in a place of its own; and those who share the turns of a
@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use super::library::{Entity, ep};
-use super::step::{Copy, Loop, Step, Takers};
+use super::step::{Copy, Lambda, Loop, Step, Takers};
 use super::symbol::{Root, Symbol};
 use super::term::{Node, Term};
 
@@ -76,6 +76,17 @@ enum By {
     WarpForLane,
     /// The warp, with a function by which each lane says whether it counts, and one that counts for all of them.
     WarpOfHits,
+}
+
+/// Who calls a function of the role.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Caller {
+    /// The warp as a whole, with values that its lanes have alike.
+    Warp,
+    /// Each lane by itself.
+    Lane,
+    /// The warp, of which each lane has its own values in these parameters.
+    WarpOfLanes(usize, usize),
 }
 
 /// The first step that does not fit who takes it; none: all do.
@@ -212,6 +223,11 @@ impl Look {
             }
             Root::Text(name) => (By::Any, name.clone()),
         };
+        for (arg, caller) in args.iter().zip(callers(function)) {
+            if let Node::Lambda(function) = &arg.node {
+                self.function(function, *caller, path);
+            }
+        }
         match by {
             By::Any => {}
             By::Lane => self.wants_lane(path, given, &name),
@@ -241,13 +257,51 @@ impl Look {
                 _ => Apart::default(),
             },
             // All warps read the same messages from slots.
-            Root::Method(object, "from") if self.classes.get(object) == Some(&ep::SlotChannel) => {
+            Root::Method(object, "from")
+                if [ep::SlotChannel, ep::RouteCounts]
+                    .iter()
+                    .any(|known| self.classes.get(object) == Some(known)) =>
+            {
+                given
+            }
+            // They have counted the same rows.
+            Root::Method(object, "total")
+                if [ep::OnceIn, ep::PackedIn]
+                    .iter()
+                    .any(|known| self.classes.get(object) == Some(known)) =>
+            {
                 given
             }
             // Every warp has objects of its own.
             Root::Method(..) => given.and(BLOCKS).and(WARPS),
             _ => given,
         }
+    }
+
+    /// The steps of a function that the library calls. Its names are its own.
+    fn function(&mut self, function: &Lambda, caller: Caller, path: Apart) {
+        let outer = self.names.clone();
+        let (path, own) = match caller {
+            Caller::Warp => (path, 0..0),
+            Caller::Lane => (path.and(LANES), 0..function.params.len()),
+            Caller::WarpOfLanes(first, end) => (path, first..end),
+        };
+        for (at, param) in function.params.iter().enumerate() {
+            let apart = if own.contains(&at) { LANES } else { Apart::default() };
+            self.names.insert(param.name.clone(), apart);
+        }
+        loop {
+            let (known, found) = (self.names.clone(), self.found.clone());
+            self.steps(&function.body, path);
+            if known == self.names {
+                break;
+            }
+            self.found = found;
+        }
+        if let Some(gives) = &function.gives {
+            self.value(gives, path);
+        }
+        self.names = outer;
     }
 
     /// Checks that the lanes that count together add to the same counter.
@@ -313,6 +367,7 @@ fn of_library(function: Entity) -> By {
         ep::direct_ready,
         ep::fill,
         ep::meet,
+        ep::meet_block,
         ep::prefix_sum,
         ep::prefix_sum_and_total,
         ep::pull_offer,
@@ -328,7 +383,9 @@ fn of_library(function: Entity) -> By {
     ];
     match function {
         _ if of_warp.contains(&function) => By::Warp,
-        ep::block_least
+        ep::copy_field
+        | ep::listed_before
+        | ep::block_least
         | ep::block_peak
         | ep::block_scale
         | ep::for_parts
@@ -340,6 +397,22 @@ fn of_library(function: Entity) -> By {
     }
 }
 
+/// Who calls the functions that a call takes, in the order of its arguments, as far as somebody looks into them.
+fn callers(function: &Symbol) -> &'static [Caller] {
+    use Caller::{Lane, Warp, WarpOfLanes};
+    match &function.root {
+        Root::Library(entity) if *entity == ep::count_routes => &[Warp, Warp, Warp, Lane],
+        Root::Library(entity) if *entity == ep::values_of => &[Warp, Lane],
+        Root::Library(entity) if *entity == ep::listed_before => &[Warp, Warp, Lane],
+        Root::Library(entity) if *entity == ep::ranks_where => &[Lane],
+        Root::Method(_, "ask" | "for_messages") => &[Warp],
+        Root::Method(_, "for_tokens") => &[Lane, Warp, Warp, Lane],
+        // A lane has a choice of the message, and what it knows of it.
+        Root::Method(_, "for_places") => &[Warp, Lane, Lane, WarpOfLanes(3, 6)],
+        _ => &[],
+    }
+}
+
 /// Who carries out a method, of an object of this class if it is one that the role has made.
 fn of_object(class: Option<&Entity>, object: &str, method: &str) -> By {
     match (class.copied(), method) {
@@ -348,7 +421,9 @@ fn of_object(class: Option<&Entity>, object: &str, method: &str) -> By {
         (Some(ep::Parts), "expect")
         | (Some(ep::PlaceCounters | ep::DirectOut), "begin")
         | (Some(ep::SlotRowsOut), "want") => By::Lane,
-        (Some(ep::SlotChannel), "to" | "from") => By::Any,
+        (Some(ep::SlotChannel | ep::RouteCounts), "to" | "from") => By::Any,
+        (Some(ep::OnceIn | ep::PackedIn), "total") => By::Any,
+        (Some(ep::PackedIn), "copy") => By::WarpOfLanes,
         (Some(ep::SlotRowsIn | ep::NetSlotsIn), "slot") => By::Any,
         (Some(ep::DirectIn), "meta" | "first" | "rows") => By::Any,
         (Some(ep::DirectOut), "behind" | "and_behind" | "next" | "row" | "meta") => By::Any,
@@ -367,6 +442,7 @@ mod tests {
     use crate::ir::{BinaryOp, Elem};
     use crate::meaning::Invented;
     use crate::schedule::sabotage::{self, Bug};
+    use crate::schedule::step::{Param, ParamType};
     use crate::schedule::{RoleRule, RuleSet, draft};
     use crate::{lower, syntax};
 
@@ -468,5 +544,34 @@ mod tests {
         for found in [peers, sends, ends, counts] {
             assert!(!found.is_empty());
         }
+    }
+
+    /// What the library calls for each message or peer is looked at like the steps of a role.
+    #[test]
+    fn a_function_that_wants_a_warp_of_a_lane_is_refused() {
+        let call = |method, at: usize, body: Vec<Step>| {
+            let of = |body| Lambda {
+                says: Vec::new(),
+                params: vec![Param { kind: ParamType::Index, name: "turn".to_string() }],
+                body,
+                gives: None,
+            };
+            let mut args: Vec<Term> = (0..4).map(|_| Term::lambda(of(Vec::new()))).collect();
+            args[at] = Term::lambda(of(body));
+            let class = ep::OnceOut.into();
+            let object = Step::Object { class, name: "rows".to_string(), args: Vec::new() };
+            misfit(&[object, Step::Do(Term::method("rows", method, args, Elem::I32))])
+        };
+        let by_turn = || {
+            let condition = Term::index("turn").test(BinaryOp::Lt, Term::int(7));
+            vec![Step::If { condition, body: vec![Step::Meet] }]
+        };
+        assert_eq!(call("for_messages", 0, by_turn()), None);
+        assert_eq!(call("for_tokens", 2, by_turn()), None);
+        let said = call("for_tokens", 3, by_turn()).expect("each lane has a peer of its own");
+        assert!(said.ends_with("some lanes do not reach it"), "{said}");
+        let lane = Term::name("team.lane", Elem::I32).test(BinaryOp::Lt, Term::int(7));
+        let some = Step::If { condition: lane, body: vec![Step::Meet] };
+        assert!(call("for_messages", 0, vec![some]).is_some());
     }
 }

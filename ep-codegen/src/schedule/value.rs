@@ -105,7 +105,7 @@ impl RoleLowering<'_> {
                         there.by_lane = scope.by_lane;
                         self.value(&there, &row, i, out)
                     }
-                    Some(Meaning::Message(_) | Meaning::Fields(_)) => {
+                    Some(Meaning::Message(_)) => {
                         Err(broken(format!("`{name}` is a whole message here")))
                     }
                     None if *kind == NameKind::Stripe => Err(broken(

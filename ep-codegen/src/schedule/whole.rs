@@ -8,24 +8,29 @@ mod fields;
 mod gather;
 mod one_launch;
 mod packed;
+mod published;
 mod way_back;
 
 use super::rules::{OneLaunch, WayBack, back_channel};
 use super::scope::Scope;
 use super::step::{Lambda, Param, ParamType, Step};
 use super::term::{Node, Term};
-use super::{Lowered, RoleLowering};
-use crate::ir::{BinaryOp, Channel, Elem, Expr, Place, Source, Stmt, Tensor};
+use super::{Lowered, Make, RoleLowering};
+use crate::ir::{BinaryOp, Channel, Elem, Expr, Pipeline, Place, Source, Stmt, Tensor};
 use crate::schedule::library::ep;
 use crate::schedule::limit::broken;
 use crate::schedule::symbol::{Constant, Symbol};
 
-pub(super) use fields::fields_of;
 pub(super) use one_launch::tables;
 
 /// The steps of a role that `rules` have found to be of a known form.
 pub(super) fn steps(role: &mut RoleLowering<'_>) -> Lowered<Vec<Step>> {
     Whole::of(role).steps()
+}
+
+/// What makes the steps beside those of such a role.
+pub(super) fn others(ir: &Pipeline) -> &'static [Make] {
+    if OneLaunch::of(ir).is_some() { &[entered, tables] } else { &[] }
 }
 
 /// What every block does as it enters the kernel of such roles.
@@ -132,19 +137,6 @@ impl<'r, 'a> Whole<'r, 'a> {
     /// The address of the row that is written.
     fn written(&mut self, scope: &Scope, place: &Place, out: &mut Vec<Step>) -> Lowered<Term> {
         self.row(scope, (&place.tensor, 0), &place.indices, out)
-    }
-
-    /// How far apart two rows of a part of a tensor are, in elements.
-    fn stride(&mut self, tensor: &Tensor, part: usize) -> Lowered<Term> {
-        if tensor.dims.len() > 2 {
-            return Err(broken(format!("the rows of `{}` are in lists", tensor.name)));
-        }
-        let at = |row| vec![Term::int(row)];
-        let first = self.role.place(tensor, part, None, at(1), Some(Term::int(0)))?;
-        match first.node {
-            Node::Index(_, stride) => Ok(*stride),
-            _ => Err(broken(format!("`{}` has no rows", tensor.name))),
-        }
     }
 
     /// How many rows the stripes share.

@@ -17,7 +17,10 @@ __device__ __forceinline__ void routes_of(const ep::Group& group, ep::RouteSmem<
         if (token < 0 || token >= it.tokens) out[7990] = 1;
         return experts_of(token, present);
     };
-    ep::count_routes<R>(group_of(group, 0), routes, it.tokens, memory->expert_begin, row);
+    const auto ranks = [&](int token, bool present) {
+        return ep::route_of<R>(row(token, present), memory->expert_begin);
+    };
+    ep::count_routes(group_of(group, 0), routes, it.tokens, ranks, ep::values_of<false>(routes, row));
     __syncthreads();
     out += 8000 + block() * 400;
     for (int i = thread; i < kRanks * 3; i += threads) out[i] = routes.to[i / 3][i % 3];

@@ -158,7 +158,7 @@ fn routes(sheet: &mut Sheet, call: &Call) {
             sheet.set(at + 110 + expert as usize, if block == 2 { named } else { UNTOUCHED });
         }
         let goes = (0..tokens).filter(|token| goes(*token, 3)).map(|token| token + 1).sum();
-        sheet.put(at + 180, [UNTOUCHED, if block == 2 { 0 } else { UNTOUCHED }, goes]);
+        sheet.put(at + 180, [UNTOUCHED, 0, goes]);
     }
 }
 

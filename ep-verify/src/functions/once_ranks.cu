@@ -46,10 +46,9 @@ template <bool kEarly_>
 struct Role {
     static constexpr int kRanks = once::kRanks;
     static constexpr int kTokenWords = 3;
-    static constexpr int kExperts = 68;
+    static constexpr int kValues = 68;
     static constexpr int kCountWords = 9;
     static constexpr bool kEarly = kEarly_;
-    static constexpr bool kLists = false;
     static constexpr bool kTma = true;
     static constexpr int kStages = 2;
     static constexpr int kPieceBytes = kRow;

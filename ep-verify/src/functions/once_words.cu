@@ -64,7 +64,7 @@ template <int kRanks_, int kRow>
 struct Role {
     static constexpr int kRanks = kRanks_;
     static constexpr int kTokenWords = 2;
-    static constexpr int kExperts = 1;
+    static constexpr int kValues = 1;
     static constexpr int kCountWords = 1;
     static constexpr bool kEarly = false;
     static constexpr bool kTma = false;

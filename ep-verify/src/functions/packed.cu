@@ -47,10 +47,9 @@ struct Rows {
     struct Role {
         static constexpr int kRanks = kPeers_;
         static constexpr int kTokenWords = 1;
-        static constexpr int kExperts = 1;
+        static constexpr int kValues = 1;
         static constexpr int kCountWords = 1;
         static constexpr bool kEarly = false;
-        static constexpr bool kLists = true;
         static constexpr bool kTma = kTma_;
         static constexpr int kStages = 2;
         static constexpr int kPieceBytes = kPiece_;

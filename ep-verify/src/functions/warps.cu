@@ -4,7 +4,6 @@
 #include <ep/cast.cuh>
 #include <ep/compute.cuh>
 #include <ep/count.cuh>
-#include <ep/messages.cuh>
 #include <ep/places.cuh>
 #include <ep/rows.cuh>
 #include <ep/sync.cuh>
@@ -276,36 +275,6 @@ __device__ __forceinline__ void clears(ep::i64* out) {
     ep::clear_tensor(reinterpret_cast<ep::i32*>(out + 200), 600);
 }
 
-constexpr int kRows = 5;
-constexpr int kRecord = 4432;  // bytes
-
-/// Fields of messages that have arrived: with either axis dense, and beside a field that has as many elements or none.
-template <int kCount>
-__device__ __forceinline__ ep::i64* arrived_of(const char* meta, ep::i64* out) {
-    for (int row = 0; row < kRows; ++row) {
-        const ep::OnceMessage message{row, meta + row * kRecord};
-        const auto values = message.ask<ep::i32, kCount>(16);
-        const auto next = message.ask<ep::i32, kCount>(20);
-        const auto none = message.ask<ep::i32, 0>(0);
-        const auto both = [](ep::i32 value, ep::i32 more) { return value * 10000ll + more; };
-        values.store(out, kCount, 1, [](ep::i32 value) { return ep::i64{value}; });
-        values.store(out + kRows * kCount, 1, kRows, both, next);
-        values.store(out + 2 * kRows * kCount, kCount, 1, both, none);
-        values.store(reinterpret_cast<ep::i32*>(out + 2 * kRows * kCount), kCount, 1);
-    }
-    return out + 3 * kRows * kCount;
-}
-
-__device__ __forceinline__ void arrived(ep::i64* out) {
-    ep::i32* records = reinterpret_cast<ep::i32*>(out);
-    constexpr int kWords = kRows * kRecord / 4;
-    ep::for_lanes(0, kWords, [&](int i) { records[i] = i; });
-    const char* meta = reinterpret_cast<const char*>(records);
-    ep::i64* to = arrived_of<4>(meta, out + (kWords + 1) / 2);
-    to = arrived_of<70>(meta, to);
-    arrived_of<1101>(meta, to);
-}
-
 /// Small rows of three kinds, one of them absent: some of a lane, more than all lanes take at once, and none.
 __device__ __forceinline__ void kinds(ep::i64* out) {
     const int ends[4] = {3, 17, 50, 2};
@@ -518,14 +487,13 @@ extern "C" __global__ void __launch_bounds__(warps::kWarps * 32)
             case 7: warps::counters(out); break;
             case 8: warps::chosen(team, out); break;
             case 9: warps::hits(out); break;
-            case 10: warps::arrived(out); break;
-            case 11: warps::blocks(out); break;
-            case 12: warps::casts(team, out); break;
-            case 13: warps::token_parts(out); break;
-            case 14: warps::kinds(out); break;
-            case 15: warps::slices(out); break;
-            case 16: warps::ahead(out); break;
-            case 17: warps::row_sums(out); break;
+            case 10: warps::blocks(out); break;
+            case 11: warps::casts(team, out); break;
+            case 12: warps::token_parts(out); break;
+            case 13: warps::kinds(out); break;
+            case 14: warps::slices(out); break;
+            case 15: warps::ahead(out); break;
+            case 16: warps::row_sums(out); break;
             default: break;
         }
     }

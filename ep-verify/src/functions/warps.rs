@@ -5,7 +5,7 @@ use ep_runtime::meaning::logfmt::Range;
 use super::values::nearest_e4m3;
 use super::{Check, Sheet, UNTOUCHED};
 
-pub(super) const CHECKS: [Check; 18] = [
+pub(super) const CHECKS: [Check; 17] = [
     ("tokens of stripes", stripes),
     ("rows that are filled", filled),
     ("counters that are cleared", clears),
@@ -16,7 +16,6 @@ pub(super) const CHECKS: [Check; 18] = [
     ("places that are dealt out", counters),
     ("numbers for which a condition holds", chosen),
     ("numbers that come up", hits),
-    ("messages that have arrived", arrived),
     ("blocks of values", blocks),
     ("rows that are cast", casts),
     ("parts of a token", token_parts),
@@ -178,33 +177,6 @@ fn hits() -> Vec<i64> {
         for i in (0..count).filter(|i| *i != 5) {
             sheet.add(c * 60 + i, ((i + 1).min(32) * 100 + i % 32) as i64);
         }
-    }
-    sheet.0
-}
-
-fn arrived() -> Vec<i64> {
-    const ROWS: usize = 5;
-    const RECORD: usize = 4432;
-    let mut sheet = Sheet::new();
-    let words = (ROWS * RECORD / 4) as i64;
-    sheet.put(0, (0..words).step_by(2).map(|i| i | (i + 1) << 32));
-    let mut place = ROWS * RECORD / 8;
-    for count in [4, 70, 1101] {
-        let value = |at: usize| (at / count * RECORD / 4 + 4 + at % count) as i64;
-        for at in 0..ROWS * count {
-            sheet.set(place + at, value(at));
-            let by_element = place + ROWS * count + at % count * ROWS + at / count;
-            sheet.set(by_element, value(at) * 10000 + value(at) + 1);
-        }
-        // Two elements in each number, and half of one in the last.
-        for at in (0..ROWS * count).step_by(2) {
-            let beside = match at + 1 < ROWS * count {
-                true => value(at + 1),
-                false => i64::from_le_bytes(UNTOUCHED) >> 32,
-            };
-            sheet.set(place + 2 * ROWS * count + at / 2, value(at) | beside << 32);
-        }
-        place += 3 * ROWS * count;
     }
     sheet.0
 }

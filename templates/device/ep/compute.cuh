@@ -16,7 +16,7 @@ __device__ __forceinline__ i32 align(i32 value, i32 unit) {
 }
 
 /// Division that rounds up.
-__device__ __forceinline__ i32 ceil(i32 value, i32 unit) {
+__device__ __forceinline__ constexpr i32 ceil(i32 value, i32 unit) {
     return (value + unit - 1) / unit;
 }
 
@@ -490,6 +490,21 @@ public:
             for (int i = lane_index(); i < kCount; i += kLanes) {
                 elements[i] = static_cast<T>(value_(i));
             }
+        }
+    }
+
+    /// `store(i, element)` for each element, in its lane.
+    template <class Store>
+    __device__ __forceinline__ void each(Store store) const {
+        if constexpr (kAhead) {
+#pragma unroll
+            for (int k = 0; k < kEach; ++k) {
+                const int i = k * kLanes + lane_index();
+                if (i < kCount) store(i, ahead_[k]);
+            }
+        } else {
+#pragma unroll 1
+            for (int i = lane_index(); i < kCount; i += kLanes) store(i, static_cast<T>(value_(i)));
         }
     }
 

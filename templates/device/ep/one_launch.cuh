@@ -29,7 +29,6 @@
 #include <ep/as_words.cuh>
 #include <ep/compute.cuh>
 #include <ep/made.cuh>
-#include <ep/messages.cuh>
 #include <ep/mover.cuh>
 #include <ep/ptx.cuh>
 #include <ep/rows.cuh>
@@ -55,7 +54,7 @@ template <class Role>
 struct RouteSmem {
     char* windows[Role::kRanks];
     u32 to[Role::kRanks][Role::kTokenWords];  // for each rank a bit for each token
-    i32 chosen[Role::kExperts];               // how often each expert is named, or by how many tokens; in the last block
+    i32 chosen[Role::kValues];                // how often each value is listed, or by how many tokens; in the last block
     u32 counts[Role::kRanks * Role::kCountWords];  // what every rank has counted; in the last block
     i32 stopped;  // warps of the last block that gave up while they waited for that
 
@@ -132,42 +131,79 @@ __device__ __forceinline__ void once_offer(const Group& group, u64 rows_at, int 
     __syncwarp();
 }
 
-/// Finds out where all tokens go, by all threads of the block; a barrier comes after. `row(token,
-/// present)`: the experts of a token.
-template <class Role, class Row>
-__device__ __forceinline__ void count_routes(const Group& group, RouteSmem<Role>& routes, int tokens,
-                                             const i32* expert_begin, Row row) {
-    const int thread = static_cast<int>(threadIdx.x);
-    const int threads = static_cast<int>(blockDim.x);
-    const bool counts = blockIdx.x == gridDim.x - 1;
-    // Fetched beside everything else: each is a round trip for whoever needs it later.
-    if (thread < Role::kRanks) routes.windows[thread] = group.windows[thread];
-    if (counts) {
+/// The ranks for which something holds.
+template <class Role, class Holds>
+__device__ __forceinline__ RankSet<1> ranks_where(Holds holds) {
+    RankSet<1> set{};
 #pragma unroll 1
-        for (int i = thread; i < Role::kExperts; i += threads) routes.chosen[i] = 0;
-        if (thread == 0) routes.stopped = 0;
+    for (int rank = 0; rank < Role::kRanks; ++rank) set.words[0] |= holds(rank) ? u64{1} << rank : 0;
+    return set;
+}
+
+/// The values of tokens, of which nobody asks how often each comes up.
+struct NoValues {
+    __device__ __forceinline__ void clear() const {}
+    __device__ __forceinline__ void count(int, bool) const {}
+};
+
+/// How often each value is in the rows of all tokens, or in how many rows it is (`kOnce`), in the last block. `row(token,
+/// present)`: the values of a token.
+template <bool kOnce, class Role, class Row>
+struct CountedValues {
+    RouteSmem<Role>& routes;
+    Row row;
+
+    __device__ __forceinline__ void clear() const {
+        if (blockIdx.x != gridDim.x - 1) return;
+#pragma unroll 1
+        for (int i = static_cast<int>(threadIdx.x); i < Role::kValues; i += static_cast<int>(blockDim.x)) {
+            routes.chosen[i] = 0;
+        }
         __syncthreads();
     }
+
+    __device__ __forceinline__ void count(int token, bool present) const {
+        if (blockIdx.x != gridDim.x - 1) return;
+        const auto add = [&](i64 value) {
+            if (value >= 0 && value < Role::kValues) add_relaxed_shared(routes.chosen + value, 1);
+        };
+        const auto values = row(token, present);
+        if constexpr (kOnce) {
+            values.for_each_once(add);
+        } else {
+            values.for_each(add);
+        }
+    }
+};
+
+template <bool kOnce, class Role, class Row>
+__device__ __forceinline__ CountedValues<kOnce, Role, Row> values_of(RouteSmem<Role>& routes, Row row) {
+    return CountedValues<kOnce, Role, Row>{routes, row};
+}
+
+/// Finds out where all tokens go, by all threads of the block; a barrier comes after. `goes(token, present)`: the ranks to
+/// which a token goes, none of one that is not there.
+template <class Role, class Goes, class Values = NoValues>
+__device__ __forceinline__ void count_routes(const Group& group, RouteSmem<Role>& routes, int tokens, Goes goes,
+                                             Values values = {}) {
+    const int thread = static_cast<int>(threadIdx.x);
+    const int threads = static_cast<int>(blockDim.x);
+    // Fetched beside everything else: each is a round trip for whoever needs it later.
+    if (thread < Role::kRanks) routes.windows[thread] = group.windows[thread];
+    if (thread == 0) routes.stopped = 0;
+    values.clear();
 #pragma unroll 1
     for (int base = thread / kLanes * kLanes; base < tokens; base += threads) {
         const int token = base + lane_index();
         const bool present = token < tokens;
-        const auto experts = row(present ? token : tokens - 1, present);
-        const RankSet<1> ranks = route_of<Role>(experts, expert_begin);
+        const int there = present ? token : tokens - 1;
+        const RankSet<1> ranks = goes(there, present);
+        // Beside it, since both may read one row.
+        values.count(there, present);
 #pragma unroll 1
         for (int rank = 0; rank < Role::kRanks; ++rank) {
             const u32 lanes = __ballot_sync(kAllLanes, ranks.has(rank));
             if (lane_index() == 0) routes.to[rank][base / kLanes] = lanes;
-        }
-        if (!counts) continue;
-        const auto add = [&](i64 expert) {
-            if (expert < 0 || expert >= Role::kExperts) return;
-            add_relaxed_shared(routes.chosen + expert, 1);
-        };
-        if constexpr (Role::kLists) {
-            experts.for_each_once(add);
-        } else {
-            experts.for_each(add);
         }
     }
 }
@@ -253,6 +289,11 @@ public:
         team_.stopped = routes_.stopped != 0;
     }
 
+    /// Where this rank publishes to `peer`.
+    __device__ __forceinline__ auto to(int peer) const {
+        return SlotChannel<Slots>(team_).to(peer);
+    }
+
     /// What `source` has counted; after `await`.
     __device__ __forceinline__ CountedField from(int source) const {
         return CountedField{routes_.counts + source * Slots::kWords};
@@ -261,6 +302,12 @@ public:
 private:
     Team& team_;
     RouteSmem<Role>& routes_;
+};
+
+/// A message whose small fields have come.
+struct OnceMessage {
+    int row;             // where its row goes
+    const char* record;  // its small fields
 };
 
 /// The record of a row in a window.
@@ -603,6 +650,11 @@ public:
     /// Rows of all ranks.
     __device__ __forceinline__ int total() const { return total_; }
 
+    /// The rank that a row comes from.
+    __device__ __forceinline__ int source_of(int row) const {
+        return totals_upto<kPeers>(through_, row);
+    }
+
     /// Calls `body(message)` for this warp's share of the rows, as their small fields come. Several
     /// records are looked at together.
     template <class Body>
@@ -756,11 +808,6 @@ protected:
             if (upto > 0) senders += __shfl_sync(kAllLanes, senders_[g], upto - 1);
         }
         return senders;
-    }
-
-    /// The rank that a row comes from.
-    __device__ __forceinline__ int source_of(int row) const {
-        return totals_upto<kPeers>(through_, row);
     }
 
     Team& team_;

@@ -18,8 +18,8 @@
 
 namespace ep {
 
-/// How many tokens before this one list the value of each lane, of the first `kWidth` lanes; 0 for one below 0. Warp.
-/// `row(token, present)`: the values that a token lists.
+/// How many tokens before this one list the value of each lane, of the first `kWidth` lanes; warp. `row(token, present)`: the
+/// values that a token lists, of 32 bits each.
 template <int kWidth, class Row>
 __device__ __forceinline__ i32 listed_before(int token, i64 value, Row row) {
     static_assert(kWidth <= kLanes, "a lane has each value of a row");
@@ -35,7 +35,7 @@ __device__ __forceinline__ i32 listed_before(int token, i64 value, Row row) {
             const int at = base + n * kLanes + lane_index();
             const auto values = row(at < token ? at : 0, at < token);
 #pragma unroll
-            for (int k = 0; k < kWidth; ++k) listed[n][k] = at < token ? static_cast<i32>(values.values[k]) : -1;
+            for (int k = 0; k < kWidth; ++k) listed[n][k] = static_cast<i32>(values.values[k]);
         }
 #pragma unroll 1
         for (int k = 0; k < kWidth; ++k) {
@@ -46,12 +46,13 @@ __device__ __forceinline__ i32 listed_before(int token, i64 value, Row row) {
                 bool lists = false;
 #pragma unroll
                 for (int other = 0; other < kWidth; ++other) lists = lists || listed[n][other] == wanted;
+                lists = lists && base + n * kLanes + lane_index() < token;
                 found += __popc(__ballot_sync(kAllLanes, lists));
             }
             if (lane_index() == k) tokens += found;
         }
     }
-    return own >= 0 ? tokens : 0;
+    return value == own ? tokens : 0;
 }
 
 /// Copies a field of `count` small values, such as scales, to a row of each lane that has a `match`, where they lie

@@ -359,4 +359,17 @@ struct StripeSlices {
     }
 };
 
+/// `fill value beyond end`: rows `begin..end` of a dense tensor with `width` elements a row, shared
+/// by all warps of a role.
+template <class T>
+__device__ __forceinline__ void fill(const Team& team, T* out, int width, int begin, int end,
+                                     T value) {
+    const i64 step = static_cast<i64>(team.count()) * kLanes;
+    const i64 last = static_cast<i64>(end) * width;
+    i64 at = static_cast<i64>(begin) * width + team.index() * kLanes + team.lane;
+#pragma unroll 1
+    for (; at < last; at += step) out[at] = value;
+    __syncwarp();
+}
+
 }  // namespace ep

@@ -373,6 +373,11 @@ __device__ __forceinline__ void meet(Team& team) {
     __syncwarp();
 }
 
+/// All warps of the only role on a block meet: what each of them did before is visible to all behind it.
+__device__ __forceinline__ void meet_block() {
+    __syncthreads();
+}
+
 /// Each lane waits until its counter has reached `site.want`, and acquires it once (M2, M4: the
 /// caller names the other end). Null: this lane waits for nothing. Returns the counter; 0 if
 /// stopped.

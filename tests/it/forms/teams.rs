@@ -33,11 +33,15 @@ fn held(pipeline: &ir::Pipeline, numbers: &[(&str, i64)], seed: u64) -> Result<(
     held_by(std::slice::from_ref(pipeline), numbers, seed, &cut, &|form| form)
 }
 
-/// Edits of `decode-dispatch` that the library has no class for.
-const DECODES: [(&str, &[(&str, &str)]); 5] = [
-    ("+ 0", &[("where routed(topk_idx[token], peer)", "where routed(topk_idx[token + 0], peer)")]),
+/// Texts, and others that stand in place of them.
+type Edits = &'static [(&'static str, &'static str)];
+
+/// Edits of `decode-dispatch`, and whether its rows still leave without a wait for the counts of all ranks.
+const DECODES: [(&str, bool, Edits); 8] = [
+    ("+ 0", true, &[("where routed(topk_idx[token], peer)", "where routed(topk_idx[token + 0], peer)")]),
     (
         "a gate",
+        true,
         &[
             ("x: payload[tokens, hidden],\n", "x: payload[tokens, hidden], keep: i32[tokens] in 0..=1,\n"),
             (
@@ -57,6 +61,7 @@ const DECODES: [(&str, &[(&str, &str)]); 5] = [
     ),
     (
         "a loop written as two",
+        true,
         &[(
             "record send_row[token, peer] = rows[peer].position;
                 }
@@ -70,6 +75,7 @@ const DECODES: [(&str, &[(&str, &str)]); 5] = [
     ),
     (
         "an extra field",
+        true,
         &[
             ("src: i32,", "src: i32, twice: i32,"),
             ("src: token,", "src: token, twice: 2 * token,"),
@@ -78,7 +84,82 @@ const DECODES: [(&str, &[(&str, &str)]); 5] = [
         ],
     ),
     (
+        "a gate of whole tokens, and what is recorded of a pair",
+        true,
+        &[
+            ("x: payload[tokens, hidden],\n", "x: payload[tokens, hidden], keep: i32[tokens] in 0..=1,\n"),
+            ("send_row: i32[tokens, ranks]", "send_row: i32[tokens, ranks], sent: i32[tokens, ranks]"),
+            (
+                "count_and_exchange(
+                topk_idx, token, expert, sum(choice in topk: (topk_idx[token, choice] == expert) as i32),
+                counts, tokens_per_rank, tokens_per_expert, rank_prefix,
+            );",
+                "for peer in ranks {
+                record tokens_per_rank[peer] =
+                    sum(token in tokens: (keep[token] > 0 && routed(topk_idx[token], peer)) as i32);
+            }
+            for expert in experts {
+                record tokens_per_expert[expert] = sum(token in tokens: listed(topk_idx[token], expert) as i32);
+            }
+            exchange(counts, tokens_per_rank, tokens_per_expert, rank_prefix);",
+            ),
+            ("for token in tokens {\n                for peer", "for token in tokens where keep[token] > 0 {\n                for peer"),
+            (
+                "record send_row[token, peer] = rows[peer].position;",
+                "record send_row[token, peer] = rows[peer].position;\n let own = peer * 3; record sent[token, peer] = own + token;",
+            ),
+        ],
+    ),
+    (
+        "more that ranks publish and record",
+        true,
+        &[
+            ("message Totals { per_rank: i32[ranks],", "message Totals { per_rank: i32[ranks], tokens: i32, odd: i32[local_experts],"),
+            ("table rank_prefix:", "table seen: i32[ranks], odd: i32[experts], odds: i32[local_experts], rank_prefix:"),
+            (
+                "count_and_exchange(
+                topk_idx, token, expert, sum(choice in topk: (topk_idx[token, choice] == expert) as i32),
+                counts, tokens_per_rank, tokens_per_expert, rank_prefix,
+            );",
+                "for expert in experts {
+                record tokens_per_expert[expert] =
+                    sum(token in tokens: sum(choice in topk: (topk_idx[token, choice] == expert) as i32));
+            }
+            for expert in experts { record odd[expert] = tokens_per_expert[expert] % 2; }
+            for peer in ranks {
+                record tokens_per_rank[peer] = sum(token in tokens: routed(topk_idx[token], peer) as i32);
+            }
+            for peer in ranks {
+                push counts[peer] {
+                    per_rank: tokens_per_rank, tokens: tokens, odd: owned(odd, peer),
+                    per_expert: owned(tokens_per_expert, peer),
+                };
+            }
+            await counts;
+            for dest in ranks {
+                record rank_prefix[source, dest] = prefix_sum(source in ranks: counts[source].per_rank[dest]);
+            }
+            for source in ranks { record seen[source] = counts[source].tokens; }
+            for expert in local_experts {
+                record odds[expert] = sum(source in ranks: counts[source].odd[expert]);
+            }",
+            ),
+        ],
+    ),
+    (
+        "a condition on what has come",
+        true,
+        &[
+            ("recv_src: i32[max_rows],", "recv_src: i32[max_rows], late: i32[max_rows],"),
+            (
+                "unpack(",
+                "if message.src % 2 == 1 { record late[message.row] = message.src + message.source; }\n unpack(",
+            ),
+        ],
+    ),
+    (
         "a loop over tokens in two halves",
+        false,
         &[
             (", send_row: i32[tokens, ranks]", ""),
             ("record send_row[token, peer] = rows[peer].position;", ""),
@@ -104,8 +185,11 @@ fn near_misses_of_a_dispatch_leave_what_they_mean() {
     if crate::host::programs().is_none() {
         return;
     }
-    for (item, (name, edits)) in DECODES.into_iter().enumerate() {
+    for (item, (name, at_once, edits)) in DECODES.into_iter().enumerate() {
         let pipeline = changed(DECODE, edits);
+        let one = pipeline.select(&pipeline.choices()[0]);
+        let recipe = Ways::of(&one, RuleSet::All).recipe;
+        assert_eq!(recipe.roles[0].is_whole, at_once, "{name}: {:?}", recipe.roles[0].reasons());
         for seed in usual::one(item, 10) {
             let ranks = 1 + seed as i64 % 5;
             let numbers = [

@@ -19,7 +19,7 @@ use crate::plan::window::{Extent, SlotExtent, Window, option};
 use crate::plan::{CfgGroup, CfgKind, CfgMember, RoleWarps, channels, flag, int};
 use crate::schedule::cut::{RUNS, loops_in_runs};
 use crate::schedule::extents::written_row;
-use crate::schedule::rules::{OneLaunch, SLOT_SLICES, back_channel};
+use crate::schedule::rules::{SLOT_SLICES, back_channel};
 
 /// Warps that share the row of a token where rules let several of them.
 const SLICES: i64 = 32;
@@ -248,9 +248,10 @@ impl Planner<'_> {
         if used.routes {
             members.push(int("kRanks", self.ranks()));
             members.push(int("kTokenWords", self.token_words()));
-            members.push(int("kExperts", self.route_experts()));
+            members.push(int("kValues", self.route_values()));
             members.push(int("kCountWords", self.count_words()));
-            members.extend(self.one_launch_flags());
+            let early = self.number("early").is_some_and(|early| early != 0);
+            members.push(flag("kEarly", early));
         }
         if used.has_stages() {
             let cut = self.cut(role);
@@ -264,13 +265,6 @@ impl Planner<'_> {
             }
         }
         CfgGroup { name: struct_of(&role.name), members }
-    }
-
-    /// What such a role counts, and when it tells of its rows.
-    fn one_launch_flags(&self) -> [CfgMember; 2] {
-        let lists = OneLaunch::of(self.ir).is_some_and(|one| one.lists);
-        let early = self.number("early").is_some_and(|early| early != 0);
-        [flag("kLists", lists), flag("kEarly", early)]
     }
 
     /// Fewest blocks with which each role has one.

@@ -46,8 +46,11 @@ impl Planner<'_> {
         (self.route_tokens() + 31) / 32
     }
 
-    pub(super) fn route_experts(&self) -> i64 {
-        self.number("experts").unwrap_or(1)
+    /// Values that are counted.
+    pub(super) fn route_values(&self) -> i64 {
+        let one = OneLaunch::of(self.ir);
+        let count = one.as_ref().and_then(|one| one.values()).map(|counts| counts.count);
+        count.and_then(|count| self.number(count)).unwrap_or(1)
     }
 
     /// The pieces of a row that are told of one by one, where the receiver packs rows as they come.
@@ -73,7 +76,7 @@ impl Planner<'_> {
             0 => 0,
             words => {
                 let a_rank = words + self.count_words();
-                let counters = 4 * (self.ranks() * a_rank + self.route_experts() + 1);
+                let counters = 4 * (self.ranks() * a_rank + self.route_values() + 1);
                 align(8 * self.ranks() + counters, 8)
             }
         }

@@ -3,7 +3,9 @@
 
 use super::{read, written};
 use crate::ir::put::{hides, put};
-use crate::ir::{Action, Domain, Elem, ElemType, Expr, Fold, NameKind, Pipeline, Stmt, walk};
+use crate::ir::{
+    Action, Domain, Elem, ElemType, Expr, Fold, NameKind, Pipeline, Stmt, change, walk,
+};
 
 /// Numbers of ranks or nodes: a sum over one of them is short.
 const SHORT: [&str; 3] = ["ranks", "nodes", "local_ranks"];
@@ -38,6 +40,19 @@ impl Forward {
         }
         Some(value)
     }
+}
+
+/// An expression with what elements of these tables are computed from in place of each.
+pub(in crate::schedule) fn computed(whole: &Expr, known: &[Forward]) -> Expr {
+    let mut whole = whole.clone();
+    change::expr(&mut whole, false, &mut |part, _| {
+        let Expr::Element { tensor, indices } = &part else { return };
+        let own = known.iter().find(|own| own.tensor == *tensor);
+        if let Some(value) = own.and_then(|own| own.at(indices)) {
+            *part = value;
+        }
+    });
+    whole
 }
 
 /// The tables of a role that is cut whose elements are computed where they are read.

@@ -8,12 +8,13 @@ use crate::ir::{
 };
 
 /// The peer for which a run counts, as no declaration can name it.
-pub(super) const PEER: &str = "peer of the run";
+pub(in crate::schedule) const PEER: &str = "peer of the run";
 /// The first turn of a run, and the first one behind it.
 pub(super) const BEGIN: &str = "begin of the run";
 pub(super) const END: &str = "end of the run";
 
-pub(super) fn own_name(name: &str) -> Expr {
+/// A name that no declaration has.
+pub(in crate::schedule) fn own_name(name: &str) -> Expr {
     Expr::Name { name: name.to_string(), kind: NameKind::Binder }
 }
 

@@ -20,6 +20,10 @@ use crate::schedule::{Lowered, RoleLowering};
 pub(super) type ForEach<'a, 'f> =
     dyn FnMut(&mut RoleLowering<'a>, &Scope, Term, &mut Vec<Step>) -> Lowered<()> + 'f;
 
+/// Emits other steps for a statement, if it has any.
+pub(in crate::schedule) type Instead<'a, 'f> =
+    dyn FnMut(&mut RoleLowering<'a>, &'a Stmt, &mut Vec<Step>) -> Lowered<bool> + 'f;
+
 /// What stands in the order of a role that is cut.
 enum Item<'p> {
     /// Counts the rows of the runs of a loop.
@@ -68,14 +72,29 @@ impl<'a> RoleLowering<'a> {
         Ok(())
     }
 
-    /// Statements of which none needs what another one writes, dealt out to the warps of one block.
+    /// Statements dealt out to the warps of one block, which meet where a statement needs what others have written.
+    /// `instead(self, stmt, out)`: whether it has other steps for a statement.
     pub(in crate::schedule) fn team_of_block(
         &mut self,
-        stmts: impl Iterator<Item = &'a Stmt>,
+        stmts: &[&'a Stmt],
         out: &mut Vec<Step>,
-    ) {
-        let (cut, mut scope) = (Cut::new(self.ir, self.role), Scope::default());
-        stmts.for_each(|stmt| self.dealt_out(cut, &mut scope, stmt, out));
+        instead: &mut Instead<'a, '_>,
+    ) -> Lowered<()> {
+        let forwards = self.forwards.clone();
+        let cut = Cut { forwards: &forwards, ..Cut::new(self.ir, self.role) };
+        let (mut scope, mut since) = (Scope::default(), Touched::default());
+        for stmt in stmts {
+            let touched = Touched::of(cut, stmt);
+            if since.before(&touched) {
+                out.push(Step::Do(Term::call(ep::meet_block, Vec::new(), Elem::I32)));
+                since = Touched::default();
+            }
+            since.add(&touched);
+            if !instead(self, stmt, out)? {
+                self.dealt_out(cut, &mut scope, stmt, out);
+            }
+        }
+        Ok(())
     }
 
     /// The direct channels whose rows one warp of the role sends, with the first and the last statement that pushes to

@@ -1,50 +1,65 @@
 //! A push to several peers for each token of a loop.
 
-use crate::ir::{Action, Domain, Expr, PeerSet, Stmt};
+use crate::ir::{Action, Domain, Expr, FieldValue, PeerSet, Stmt};
 
-/// `for token in .. where .. { for peer in .. where .. { push ..; record ..; } }`
+/// `for token in .. { ..; for peer in .. where .. { push ..; record ..; } }`
 pub struct Fanout<'s> {
     /// Name of the token.
     pub token: &'s str,
     /// Name of the peer.
     pub peer: &'s str,
+    /// Names and loops ahead of the loop over peers.
+    pub ahead: Vec<&'s Stmt>,
+    /// The loop over peers.
+    pub inner: &'s Stmt,
     /// Whether the peers are all ranks.
     pub reaches_all: bool,
-    /// The loop over them,
-    pub inner: &'s Stmt,
-    /// and another one ahead of it.
-    pub ahead: Option<&'s Stmt>,
-    /// What has to hold, of the outer loop and the inner one.
-    pub filters: Vec<&'s Expr>,
     /// The push.
     pub push: &'s Stmt,
-    /// What is recorded beside it.
-    pub records: Vec<&'s Stmt>,
+    /// What it sends.
+    pub values: &'s [FieldValue],
+    /// What is named and recorded beside it.
+    pub others: Vec<&'s Stmt>,
 }
 
 impl<'s> Fanout<'s> {
     /// The parts of a fan-out, if `stmt` is one.
     pub fn of(stmt: &'s Stmt) -> Option<Fanout<'s>> {
-        let Action::For { binder: token, filter: outer, body, .. } = &stmt.action else {
+        let Action::For { binder: token, domain: Domain::Tokens, body, .. } = &stmt.action else {
             return None;
         };
-        let (ahead, inner) = match body.as_slice() {
-            [ahead @ Stmt { action: Action::For { .. }, .. }, inner] => (Some(ahead), inner),
-            [inner] => (None, inner),
-            _ => return None,
+        let (inner, ahead) = body.split_last()?;
+        let Action::For { binder: peer, domain, position: None, body, .. } = &inner.action else {
+            return None;
         };
-        let Action::For { binder: peer, domain, position: None, filter, body } = &inner.action
+        let is_push = |stmt: &&Stmt| matches!(stmt.action, Action::Push { .. });
+        let (pushes, others): (Vec<&Stmt>, Vec<&Stmt>) = body.iter().partition(is_push);
+        let [push] = pushes.as_slice() else { return None };
+        let Action::Push { peer: Some(Expr::Name { name: to, .. }), values, .. } = &push.action
         else {
             return None;
         };
-        let push = body.iter().find(|stmt| matches!(stmt.action, Action::Push { .. }))?;
-        let records = body.iter().filter(|stmt| matches!(stmt.action, Action::Record { .. }));
         let reaches_all = match domain {
             Domain::Peers { set } => *set == PeerSet::All,
             Domain::Dim { name } => name == "ranks",
             _ => false,
         };
-        let (filters, records) = (outer.iter().chain(filter).collect(), records.collect());
-        Some(Fanout { token, peer, reaches_all, inner, ahead, filters, push, records })
+        let is_ahead = |stmt: &Stmt| matches!(stmt.action, Action::Let { .. } | Action::For { .. });
+        (to == peer && ahead.iter().all(is_ahead)).then(|| Fanout {
+            token,
+            peer,
+            ahead: ahead.iter().collect(),
+            inner,
+            reaches_all,
+            push,
+            values,
+            others,
+        })
+    }
+
+    /// The loops ahead of that over peers.
+    pub fn loops(&self) -> impl Iterator<Item = &'s Stmt> + '_ {
+        let is_loop = |stmt: &&Stmt| matches!(stmt.action, Action::For { .. });
+        self.ahead.iter().copied().filter(is_loop)
     }
 }

@@ -56,7 +56,7 @@ impl Forms<'_> {
         })
     }
 
-    fn ranks_max(&self) -> i64 {
+    pub(super) fn ranks_max(&self) -> i64 {
         let ranks = self.ir.dims.iter().find(|dim| dim.name == "ranks");
         match ranks.map(|dim| &dim.kind) {
             Some(DimKind::Given { .. }) => range_of(self.ir, "ranks").map_or(0, |(_, high)| high),

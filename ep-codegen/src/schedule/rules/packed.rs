@@ -3,14 +3,15 @@
 //!
 //! What it gains: rows are packed without a launch of their own, and those that come as words from registers.
 
-use super::one_launch::{Counted, is_slot};
+use super::one_launch::sum_of_slots;
 use super::values::{is_name, mentions_name};
 use super::{Checked, Forms, OneLaunch, Unfit};
 use crate::ir::parts::{elem_bytes, parts};
 use crate::ir::{
-    Action, BinaryOp, DimKind, Domain, Elem, ElemType, Expr, Field, Fold, Memory, Message,
-    NameKind, Stmt, walk,
+    Action, DimKind, Domain, Elem, ElemType, Expr, Field, Fold, Memory, Message, NameKind, Stmt,
+    change, walk,
 };
+use crate::schedule::cut::own_name;
 
 /// A lane has each choice of a row.
 const CHOICES: i64 = 32;
@@ -19,17 +20,29 @@ const UNIT_BYTES: i64 = 16;
 /// Values that share a scale, as the library casts them.
 const BLOCK: i64 = 128;
 
-/// `for choice in topk { let value = ids[token, choice]; record table[token, choice] = sum(earlier in 0..token:
-/// listed(ids[earlier], value) as i32) * (value >= 0) as i32; }`: how many tokens before list each value of a token.
+/// How many earlier tokens list a value, and how many rows of the ranks before a list has, as no declaration can name them.
+pub(crate) const BEFORE: &str = "tokens before";
+pub(crate) const AHEAD: &str = "rows ahead";
+
+/// `for choice in topk { let ..; record table[token, choice] = value; }`: a number of each choice of a token.
 pub(crate) struct Turns<'s> {
     pub(crate) stmt: &'s Stmt,
-    pub(crate) record: &'s Stmt,
     /// The name of a choice, and how many a token has.
     pub(crate) choice: &'s str,
     pub(crate) width: &'s str,
-    /// The value of a choice.
-    pub(crate) value: &'s Expr,
+    pub(crate) names: Vec<&'s Stmt>,
+    pub(crate) record: &'s Stmt,
     pub(crate) table: &'s str,
+    /// The number, with [`BEFORE`] in place of how many tokens list a value, if it has that.
+    pub(crate) value: Expr,
+    pub(crate) before: Option<Listed>,
+}
+
+/// `sum(earlier in 0..end: listed(ids[earlier], value) as i32)`
+pub(crate) struct Listed {
+    pub(crate) ids: String,
+    pub(crate) end: Expr,
+    pub(crate) value: Expr,
 }
 
 /// The loop over the choices of a message, right in the loop over messages.
@@ -39,28 +52,20 @@ pub(crate) struct Packs<'s> {
     pub(crate) message: &'s str,
     pub(crate) choice: &'s str,
     pub(crate) width: &'s str,
-    /// What is named, of which one is the place in the list of a value,
+    /// What is named, of which one is the place in a list,
     pub(crate) names: Vec<&'s Stmt>,
     pub(crate) place: &'s Stmt,
-    /// behind as many rows of the ranks before: a field of slots, at a list.
-    pub(crate) ahead: &'s Expr,
-    pub(crate) field: &'s str,
-    pub(crate) list: &'s Expr,
+    /// its value, with [`AHEAD`] in place of how many rows of the ranks before a list has: a field of slots, at that list.
+    pub(crate) value: Expr,
+    pub(crate) field: String,
+    pub(crate) list: Expr,
     /// What is written for any choice,
     pub(crate) written: Vec<&'s Stmt>,
-    /// and where some condition holds: what is recorded, and the row.
+    /// and where a condition holds, if there is one: what is recorded, and the row.
     pub(crate) takes: &'s Stmt,
-    pub(crate) filter: &'s Expr,
+    pub(crate) filter: Option<&'s Expr>,
     pub(crate) records: &'s [Stmt],
     pub(crate) store: &'s Stmt,
-}
-
-/// The name that a `let` gives.
-pub(crate) fn name_of(stmt: &Stmt) -> &str {
-    match &stmt.action {
-        Action::Let { name, .. } => name,
-        _ => "",
-    }
 }
 
 /// The row of a tensor that is cast to e4m3 in blocks as the library has them.
@@ -75,46 +80,51 @@ pub(crate) fn row_cast(value: &Expr) -> Option<&Expr> {
 }
 
 impl<'s> Forms<'s> {
-    /// The turns of a token, of which `routes` says what it lists.
-    pub(super) fn turns(
-        &self,
-        stmt: &'s Stmt,
-        token: &str,
-        routes: &str,
-    ) -> Result<Turns<'s>, Unfit> {
+    /// What is counted for a token.
+    pub(super) fn turns(&self, stmt: &'s Stmt, token: &str) -> Result<Turns<'s>, Unfit> {
         let (choice, width, body) = choices(stmt).ok_or_else(|| self.no_form(stmt))?;
-        let [entry, record] = body else { return Err(self.no_form(stmt)) };
-        let (Action::Let { name, value }, Action::Record { target, value: turns }) =
-            (&entry.action, &record.action)
-        else {
-            return Err(self.no_form(stmt));
-        };
-        let is_choice = |indices: &[Expr]| {
-            matches!(indices, [row, column]
-            if is_name(row, token) && is_name(column, choice))
-        };
-        let is_value = matches!(value, Expr::Element { tensor, indices }
-            if tensor == routes && is_choice(indices));
-        let Expr::Binary { op: BinaryOp::Mul, left, right } = turns else {
+        let (record, names) = body.split_last().ok_or_else(|| self.no_form(stmt))?;
+        let Action::Record { target, value } = &record.action else {
             return Err(self.no_form(record));
         };
-        if !is_value || !lists_before(left, routes, name, token) || !is_there(right, name) {
-            return self.refuse(
-                &record.at,
-                "a turn has to be the number of earlier tokens that list a value that is present",
-            );
+        if let Some(other) = names.iter().find(|it| !matches!(it.action, Action::Let { .. })) {
+            return Err(self.no_form(other));
         }
         self.check_element(record, target)?;
         let table = self.tensor(&target.tensor)?;
         let fits = table.elem == (ElemType::Scalar { elem: Elem::I32 })
             && table.memory == Memory::Device
-            && is_choice(&target.indices)
+            && matches!(target.indices.as_slice(), [row, column]
+                if is_name(row, token) && is_name(column, choice))
             && table.dims.last().is_some_and(|own| is_name(own, width));
         if !fits || !self.has_lanes(width) {
             return self
                 .refuse(&record.at, "turns have to be `i32`, of at most 32 values of a token");
         }
-        Ok(Turns { stmt, record, choice, width, value, table: &target.tensor })
+        let mut value = value.clone();
+        let before = taken(&mut value, BEFORE, &|part| self.listed(part));
+        let (names, table) = (names.iter().collect(), &target.tensor);
+        Ok(Turns { stmt, choice, width, names, record, table, value, before })
+    }
+
+    /// How many rows of a tensor list a value, if an expression is that.
+    fn listed(&self, part: &Expr) -> Option<Listed> {
+        let Expr::Fold { fold: Fold::Sum, binder, domain, body } = part else { return None };
+        let Domain::Range { low: Expr::Int { value: 0 }, high } = &**domain else { return None };
+        let Expr::Cast { value: holds, elem: Elem::I32 } = &**body else { return None };
+        let Expr::Call { helper, args } = &**holds else { return None };
+        let [Expr::Element { tensor, indices }, value] = args.as_slice() else { return None };
+        let ids = self.tensor(tensor).ok()?;
+        // The library compares 32 bits of each number.
+        let fits = helper == "listed"
+            && matches!(indices.as_slice(), [own] if is_name(own, binder))
+            && !mentions_name(value, binder)
+            && ids.elem == (ElemType::Scalar { elem: Elem::I64 })
+            && ids.values.is_some()
+            && !ids.optional
+            && ids.copies == 1
+            && ids.dims.len() == 2;
+        fits.then(|| Listed { ids: tensor.clone(), end: high.clone(), value: value.clone() })
     }
 
     /// The row that is cast as it leaves is one of bf16, in whole units, and its scales share no word with other fields.
@@ -158,35 +168,38 @@ impl<'s> Forms<'s> {
         one: &OneLaunch<'s>,
     ) -> Result<Packs<'s>, Unfit> {
         let (choice, width, body) = choices(stmt).ok_or_else(|| self.no_form(stmt))?;
+        if !self.has_lanes(width) {
+            return self.refuse(&stmt.at, "a row can go to at most 32 places");
+        }
         let is_let = |stmt: &&Stmt| matches!(stmt.action, Action::Let { .. });
         let (names, body): (Vec<&Stmt>, Vec<&Stmt>) = body.iter().partition(is_let);
         let Some((takes, written)) = body.split_last() else { return Err(self.no_form(stmt)) };
-        let (filter, inner) = once(takes).ok_or_else(|| self.no_form(takes))?;
+        let (filter, inner) = match &takes.action {
+            Action::For { domain: Domain::Once, filter: Some(filter), body, .. } => {
+                (Some(filter), body.as_slice())
+            }
+            _ => (None, std::slice::from_ref(*takes)),
+        };
         let Some((store, records)) = inner.split_last() else { return Err(self.no_form(takes)) };
-        let fields = Packing { message, choice, one };
-        let found = names.iter().find_map(|stmt| fields.place(stmt).map(|place| (*stmt, place)));
-        let Some((place, (ahead, field, list))) = found else {
-            let why = "a place has to follow the rows of earlier ranks and the rows that the sender counts";
+        let mut found = names.iter().filter_map(|stmt| {
+            let Action::Let { value, .. } = &stmt.action else { return None };
+            let mut value = value.clone();
+            let sum = taken(&mut value, AHEAD, &|part| ahead_of(part, one, message));
+            sum.map(|sum| (*stmt, value, sum))
+        });
+        let Some((place, value, (field, list))) = found.next() else {
+            let why = "a place has to follow the rows of earlier ranks in some list";
             return self.refuse(&stmt.at, why);
         };
-        let (value, place_name) = self.packed_to(store, message, one)?;
-        if place_name != name_of(place)
-            || !fields.is_value(&names, value)
-            || !implies_there(filter, value)
-            || !fields.is_list(&names, list, value, filter)
-            || !self.has_lanes(width)
-        {
-            let why = "a row has to go to the list of each of at most 32 values that are present, at its place";
-            return self.refuse(&takes.at, why);
-        }
+        self.check_store(store, message, one)?;
         let packs = Packs {
             stmt,
             message,
             choice,
             width,
-            names,
+            names: names.clone(),
             place,
-            ahead,
+            value,
             field,
             list,
             written: written.to_vec(),
@@ -195,17 +208,28 @@ impl<'s> Forms<'s> {
             records,
             store,
         };
-        self.check_packed(&packs, one)?;
+        for stmt in names.iter().copied().chain(packs.written.iter().copied()).chain(packs.records)
+        {
+            let known = match &stmt.action {
+                Action::Let { .. } if std::ptr::eq(stmt, place) => continue,
+                Action::Let { .. } | Action::Store { .. } | Action::Record { .. } => true,
+                _ => false,
+            };
+            if !known {
+                return Err(self.no_form(stmt));
+            }
+            self.check_write(stmt, None)?;
+            self.check_reads(stmt, &packs, one)?;
+        }
+        if let Some(filter) = filter {
+            self.check_expr(takes, filter)?;
+            self.check_reads(takes, &packs, one)?;
+        }
         Ok(packs)
     }
 
-    /// The value and the place of `store out[value, place] = message.x;`, of a row with all of its parts.
-    fn packed_to(
-        &self,
-        store: &'s Stmt,
-        message: &str,
-        one: &OneLaunch<'s>,
-    ) -> Result<(&'s str, &'s str), Unfit> {
+    /// `store out[..] = message.x;`, of a row with all of its parts, to one that begins with a whole unit.
+    fn check_store(&self, store: &'s Stmt, message: &str, one: &OneLaunch<'s>) -> Checked {
         let Action::Store { target, value: Expr::Field { of, field, indices } } = &store.action
         else {
             return Err(self.no_form(store));
@@ -219,61 +243,12 @@ impl<'s> Forms<'s> {
                 && row.dims.last() == to.dims.last()
                 && self.is_of_units(&row.dims[0], &to.elem)
         });
-        match target.indices.as_slice() {
-            [
-                Expr::Name { name: value, kind: NameKind::Binder },
-                Expr::Name { name: place, kind: NameKind::Binder },
-            ] if fits
-                && of == message
-                && indices.is_empty()
-                && to.dims.len() == 3
-                && !to.optional
-                && to.copies == 1
-                && to.memory == Memory::Device =>
-            {
-                Ok((value, place))
-            }
-            _ => self.refuse(&store.at, "a row has to be copied unchanged to a place in a list"),
+        let is_row =
+            of == message && indices.is_empty() && target.indices.len() + 1 == to.dims.len();
+        if !fits || !is_row || to.optional || to.copies > 1 || to.memory != Memory::Device {
+            return self.refuse(&store.at, "a row has to be copied unchanged to rows of a tensor");
         }
-    }
-
-    /// What is named and written in the lane of a choice.
-    fn check_packed(&self, packs: &Packs<'s>, one: &OneLaunch<'s>) -> Checked {
-        let others = packs.names.iter().filter(|stmt| !std::ptr::eq(**stmt, packs.place));
-        let records = packs.written.iter().copied().chain(packs.records);
-        let place = name_of(packs.place);
-        for stmt in others.copied().chain(records.clone()) {
-            match &stmt.action {
-                Action::Let { .. } | Action::Store { .. } | Action::Record { .. } => {
-                    self.check_write(stmt, None)?;
-                }
-                _ => return Err(self.no_form(stmt)),
-            }
-            self.check_reads(stmt, packs, one)?;
-        }
-        self.check_expr(packs.takes, packs.filter)?;
-        self.check_reads(packs.takes, packs, one)?;
-        for stmt in records {
-            let Some(target) = walk::target(stmt) else { continue };
-            let names = |is_named: &dyn Fn(&Expr) -> bool| {
-                let mut found = false;
-                for index in &target.indices {
-                    walk::expr(index, &mut |part| found |= is_named(part));
-                }
-                found
-            };
-            let is_row = |part: &Expr| {
-                matches!(part, Expr::Field { of, field, .. }
-                    if of == packs.message && field == "row")
-            };
-            let of_choice = names(&is_row) && names(&|part| is_name(part, packs.choice));
-            if !of_choice && !names(&|part| is_name(part, place)) {
-                let why =
-                    "values of a choice have to be written at its place, or at its row and number";
-                return self.refuse(&stmt.at, why);
-            }
-        }
-        Ok(())
+        target.indices.iter().try_for_each(|index| self.check_expr(store, index))
     }
 
     /// What a lane knows of a message: its small fields, its row and its source.
@@ -312,75 +287,30 @@ impl<'s> Forms<'s> {
     }
 }
 
-/// A choice of a message of a dispatch.
-struct Packing<'p, 's> {
-    message: &'s str,
-    choice: &'s str,
-    one: &'p OneLaunch<'s>,
+/// Puts a name in place of the one part of an expression, or of all that are the same, of which something is known.
+fn taken<T>(whole: &mut Expr, name: &str, known: &dyn Fn(&Expr) -> Option<T>) -> Option<T> {
+    let mut parts: Vec<Expr> = Vec::new();
+    walk::expr(whole, &mut |part| {
+        if known(part).is_some() && !parts.contains(part) {
+            parts.push(part.clone());
+        }
+    });
+    let [only] = parts.as_slice() else { return None };
+    change::expr(whole, false, &mut |part, _| {
+        if part == only {
+            *part = own_name(name);
+        }
+    });
+    known(only)
 }
 
-impl<'s> Packing<'_, 's> {
-    /// `let place = sum(earlier in 0..message.source: slots[earlier].field[list]) + message.turns[choice];`
-    fn place(&self, stmt: &'s Stmt) -> Option<(&'s Expr, &'s str, &'s Expr)> {
-        let Action::Let { value: Expr::Binary { op: BinaryOp::Add, left, right }, .. } =
-            &stmt.action
-        else {
-            return None;
-        };
-        let Expr::Fold { fold: Fold::Sum, binder, domain, body } = &**left else { return None };
-        let Domain::Range { low: Expr::Int { value: 0 }, high } = &**domain else { return None };
-        let from_before = matches!(high, Expr::Field { of, field, .. }
-            if of == self.message && field == "source");
-        let Expr::OfChannel { field, indices, .. } = &**body else { return None };
-        let list = indices.first()?;
-        let of_list = is_slot(body, self.one.slots, field, binder, &|index| index == list)
-            && !mentions_name(list, binder);
-        let listed = self.one.lists && self.one.counted(field) == Some(Counted::Experts);
-        let turns = self.one.turns.as_ref()?;
-        let is_turn =
-            |value: &Expr| matches!(value, Expr::Element { tensor, .. } if tensor == turns.table);
-        let own = self.reads(right, &is_turn);
-        (from_before && of_list && listed && own).then_some((&**left, field.as_str(), list))
-    }
-
-    /// Whether a name is that of `local(message.values[choice], me)`, of the values that tokens list.
-    fn is_value(&self, names: &[&Stmt], name: &str) -> bool {
-        let routes = |value: &Expr| {
-            matches!(value, Expr::Element { tensor, indices }
-                if tensor == self.one.routes && indices.len() == 1)
-        };
-        names.iter().any(|stmt| match &stmt.action {
-            Action::Let { name: own, value: Expr::Call { helper, args } } => {
-                own == name
-                    && helper == "local"
-                    && matches!(args.as_slice(),
-                        [value, Expr::Name { kind: NameKind::Me, .. }] if self.reads(value, &routes))
-            }
-            _ => false,
-        })
-    }
-
-    /// Whether a list is that of a value wherever a condition holds: `value`, or `value * holds`.
-    fn is_list(&self, names: &[&Stmt], list: &Expr, value: &str, condition: &Expr) -> bool {
-        let Expr::Binary { op: BinaryOp::Mul, left, right } = list else {
-            return is_name(list, value);
-        };
-        is_name(left, value)
-            && names.iter().any(|stmt| match &stmt.action {
-                Action::Let { name, value: Expr::Cast { value: holds, elem: Elem::I32 } } => {
-                    is_name(right, name) && **holds == *condition
-                }
-                _ => false,
-            })
-    }
-
-    /// `message.field[choice]`, of a field that is pushed as such a value.
-    fn reads(&self, value: &Expr, pushed: &dyn Fn(&Expr) -> bool) -> bool {
-        let Expr::Field { of, field, indices } = value else { return false };
-        of == self.message
-            && matches!(indices.as_slice(), [index] if is_name(index, self.choice))
-            && self.one.pushed.iter().any(|value| value.name == *field && pushed(&value.value))
-    }
+/// How many rows of the ranks before that of a message a list has: the field of slots, and the list.
+fn ahead_of(part: &Expr, one: &OneLaunch<'_>, message: &str) -> Option<(String, Expr)> {
+    // A cast around the sum stays.
+    let sum = sum_of_slots(part, one.slots).filter(|_| matches!(part, Expr::Fold { .. }))?;
+    let from_before = matches!(sum.end, Expr::Field { of, field, .. }
+        if of == message && field == "source");
+    from_before.then(|| (sum.field.to_string(), sum.at.clone()))
 }
 
 /// The name of a choice, of how many, and what is done in `for choice in number { .. }`.
@@ -395,55 +325,4 @@ fn choices(stmt: &Stmt) -> Option<(&str, &str, &[Stmt])> {
         } => Some((binder, name, body)),
         _ => None,
     }
-}
-
-/// `sum(earlier in 0..token: listed(ids[earlier], value) as i32)`
-fn lists_before(number: &Expr, ids: &str, value: &str, token: &str) -> bool {
-    let Expr::Fold { fold: Fold::Sum, binder, domain, body } = number else { return false };
-    let (
-        Domain::Range { low: Expr::Int { value: 0 }, high },
-        Expr::Cast { value: holds, elem: Elem::I32 },
-    ) = (&**domain, &**body)
-    else {
-        return false;
-    };
-    let Expr::Call { helper, args } = &**holds else { return false };
-    let [Expr::Element { tensor, indices }, wanted] = args.as_slice() else { return false };
-    helper == "listed"
-        && tensor == ids
-        && matches!(indices.as_slice(), [own] if is_name(own, binder))
-        && is_name(wanted, value)
-        && is_name(high, token)
-}
-
-/// `(value >= 0) as i32`
-fn is_there(number: &Expr, value: &str) -> bool {
-    let Expr::Cast { value: holds, elem: Elem::I32 } = number else { return false };
-    matches!(&**holds, Expr::Binary { op: BinaryOp::Ge, left, right: zero }
-        if is_name(left, value) && is_zero(zero))
-}
-
-/// The condition and the statements of `if .. { .. }`.
-fn once(stmt: &Stmt) -> Option<(&Expr, &[Stmt])> {
-    match &stmt.action {
-        Action::For { domain: Domain::Once, filter: Some(filter), body, .. } => {
-            Some((filter, body))
-        }
-        _ => None,
-    }
-}
-
-/// Whether a condition holds only where `value >= 0`.
-fn implies_there(condition: &Expr, value: &str) -> bool {
-    match condition {
-        Expr::Binary { op: BinaryOp::And, left, right } => {
-            implies_there(left, value) || implies_there(right, value)
-        }
-        Expr::Binary { op: BinaryOp::Ge, left, right } => is_name(left, value) && is_zero(right),
-        _ => false,
-    }
-}
-
-fn is_zero(number: &Expr) -> bool {
-    matches!(number, Expr::Int { value: 0 })
 }

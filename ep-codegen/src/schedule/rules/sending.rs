@@ -4,7 +4,7 @@ use super::packed::row_cast;
 use super::values::NOT_PLAIN;
 use super::{Checked, Forms};
 use crate::ir::parts::parts;
-use crate::ir::{Action, Channel, Expr, Field, FieldValue, Memory, Place, Stmt, walk};
+use crate::ir::{Channel, Expr, Field, FieldValue, Memory, Place, Stmt, walk};
 use crate::schedule::typed::{elem_of, field_of, is_plain, rank_of};
 
 impl Forms<'_> {
@@ -32,51 +32,13 @@ impl Forms<'_> {
         Ok(())
     }
 
-    /// One push to the peer, of a row that may be cast or not, and records.
-    pub(super) fn check_sends(
-        &self,
-        channel: &Channel,
-        body: &[Stmt],
-        is_peer: &dyn Fn(&Expr) -> bool,
-        token: &str,
-    ) -> Checked {
-        let mut pushes = 0;
-        for stmt in body {
-            match &stmt.action {
-                Action::Push { peer: Some(peer), values, .. } if pushes == 0 && is_peer(peer) => {
-                    pushes += 1;
-                    self.check_push(stmt, channel, values)?;
-                }
-                Action::Push { .. } => {
-                    let why =
-                        format!("each turn of `{token}` has to push once, to the peer of its loop");
-                    return self.refuse(&stmt.at, &why);
-                }
-                Action::Record { target, value } => {
-                    self.check_element(stmt, target)?;
-                    if !is_position(value, channel) {
-                        self.refuse_position(stmt, value)?;
-                        self.check_here(stmt, value)?;
-                        self.check_value(stmt, target, value)?;
-                    }
-                }
-                _ => return Err(self.no_form(stmt)),
-            }
-        }
-        Ok(())
-    }
-
-    fn refuse_position(&self, stmt: &Stmt, whole: &Expr) -> Checked {
-        let mut found = false;
-        walk::expr(whole, &mut |part| found |= matches!(part, Expr::OfChannel { .. }));
-        if found {
-            return self.refuse(&stmt.at, "a position is recorded as it is");
-        }
-        Ok(())
-    }
-
     /// A row of a tensor, and small fields beside it.
-    fn check_push(&self, stmt: &Stmt, channel: &Channel, values: &[FieldValue]) -> Checked {
+    pub(super) fn check_push(
+        &self,
+        stmt: &Stmt,
+        channel: &Channel,
+        values: &[FieldValue],
+    ) -> Checked {
         let message = self.message(channel)?;
         if !message.fields.iter().any(|field| field.row) {
             return self.refuse(&stmt.at, "a message of this kind of channel needs a `row`");

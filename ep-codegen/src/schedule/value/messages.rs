@@ -24,11 +24,6 @@ impl<'a> RoleLowering<'a> {
     ) -> Lowered<Term> {
         match scope.find(of).cloned() {
             Some(Meaning::Placed(_, position)) if field == "position" => Ok(position),
-            Some(Meaning::Fields(known)) => {
-                let own = known.into_iter().find(|(name, _)| name == field);
-                own.map(|(_, element)| element)
-                    .ok_or_else(|| broken(format!("`{of}` has no field `{field}` here")))
-            }
             Some(Meaning::Message(arrived)) => {
                 let numbers = &arrived.numbers;
                 if let Some((_, value)) = numbers.iter().find(|(name, _)| *name == field) {

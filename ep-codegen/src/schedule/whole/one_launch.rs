@@ -1,38 +1,48 @@
 //! A dispatch in one launch: the steps of its role, what every block counts as it enters, and what the last one
-//! records.
+//! does.
 
 use super::{Whole, binary, call, cfg_of, method, name, object, team};
 use crate::ir::naming::function_of;
-use crate::ir::parts::{MetaSource, meta_sources, parts};
+use crate::ir::parts::{MetaSource, meta_sources};
 use crate::ir::rows::row_in_place;
-use crate::ir::{Action, BinaryOp, Channel, Elem, Expr, FieldValue, NameKind, Stmt};
+use crate::ir::{Action, BinaryOp, Channel, Domain, Elem, Expr, NameKind, Stmt, walk};
 use crate::schedule::channels::{End, Object};
+use crate::schedule::cut::{PEER, own_name};
 use crate::schedule::library::ep;
 use crate::schedule::limit::broken;
-use crate::schedule::rules::{Counted, Fanout, OneLaunch, counted_field, is_position, row_cast};
-use crate::schedule::scope::{Meaning, Scope};
-use crate::schedule::statements::there;
-use crate::schedule::step::ParamType::{Bytes, Index, Value};
+use crate::schedule::rules::{Counted, Counts, OneLaunch, asked_first, is_position, row_cast};
+use crate::schedule::scope::{Arrived, LookedAt, Meaning, Scope};
+use crate::schedule::step::ParamType::{Bytes, Index, Object as OfClass, Value};
 use crate::schedule::step::{Loop, Step, Takers};
 use crate::schedule::symbol::{Constant, Symbol};
-use crate::schedule::term::Term;
-use crate::schedule::typed::first_part;
+use crate::schedule::term::{Node, Term};
 use crate::schedule::{Lowered, RoleLowering, RuleSet};
 
-/// What the last block records.
+/// The number of the first row behind all that arrive, as no declaration can name it.
+const ALL_ROWS: &str = "all rows";
+
+/// What the last block does.
 pub(in crate::schedule) fn tables(role: &mut RoleLowering<'_>) -> Lowered<Vec<Step>> {
     let one = OneLaunch::of(role.ir).ok_or(broken("no such role"))?;
     let mut steps = Vec::new();
-    // The warps of the block deal them out as those of a team that is cut do, and none reads what another one writes.
-    (role.rules, role.cut) = (RuleSet::All, true);
-    role.reread.clear();
-    Whole::of(role).tables(&one, &mut steps)?;
+    let mut whole = Whole::of(role);
+    whole.begins(&one);
+    whole.tables(&one, &mut steps)?;
     Ok(steps)
 }
 
 impl<'a> Whole<'_, 'a> {
+    /// The warps deal out what the rule leaves to them as those of a team that is cut do, and none reads what another one
+    /// writes.
+    fn begins(&mut self, one: &OneLaunch<'_>) {
+        (self.role.rules, self.role.cut) = (RuleSet::All, true);
+        self.role.forwards = one.forwards.clone();
+        self.role.reread.clear();
+    }
+
     /// The steps of the role itself.
     pub(super) fn one_launch(&mut self, one: &OneLaunch<'_>, out: &mut Vec<Step>) -> Lowered<()> {
+        self.begins(one);
         self.role.own_experts(out);
         let mut scope = Scope::default();
         let tokens = self.tokens(out)?;
@@ -48,15 +58,14 @@ impl<'a> Whole<'_, 'a> {
         let class = if packs { ep::PackedOut } else { ep::OnceOut };
         out.push(object(class.of(cfg_of(one.rows)).of(cfg.clone()), &rows, own));
         self.tells(one, &tokens, out)?;
-        let fanout = Fanout::of(one.send).ok_or(broken("no fan-out"))?;
-        let from = self.row_sent(&scope, (one, &fanout))?;
+        let from = self.row_sent(&scope, one)?;
         out.push(Step::Remark("The first row is loaded while the counts travel.".to_string()));
         out.push(Step::Do(method(&rows, "ask", vec![from.clone()])));
         out.push(Step::Says(one.send.at.clone()));
-        out.push(Step::Says(fanout.inner.at.clone()));
+        out.push(Step::Says(one.fanout.inner.at.clone()));
         let count = self.slot_word((one, one.rows_to), "peer", &[&one.awaits.at])?;
-        let pack = self.packed(&scope, (one, &fanout))?;
-        let each = self.each_sent(&scope, one, &fanout)?;
+        let pack = self.packed(&scope, one)?;
+        let each = self.each_sent(&scope, one)?;
         out.push(Step::Do(method(&rows, "for_tokens", vec![count, from, pack, each])));
         self.last_block(one, out);
         let taken = self.role.names.fresh(&format!("{}_in", one.rows.name));
@@ -70,18 +79,17 @@ impl<'a> Whole<'_, 'a> {
         out.push(Step::Do(method(&taken, "open", vec![count])));
         out.push(Step::Says(one.take.at.clone()));
         scope.by_lane = false;
-        let message = (one.message, one.unpacks);
-        let take = self.taken(&scope, one.rows, message)?;
+        let take = self.taken(&scope, one, &taken)?;
         match &one.packs {
             Some(packs) => {
                 self.packs_rows((one, packs), (&scope, &taken), take, out)?;
-                self.fills_behind(one, &taken, out)?;
+                self.rows_behind(one, &taken, out);
             }
             None => {
                 out.push(Step::Do(method(&taken, "for_messages", vec![take])));
-                out.push(self.ending(fanout.push));
+                out.push(self.ending(one.fanout.push));
                 out.push(Step::Do(method(&rows, "close", Vec::new())));
-                self.fills_behind(one, &taken, out)?;
+                self.rows_behind(one, &taken, out);
                 out.push(Step::Remark("All rows are there.".to_string()));
                 out.push(Step::Do(method(&taken, "await", Vec::new())));
             }
@@ -98,16 +106,27 @@ impl<'a> Whole<'_, 'a> {
         Ok(Term::index(own))
     }
 
-    /// The function that gives the row of a token, which may be cast as it leaves.
-    fn row_sent(
+    /// What a token means in a function of it, with the names that its loop gives.
+    fn of_token(
         &mut self,
         scope: &Scope,
-        (one, fanout): (&OneLaunch<'_>, &Fanout<'_>),
-    ) -> Lowered<Term> {
-        self.function(&[], &[(Index, fanout.token)], |this, params, steps| {
-            let own = scope.with(fanout.token, Meaning::Value(params[0].clone()));
+        one: &OneLaunch<'_>,
+        token: &Term,
+        out: &mut Vec<Step>,
+    ) -> Scope {
+        let mut own = scope.with(one.fanout.token, Meaning::Value(token.clone()));
+        for stmt in one.fanout.ahead.iter().filter(|it| matches!(it.action, Action::Let { .. })) {
+            self.role.one(&mut own, stmt, out);
+        }
+        own
+    }
+
+    /// The function that gives the row of a token, which may be cast as it leaves.
+    fn row_sent(&mut self, scope: &Scope, one: &OneLaunch<'_>) -> Lowered<Term> {
+        self.function(&[], &[(Index, one.fanout.token)], |this, params, steps| {
+            let own = this.of_token(scope, one, &params[0], steps);
             let Some(Expr::Element { tensor, indices }) = one.cast() else {
-                return this.pushed_row(&own, one.rows, one.pushed, steps).map(Some);
+                return this.pushed_row(&own, one.rows, one.fanout.values, steps).map(Some);
             };
             let row = this.row(&own, (tensor, 0), indices, steps)?;
             let tensor = this.role.tensor(tensor)?;
@@ -147,22 +166,18 @@ impl<'a> Whole<'_, 'a> {
     }
 
     /// The function that puts the small fields of a token into a record: all but the scales of a row that is cast.
-    fn packed(
-        &mut self,
-        scope: &Scope,
-        (one, fanout): (&OneLaunch<'_>, &Fanout<'_>),
-    ) -> Lowered<Term> {
-        let params = [(Index, fanout.token), (Bytes, "record")];
+    fn packed(&mut self, scope: &Scope, one: &OneLaunch<'_>) -> Lowered<Term> {
+        let params = [(Index, one.fanout.token), (Bytes, "record")];
         self.function(&[], &params, |this, params, steps| {
-            let own = scope.with(fanout.token, Meaning::Value(params[0].clone()));
-            let mut values = one.pushed.to_vec();
+            let own = this.of_token(scope, one, &params[0], steps);
+            let mut values = one.fanout.values.to_vec();
             values.retain(|value| row_cast(&value.value).is_none());
             if let Some(turns) = &one.turns {
                 let turned = one.turned(turns);
                 values.retain(|value| turned.is_none_or(|turned| turned.name != value.name));
                 this.counts_turns(&own, (one, turns), &params[1], steps)?;
             }
-            steps.push(Step::Says(fanout.push.at.clone()));
+            steps.push(Step::Says(one.fanout.push.at.clone()));
             let asked = this.ask(&own, one.rows, &values, steps)?;
             super::fields::put(&asked, &params[1], steps);
             Ok(None)
@@ -170,26 +185,24 @@ impl<'a> Whole<'_, 'a> {
     }
 
     /// The function of what is recorded of a token and a peer.
-    fn each_sent(
-        &mut self,
-        scope: &Scope,
-        one: &OneLaunch<'_>,
-        fanout: &Fanout<'_>,
-    ) -> Lowered<Term> {
+    fn each_sent(&mut self, scope: &Scope, one: &OneLaunch<'_>) -> Lowered<Term> {
         let params = [
-            (Index, fanout.token),
-            (Index, fanout.peer),
+            (Index, one.fanout.token),
+            (Index, one.fanout.peer),
             (Value(Elem::Bool), "match"),
             (Index, "position"),
         ];
         self.function(&[], &params, |this, params, steps| {
             let [token, peer, goes, position] = params else { return Ok(None) };
             let peer = Term { range: this.role.me().range, ..peer.clone() };
-            let own = scope
-                .with(fanout.token, Meaning::Value(token.clone()))
-                .with(fanout.peer, Meaning::Value(peer));
-            for stmt in &fanout.records {
-                this.records(&own, (one.rows, stmt), (goes, position), steps)?;
+            let mut own = this
+                .of_token(&scope.of_lane(), one, token, steps)
+                .with(one.fanout.peer, Meaning::Value(peer));
+            for stmt in &one.fanout.others {
+                match stmt.action {
+                    Action::Let { .. } => this.role.one(&mut own, stmt, steps),
+                    _ => this.records(&own, (one.rows, stmt), (goes, position), steps)?,
+                }
             }
             Ok(None)
         })
@@ -221,114 +234,45 @@ impl<'a> Whole<'_, 'a> {
         Ok(())
     }
 
-    /// The counts that a rank tells every other one: each field by a block that has counted it.
-    fn tells(&mut self, one: &OneLaunch<'_>, tokens: &Term, out: &mut Vec<Step>) -> Lowered<()> {
-        let (Action::Push { values, .. }, Action::For { binder, .. }) =
-            (&one.told.action, &one.tell.action)
-        else {
-            return Err(broken("counts are told"));
-        };
-        out.push(Step::Says(one.tell.at.clone()));
-        out.push(Step::Says(one.told.at.clone()));
-        let (_, message) = self.role.carried(&one.slots.name)?;
-        for of in [Counted::Ranks, Counted::Experts] {
-            let own = |value: &&FieldValue| counted_field(value, &one.counts, binder) == Some(of);
-            let own: Vec<&FieldValue> = values.iter().filter(own).collect();
-            if own.is_empty() {
-                continue;
+    /// The function of what is done with each message.
+    fn taken(&mut self, scope: &Scope, one: &OneLaunch<'_>, taken: &str) -> Lowered<Term> {
+        self.function(&[], &[(OfClass(ep::OnceMessage), one.message)], |this, params, steps| {
+            let Node::Name(message) = &params[0].node else { return Ok(None) };
+            let of_message = Term::index(format!("{message}.row"));
+            let mut numbers = Vec::new();
+            if one.asks_source() {
+                // The warp as a whole finds it out.
+                let source = method(taken, "source_of", vec![of_message.clone()]);
+                let source = this.role.named("source", source, steps);
+                numbers.push(("source", Term { range: this.role.me().range, ..source }));
             }
-            let block = match of {
-                Counted::Ranks => Term::int(0),
-                Counted::Experts => binary(BinaryOp::Sub, name("team.blocks"), Term::int(1)),
-            };
-            let outer = self.role.names.clone();
-            let peer = self.role.names.fresh(binder);
-            let mut steps = Vec::new();
-            let value = self.counted(of, (&peer, tokens), &mut steps)?;
-            for field in own {
-                let known = message.fields.iter().find(|known| known.name == field.name);
-                let elem = known.map_or(Elem::I32, |it| first_part(self.role.ir, &it.elem));
-                let place = Constant::field(&one.slots.message, &field.name);
-                let slots = self.role.object(&one.slots.name);
-                let words = Term { elem: Elem::U8, ..method(&slots, "to", vec![name(&peer)]) };
-                let to = binary(BinaryOp::Add, words, Term::constant(place));
-                let put = ep::put.of(&elem);
-                let count = Term::constant(Constant::field_count(&one.slots.message, &field.name));
-                steps.push(Step::Do(call(put, vec![to, count, value.clone()])));
-            }
-            let (from, to) = (Term::int(0), self.role.number("ranks"));
-            let turns = Takers::WarpsOfBlock;
-            let peers = Loop { binder: peer, elem: Elem::I32, from, to, turns, body: steps };
-            let condition = name("team.block").test(BinaryOp::Eq, block);
-            out.push(Step::If { condition, body: vec![Step::Loop(peers)] });
-            self.role.names = outer;
-        }
-        Ok(())
-    }
-
-    /// The function that gives what a block has counted for the experts or ranks of a peer.
-    fn counted(
-        &mut self,
-        of: Counted,
-        (peer, tokens): (&str, &Term),
-        out: &mut Vec<Step>,
-    ) -> Lowered<Term> {
-        let theirs = match of {
-            Counted::Ranks => String::new(),
-            Counted::Experts => self.role.names.fresh("theirs"),
-        };
-        if of == Counted::Experts {
-            let value = call(ep::experts_of, vec![name("args.expert_begin"), name(peer)]);
-            out.push(Step::Made { name: theirs.clone(), value });
-        }
-        self.function(&[], &[(Index, "i")], |_, params, _| {
-            let i = params[0].clone();
-            Ok(Some(match of {
-                Counted::Ranks => method("smem.routes", "tokens_to", vec![i, tokens.clone()]),
-                Counted::Experts => {
-                    let first = name(&format!("{theirs}.first"));
-                    let entry = binary(BinaryOp::Add, first, i.clone());
-                    let chosen = name("smem.routes.chosen").at(entry, Elem::I32);
-                    let known = i.test(BinaryOp::Lt, name(&format!("{theirs}.count")));
-                    known.choose(chosen, Term::int(0))
-                }
-            }))
+            numbers.push(("row", Term { range: Some((0, i64::from(i32::MAX))), ..of_message }));
+            let record = Term::name(format!("{message}.record"), Elem::U8);
+            let channel = one.rows.name.clone();
+            let arrived = Arrived { channel, row: record.clone(), meta: record, numbers };
+            let mut own = scope.with(one.message, Meaning::Message(arrived));
+            let mut stores = Vec::new();
+            one.unpacks.iter().for_each(|stmt| this.role.one(&mut own, stmt, &mut stores));
+            steps.extend(asked_first(&mut this.role.names, stores));
+            Ok(None)
         })
     }
 
-    /// The fills of what lies behind the rows that arrive.
-    fn fills_behind(
-        &mut self,
-        one: &OneLaunch<'_>,
-        taken: &str,
-        out: &mut Vec<Step>,
-    ) -> Lowered<()> {
-        for fill in &one.fills {
-            out.push(Step::Says(fill.stmt.at.clone()));
-            out.push(Step::Says(fill.store.at.clone()));
-            let tensor = self.role.tensor(fill.tensor)?;
-            let all = parts(self.role.ir, &tensor.elem);
-            let [(_, elem, _)] = all.as_slice() else {
-                return Err(broken("`fill` does not work on rows with scales"));
-            };
-            let mut width = self.stride(tensor, 0)?.converted(&Elem::I32);
-            if tensor.optional {
-                width = there(tensor).choose(width, Term::int(0));
+    /// The loops over rows behind all that arrive.
+    fn rows_behind(&mut self, one: &OneLaunch<'_>, taken: &str, out: &mut Vec<Step>) {
+        for stmt in &one.behind {
+            let mut stmt = (*stmt).clone();
+            if let Action::For { domain: Domain::Range { low, .. }, .. } = &mut stmt.action {
+                *low = own_name(ALL_ROWS);
             }
-            let end = self.role.scalar(&Scope::default(), fill.end, out)?.converted(&Elem::I32);
-            let value = match elem {
-                Elem::Bool => Term::bool(fill.value != 0),
-                _ => Term::int(fill.value).converted(elem),
-            };
-            let to = Term::name(format!("args.{}", tensor.name), elem.clone());
-            let begin = method(taken, "total", Vec::new());
-            let args = vec![team(), to, width, begin, end, value];
-            out.push(Step::Do(call(ep::fill.of(elem), args)));
+            let total = method(taken, "total", Vec::new());
+            let total = Term { range: Some((0, i64::from(i32::MAX))), ..total };
+            let mut scope = Scope::default().with(ALL_ROWS, Meaning::Value(total));
+            self.role.dealt_stmt(&mut scope, &stmt, out);
         }
-        Ok(())
     }
 
-    /// The last block makes the tables, as a team of its own.
+    /// The last block does everything else, as a team of its own.
     fn last_block(&mut self, one: &OneLaunch<'_>, out: &mut Vec<Step>) {
         let last = self.role.names.fresh("last");
         let block = binary(BinaryOp::Sub, name("team.blocks"), Term::int(1));
@@ -361,62 +305,120 @@ impl<'a> Whole<'_, 'a> {
         one: &OneLaunch<'_>,
         out: &mut Vec<Step>,
     ) -> Lowered<()> {
+        self.begins(one);
         let tokens = self.tokens(out)?;
         let (group, offered) = (name("args.group"), self.offered(one)?);
         let offer = ep::once_offer.of(cfg_of(one.rows));
         out.push(Step::Do(call(offer, vec![group.clone(), offered, tokens.clone()])));
-        for count in &one.counts {
-            out.push(Step::Says(count.stmt.at.clone()));
-            out.push(Step::Says(count.record.at.clone()));
+        for counts in &one.counts {
+            out.push(Step::Says(counts.stmt.at.clone()));
+            out.push(Step::Says(counts.record.at.clone()));
         }
-        let row = self.routes_of(one, "token")?;
-        let begins = name("args.expert_begin");
-        let args = vec![group, name("smem.routes"), tokens, begins, row];
+        let goes = self.goes(one)?;
+        let mut args = vec![group, name("smem.routes"), tokens, goes];
+        if let Some(counts) = one.values()
+            && let (Counted::Values { once }, Some(ids)) = (counts.of, counts.values)
+        {
+            let row = self.row_of_ids(ids, "token")?;
+            let values = ep::values_of.of(Term::bool(once));
+            args.push(call(values, vec![name("smem.routes"), row]));
+        }
         out.push(Step::Do(call(ep::count_routes, args)));
         Ok(())
     }
 
-    /// The function that gives what a token lists.
-    pub(super) fn routes_of(&mut self, one: &OneLaunch<'_>, token: &str) -> Lowered<Term> {
-        let params = [(Index, token), (Value(Elem::Bool), "present")];
+    /// The function that gives the ranks to which a token goes.
+    fn goes(&mut self, one: &OneLaunch<'_>) -> Lowered<Term> {
+        let params = [(Index, one.fanout.token), (Value(Elem::Bool), "present")];
         self.function(&[], &params, |this, params, steps| {
-            let name = Expr::Name { name: token.into(), kind: NameKind::Binder };
-            let own = Scope::default().with(token, Meaning::Value(params[0].clone()));
-            let row = Expr::Element { tensor: one.routes.to_string(), indices: vec![name] };
+            let mut own = this.of_token(&Scope::default().of_lane(), one, &params[0], steps);
+            if let Some(row) = routed_row(&one.goes) {
+                return this.ranks_of(&own, row, &params[1], steps).map(Some);
+            }
+            let mut rows: Vec<&Expr> = Vec::new();
+            walk::expr(&one.goes, &mut |part| {
+                let row = routed_row(part);
+                rows.extend(row.filter(|row| !rows.contains(row)));
+            });
+            for row in rows {
+                let value = this.ranks_of(&own, row, &params[1], steps)?;
+                let object = this.role.names.fresh("ranks");
+                steps.push(Step::Made { name: object.clone(), value });
+                own.looks.push(LookedAt { helper: "routed".into(), row: row.clone(), object });
+            }
+            let present = params[1].clone();
+            let holds =
+                this.function(&[], &[(Index, one.fanout.peer)], |this, params, steps| {
+                    let peer = Term { range: this.role.me().range, ..params[0].clone() };
+                    let own = own.with(PEER, Meaning::Value(peer));
+                    let goes = this.role.scalar(&own, &one.goes, steps)?;
+                    Ok(Some(present.clone().and(goes)))
+                })?;
+            Ok(Some(call(ep::ranks_where.of(this.cfg()), vec![holds])))
+        })
+    }
+
+    /// The ranks to which the entries of a row lead; none, unless the row is present.
+    fn ranks_of(
+        &mut self,
+        scope: &Scope,
+        row: &Expr,
+        present: &Term,
+        out: &mut Vec<Step>,
+    ) -> Lowered<Term> {
+        let loaded = self.role.row_of(scope, row, Some(present), out)?;
+        Ok(call(ep::route_of.of(self.cfg()), vec![loaded, self.role.expert_begin()?]))
+    }
+
+    /// The function that gives a row of numbers.
+    pub(super) fn row_of_ids(&mut self, ids: &str, row: &str) -> Lowered<Term> {
+        let params = [(Index, row), (Value(Elem::Bool), "present")];
+        self.function(&[], &params, |this, params, steps| {
+            let index = Expr::Name { name: row.into(), kind: NameKind::Binder };
+            let own = Scope::default().with(row, Meaning::Value(params[0].clone()));
+            let row = Expr::Element { tensor: ids.to_string(), indices: vec![index] };
             this.role.row_of(&own, &row, Some(&params[1]), steps).map(Some)
         })
     }
 
-    /// What the last block records of what all have counted.
+    /// What the last block does: it has the counts in shared memory, and its warps meet where a statement needs what others
+    /// have written.
     fn tables(&mut self, one: &OneLaunch<'a>, out: &mut Vec<Step>) -> Lowered<()> {
         let tokens = self.tokens(out)?;
         let class = ep::RouteCounts.of(cfg_of(one.slots)).of(self.cfg());
         self.slots(one, class, vec![team(), name("smem.routes")], out);
-        for count in &one.counts {
-            out.push(Step::Says(count.stmt.at.clone()));
-            out.push(Step::Says(count.record.at.clone()));
-            let outer = self.role.names.clone();
-            let i = self.role.names.fresh("i");
-            let index = Term::index(&i);
-            let (to, value) = match count.of {
-                Counted::Ranks => {
-                    let args = vec![index.clone(), tokens.clone()];
-                    (self.role.number("ranks"), method("smem.routes", "tokens_to", args))
-                }
-                Counted::Experts => {
-                    let chosen = name("smem.routes.chosen").at(index.clone(), Elem::I32);
-                    (self.role.number("experts"), chosen)
-                }
-            };
-            let table = name(&format!("args.{}", count.table));
-            let body = vec![Step::Set { place: table.at(index, Elem::I32), value }];
-            let (from, turns) = (Term::int(0), Takers::Threads);
-            out.push(Step::Loop(Loop { binder: i, elem: Elem::I32, from, to, turns, body }));
-            out.push(Step::Meet);
-            self.role.names = outer;
-        }
-        self.role.team_of_block(std::iter::once(one.awaits).chain(one.tables.iter().copied()), out);
-        Ok(())
+        self.role.team_of_block(&one.tables, out, &mut |role, stmt, out| {
+            let mut whole = Whole::of(role);
+            if let Some(counts) = one.counts.iter().find(|own| std::ptr::eq(own.stmt, stmt)) {
+                whole.recorded(counts, &tokens, out);
+            } else if std::ptr::eq(one.tell, stmt) {
+                whole.tells_rest(one, out)?;
+            } else {
+                return Ok(false);
+            }
+            Ok(true)
+        })
+    }
+
+    /// A table of counts that the block has in shared memory.
+    fn recorded(&mut self, counts: &Counts<'_>, tokens: &Term, out: &mut Vec<Step>) {
+        out.push(Step::Says(counts.stmt.at.clone()));
+        out.push(Step::Says(counts.record.at.clone()));
+        let outer = self.role.names.clone();
+        let i = self.role.names.fresh("i");
+        let index = Term::index(&i);
+        let value = match counts.of {
+            Counted::Rows => {
+                method("smem.routes", "tokens_to", vec![index.clone(), tokens.clone()])
+            }
+            Counted::Values { .. } => name("smem.routes.chosen").at(index.clone(), Elem::I32),
+        };
+        let table = name(&format!("args.{}", counts.table));
+        let body = vec![Step::Set { place: table.at(index, Elem::I32), value }];
+        let (from, to) = (Term::int(0), self.role.number(counts.count));
+        let turns = Takers::Threads;
+        out.push(Step::Loop(Loop { binder: i, elem: Elem::I32, from, to, turns, body }));
+        self.role.names = outer;
     }
 
     /// The object through which the role knows its slots, at both ends.
@@ -425,5 +427,14 @@ impl<'a> Whole<'_, 'a> {
         out.push(object(class, &own, args));
         let channel = one.slots.name.clone();
         self.role.objects.push(Object { channel, end: End::In, name: own });
+    }
+}
+
+/// The row of `routed(row, PEER)`.
+fn routed_row(part: &Expr) -> Option<&Expr> {
+    let Expr::Call { helper, args } = part else { return None };
+    match args.as_slice() {
+        [row, Expr::Name { name, .. }] if helper == "routed" && name == PEER => Some(row),
+        _ => None,
     }
 }

@@ -2,11 +2,11 @@
 
 use super::{Whole, call, method, name};
 use crate::ir::parts::parts;
-use crate::ir::{Action, BinaryOp, Elem, Expr, NameKind};
+use crate::ir::{Action, BinaryOp, Elem, Expr};
 use crate::schedule::Lowered;
 use crate::schedule::library::ep;
 use crate::schedule::limit::broken;
-use crate::schedule::rules::{OneLaunch, Packs, Turns};
+use crate::schedule::rules::{AHEAD, BEFORE, OneLaunch, Packs, Turns};
 use crate::schedule::scope::{Arrived, Meaning, Scope};
 use crate::schedule::step::ParamType::{Bytes, Index, Value};
 use crate::schedule::step::Step;
@@ -29,17 +29,24 @@ impl Whole<'_, '_> {
             return Err(broken("turns are recorded"));
         };
         out.push(Step::Says(turns.stmt.at.clone()));
-        out.push(Step::Says(turns.record.at.clone()));
         let width = self.role.number(turns.width);
         let lane = name("team.lane");
         let used = lane.clone().test(BinaryOp::Lt, width.clone());
         let choice = used.clone().choose(lane, Term::int(0));
         let choice = self.role.named(turns.choice, choice.converted(&Elem::I32), out);
-        let own = scope.with(turns.choice, Meaning::Value(choice.clone())).of_lane();
-        let value = self.role.scalar(&own, turns.value, out)?;
-        let earlier = self.routes_of(one, "earlier")?;
-        let token = self.role.scalar(&own, &target.indices[0], out)?;
-        let turn = call(ep::listed_before.of(width), vec![token, value, earlier]);
+        let mut own = scope.with(turns.choice, Meaning::Value(choice.clone())).of_lane();
+        turns.names.iter().for_each(|stmt| self.role.one(&mut own, stmt, out));
+        out.push(Step::Says(turns.record.at.clone()));
+        if let Some(listed) = &turns.before {
+            let end = self.role.scalar(&own, &listed.end, out)?.converted(&Elem::I32);
+            let value = self.role.scalar(&own, &listed.value, out)?;
+            let earlier = self.row_of_ids(&listed.ids, "earlier")?;
+            let before = call(ep::listed_before.of(width), vec![end, value, earlier]);
+            let before = self.role.named("before", before, out);
+            let before = Term { range: Some((0, i64::from(i32::MAX))), ..before };
+            own.bind(BEFORE, Meaning::Value(before));
+        }
+        let turn = self.role.scalar(&own, &turns.value, out)?.converted(&Elem::I32);
         let turn = self.role.named("turn", turn, out);
         let tensor = self.role.tensor(&target.tensor)?;
         let at = self.role.indices(&own, &target.indices, out)?;
@@ -64,7 +71,7 @@ impl Whole<'_, '_> {
         out: &mut Vec<Step>,
     ) -> Lowered<()> {
         let list = self.list_of(scope, (one, packs))?;
-        let count = self.slot_word((one, packs.field), "list", &[&one.awaits.at])?;
+        let count = self.slot_word((one, &packs.field), "list", &[&one.awaits.at])?;
         let each = self.each_place(scope, (one, packs), taken)?;
         let all = Symbol::method(taken, "for_places").of(self.role.number(packs.width));
         out.push(Step::Do(call(all, vec![take, list, count, each])));
@@ -103,7 +110,7 @@ impl Whole<'_, '_> {
             let mut own = this.of_choice(scope, (one, packs), given)?;
             let before = packs.names.iter().take_while(|stmt| !std::ptr::eq(**stmt, packs.place));
             before.for_each(|stmt| this.role.one(&mut own, stmt, steps));
-            Ok(Some(this.role.scalar(&own, packs.list, steps)?.converted(&Elem::I32)))
+            Ok(Some(this.role.scalar(&own, &packs.list, steps)?.converted(&Elem::I32)))
         })
     }
 
@@ -122,10 +129,10 @@ impl Whole<'_, '_> {
             let [ahead, used, is_once] = &given[OF_MESSAGE..] else { return Ok(None) };
             for stmt in &packs.names {
                 match (&stmt.action, std::ptr::eq(*stmt, packs.place)) {
-                    (Action::Let { name, value }, true) => {
+                    (Action::Let { name, .. }, true) => {
                         steps.push(Step::Says(stmt.at.clone()));
-                        let known = own.with("ahead", Meaning::Value(ahead.clone()));
-                        let value = this.role.scalar(&known, &behind(value, packs)?, steps)?;
+                        let known = own.with(AHEAD, Meaning::Value(ahead.clone()));
+                        let value = this.role.scalar(&known, &packs.value, steps)?;
                         let place = this.role.named(name, value.converted(&Elem::I32), steps);
                         let place = Term { range: Some((0, i64::from(i32::MAX))), ..place };
                         own.bind(name, Meaning::Value(place));
@@ -134,8 +141,11 @@ impl Whole<'_, '_> {
                 }
             }
             steps.push(Step::Says(packs.takes.at.clone()));
-            let takes = this.role.scalar(&own, packs.filter, steps)?;
-            let goes = this.role.named("match", used.clone().and(takes), steps);
+            let goes = match packs.filter {
+                Some(filter) => used.clone().and(this.role.scalar(&own, filter, steps)?),
+                None => used.clone(),
+            };
+            let goes = this.role.named("match", goes, steps);
             steps.push(Step::Says(packs.store.at.clone()));
             let mut once = this.copies_part(&own, (one, packs), (&goes, taken), steps)?;
             for (condition, stmts) in
@@ -189,16 +199,4 @@ impl Whole<'_, '_> {
 /// What a lane is given of its message.
 fn of_message<'p>(packs: &Packs<'p>) -> [(crate::schedule::step::ParamType, &'p str); OF_MESSAGE] {
     [(Index, "row"), (Index, "source"), (Bytes, "record"), (Index, packs.choice)]
-}
-
-/// The place of a row, with a name for what the ranks before have there.
-fn behind(place: &Expr, packs: &Packs<'_>) -> Lowered<Expr> {
-    let Expr::Binary { op: BinaryOp::Add, left, right } = place else {
-        return Err(broken("a place is behind others"));
-    };
-    if !std::ptr::eq(&**left, packs.ahead) {
-        return Err(broken("the ranks before come first"));
-    }
-    let ahead = Expr::Name { name: "ahead".into(), kind: NameKind::Binder };
-    Ok(Expr::Binary { op: BinaryOp::Add, left: Box::new(ahead), right: right.clone() })
 }
