@@ -1,4 +1,4 @@
-//! One form for statements that mean the same, so that whatever looks at them behind sees no difference:
+//! One form for statements that mean the same, so that no later stage sees a difference:
 //!
 //! - `x + 0`, `x * 1` and `!!c` are `x`, `x` and `c`;
 //! - a literal stands to the right of what it is compared with, added to or multiplied by, and a name to the right of
@@ -63,7 +63,7 @@ fn exchanged(op: &BinaryOp) -> Option<BinaryOp> {
     })
 }
 
-/// Whether the left side of an operation belongs to its right: a literal, or a name that is compared with an element.
+/// Whether an operation has a literal on its left, or compares a name with an element.
 fn belongs_right(op: &BinaryOp, left: &Expr, right: &Expr) -> bool {
     let is_literal =
         |side| matches!(side, &Expr::Int { .. } | &Expr::Real { .. } | &Expr::Bool { .. });
@@ -94,7 +94,7 @@ fn is_whole(ir: &Pipeline, value: &Expr) -> bool {
     }
 }
 
-/// Whether a value may be a truth, which is a number only where it is computed with.
+/// Whether a value may be a `bool`: its product with 1 is an `i32`.
 fn is_truth(ir: &Pipeline, value: &Expr) -> bool {
     match value {
         Expr::Element { tensor, .. } => elem_of(ir, tensor).is_none_or(|elem| elem == Elem::Bool),
@@ -116,7 +116,7 @@ fn elem_of(ir: &Pipeline, tensor: &str) -> Option<Elem> {
     parts::parts(ir, &own.elem).into_iter().next().map(|(_, elem, _)| elem)
 }
 
-/// Takes an `if` that is all of a loop, or of another `if`, into its condition.
+/// Moves the condition of an `if` that is the whole body of a loop, or of another `if`, to that loop.
 fn with_condition(stmt: &mut Stmt) {
     let Action::For { position: None, filter, body, .. } = &mut stmt.action else { return };
     let [
@@ -137,7 +137,7 @@ fn with_condition(stmt: &mut Stmt) {
     *body = std::mem::take(within);
 }
 
-/// Puts the other name in place of each name that a `let` gives it.
+/// Removes each `let` that only gives a name another name, and uses the other name.
 fn without_aliases(body: &mut Vec<Stmt>) {
     let mut at = 0;
     while at < body.len() {
@@ -167,8 +167,7 @@ fn without_aliases(body: &mut Vec<Stmt>) {
     }
 }
 
-/// Whether one name may stand for the other in some statements: neither gets another meaning there, and only a number is
-/// asked for.
+/// Whether `other` can replace `name` in some statements: no statement binds either name again, and `name` is no message.
 fn can_replace(body: &[Stmt], name: &str, other: &str) -> bool {
     let mut fits = true;
     let is_own = |binder: &String| binder == name || binder == other;

@@ -1,8 +1,7 @@
-//! Rules: roles that the device library does faster as a whole than statement by statement.
+//! Rules: steps that are rewritten into faster ones, and roles that the device library carries out across their statements.
 //!
-//! A rule says which bodies it is for, down to the last expression; every other role is composed. So a
-//! rule never has to know what it cannot do, and a role never has to fit one. What a rule leaves is the
-//! same, byte for byte, and `RuleSet::None` turns all of them off.
+//! A rule leaves what it is not for as it is, so every role has steps without it, with the same results. `RuleSet::None`
+//! turns all rules off.
 
 pub(super) mod ahead;
 mod alike;

@@ -397,7 +397,7 @@ fn of_library(function: Entity) -> By {
     }
 }
 
-/// Who calls the functions that a call takes, in the order of its arguments, as far as somebody looks into them.
+/// Who calls the functions that a call takes, in the order of its arguments, as far as they are checked.
 fn callers(function: &Symbol) -> &'static [Caller] {
     use Caller::{Lane, Warp, WarpOfLanes};
     match &function.root {

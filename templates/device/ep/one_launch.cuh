@@ -131,7 +131,7 @@ __device__ __forceinline__ void once_offer(const Group& group, u64 rows_at, int 
     __syncwarp();
 }
 
-/// The ranks for which something holds.
+/// The ranks for which `holds(rank)`.
 template <class Role, class Holds>
 __device__ __forceinline__ RankSet<1> ranks_where(Holds holds) {
     RankSet<1> set{};

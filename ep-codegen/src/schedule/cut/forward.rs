@@ -42,7 +42,7 @@ impl Forward {
     }
 }
 
-/// An expression with what elements of these tables are computed from in place of each.
+/// Replaces elements of these tables with the expressions that compute them.
 pub(in crate::schedule) fn computed(whole: &Expr, known: &[Forward]) -> Expr {
     let mut whole = whole.clone();
     change::expr(&mut whole, false, &mut |part, _| {

@@ -1,4 +1,4 @@
-//! The small fields of a message that a warp takes: the elements of all of them are read before the first one is stored.
+//! The small fields of a message that a warp takes: the warp reads all of them before it stores the first one.
 //!
 //! The gain: a message waits once for the reads of all its fields, not once per field.
 
@@ -9,7 +9,7 @@ use crate::schedule::step::{Lambda, Loop, Param, ParamType, Step, Takers};
 use crate::schedule::symbol::Of;
 use crate::schedule::term::{Node, Term};
 
-/// The steps for a message, which read nothing but its record, with the elements of its fields asked for ahead.
+/// The steps for a message with the elements of its fields read ahead of all stores.
 pub(in crate::schedule) fn asked_first(names: &mut Names, steps: Vec<Step>) -> Vec<Step> {
     let (mut asks, mut rest) = (Vec::new(), Vec::new());
     for step in steps {
@@ -32,7 +32,7 @@ pub(in crate::schedule) fn asked_first(names: &mut Names, steps: Vec<Step>) -> V
     asks
 }
 
-/// What asks for a field, and what stores its elements.
+/// The step that reads a field, and the step that stores its elements.
 fn field_of(names: &mut Names, lanes: Option<&Loop>, body: &[Step]) -> Option<(Step, Step)> {
     let [Step::Set { place, value }] = body else { return None };
     let Node::Index(tensor, _) = &place.node else { return None };

@@ -83,7 +83,7 @@ impl<'s> OneLaunch<'s> {
         self.counts.iter().find(|counts| matches!(counts.of, Counted::Values { .. }))
     }
 
-    /// The counts that a field of the slots holds: all those of rows, or those of the receiver's own values.
+    /// The counts that a field of the slots holds: those of the rows for each rank, or those of the receiver's own values.
     pub(crate) fn counted(&self, field: &str) -> Option<&Counts<'s>> {
         let (Action::For { binder, .. }, Action::Push { values, .. }) =
             (&self.tell.action, &self.told.action)
@@ -116,7 +116,7 @@ impl<'s> OneLaunch<'s> {
         })
     }
 
-    /// Whether it matters which rank a message is from.
+    /// Whether some statement for a message asks for its source.
     pub(crate) fn asks_source(&self) -> bool {
         let mut found = false;
         walk::stmts(self.unpacks, &mut |stmt| {
@@ -344,7 +344,7 @@ impl<'s> Forms<'s> {
         else {
             return false;
         };
-        let Domain::Range { low, .. } = domain else { return false };
+        let Domain::Range { low, high } = domain else { return false };
         let begin = computed(low, forwards);
         let all = sum_of_slots(&begin, slots);
         let is_all = |name: &Expr| is_name(name, "ranks");
@@ -352,6 +352,9 @@ impl<'s> Forms<'s> {
             all.is_some_and(|sum| sum.field == rows_to && is_all(sum.end) && is_me(sum.at));
         let first =
             |stmt: &'_ Stmt| walk::target(stmt).and_then(|place| place.indices.first().cloned());
+        let mut see = |part: &Expr| fits &= !matches!(part, Expr::OfChannel { .. });
+        walk::expr(high, &mut see);
+        walk::stmts(body, &mut |inner| walk::exprs(inner, &mut see));
         walk::stmts(body, &mut |inner| {
             fits &= match &inner.action {
                 Action::Store { .. } | Action::Record { .. } => {
@@ -406,7 +409,7 @@ fn is_ranks(domain: &Domain) -> bool {
     }
 }
 
-/// The only statement of a role that does something.
+/// The only statement of a role for which `does` holds.
 fn only<'s>(role: &'s Role, what: &str, does: &dyn Fn(&Stmt) -> bool) -> Result<&'s Stmt, Unfit> {
     let mut found = role.body.iter().filter(|stmt| does(stmt));
     match (found.next(), found.next()) {

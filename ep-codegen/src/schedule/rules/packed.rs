@@ -20,7 +20,7 @@ const UNIT_BYTES: i64 = 16;
 /// Values that share a scale, as the library casts them.
 const BLOCK: i64 = 128;
 
-/// How many earlier tokens list a value, and how many rows of the ranks before a list has, as no declaration can name them.
+/// Names that no declaration can have: how many earlier tokens list a value, and how many rows earlier ranks have in a list.
 pub(crate) const BEFORE: &str = "tokens before";
 pub(crate) const AHEAD: &str = "rows ahead";
 
@@ -101,6 +101,7 @@ impl<'s> Forms<'s> {
             return self
                 .refuse(&record.at, "turns have to be `i32`, of at most 32 values of a token");
         }
+        self.refuse_optional(record, value)?;
         let mut value = value.clone();
         let before = taken(&mut value, BEFORE, &|part| self.listed(part));
         let (names, table) = (names.iter().collect(), &target.tensor);
@@ -191,6 +192,9 @@ impl<'s> Forms<'s> {
             let why = "a place has to follow the rows of earlier ranks in some list";
             return self.refuse(&stmt.at, why);
         };
+        self.refuse_optional(place, &value)?;
+        self.refuse_slots(place, &list)?;
+        self.refuse_slots(place, &value)?;
         self.check_store(store, message, one)?;
         let packs = Packs {
             stmt,
@@ -223,9 +227,17 @@ impl<'s> Forms<'s> {
         }
         if let Some(filter) = filter {
             self.check_expr(takes, filter)?;
+            self.refuse_optional(takes, filter)?;
             self.check_reads(takes, &packs, one)?;
         }
         Ok(packs)
+    }
+
+    /// Nothing awaits slots here.
+    fn refuse_slots(&self, stmt: &Stmt, whole: &Expr) -> Checked {
+        let mut found = false;
+        walk::expr(whole, &mut |part| found |= matches!(part, Expr::OfChannel { .. }));
+        if found { Err(self.no_form(stmt)) } else { Ok(()) }
     }
 
     /// `store out[..] = message.x;`, of a row with all of its parts, to one that begins with a whole unit.
@@ -287,7 +299,7 @@ impl<'s> Forms<'s> {
     }
 }
 
-/// Puts a name in place of the one part of an expression, or of all that are the same, of which something is known.
+/// Replaces the part of an expression that `known` accepts with a name, if all such parts are equal.
 fn taken<T>(whole: &mut Expr, name: &str, known: &dyn Fn(&Expr) -> Option<T>) -> Option<T> {
     let mut parts: Vec<Expr> = Vec::new();
     walk::expr(whole, &mut |part| {
@@ -304,7 +316,7 @@ fn taken<T>(whole: &mut Expr, name: &str, known: &dyn Fn(&Expr) -> Option<T>) ->
     known(only)
 }
 
-/// How many rows of the ranks before that of a message a list has: the field of slots, and the list.
+/// The field of slots and the list of a sum over the ranks before that of a message.
 fn ahead_of(part: &Expr, one: &OneLaunch<'_>, message: &str) -> Option<(String, Expr)> {
     // A cast around the sum stays.
     let sum = sum_of_slots(part, one.slots).filter(|_| matches!(part, Expr::Fold { .. }))?;

@@ -32,8 +32,7 @@ pub(in crate::schedule) fn tables(role: &mut RoleLowering<'_>) -> Lowered<Vec<St
 }
 
 impl<'a> Whole<'_, 'a> {
-    /// The warps deal out what the rule leaves to them as those of a team that is cut do, and none reads what another one
-    /// writes.
+    /// Sets the lowering up like that of a cut team. No warp reads what another one writes.
     fn begins(&mut self, one: &OneLaunch<'_>) {
         (self.role.rules, self.role.cut) = (RuleSet::All, true);
         self.role.forwards = one.forwards.clone();
@@ -106,7 +105,7 @@ impl<'a> Whole<'_, 'a> {
         Ok(Term::index(own))
     }
 
-    /// What a token means in a function of it, with the names that its loop gives.
+    /// The scope of a token, with the names that its loop gives.
     fn of_token(
         &mut self,
         scope: &Scope,

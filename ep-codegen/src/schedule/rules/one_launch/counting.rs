@@ -12,7 +12,7 @@ use crate::schedule::cut::{PEER, own_name};
 pub(crate) enum Counted {
     /// Those that go to a rank.
     Rows,
-    /// How often a value is in the rows of a tensor, or in how many rows it is (`once`).
+    /// How often each value stands in the rows of a tensor, or in how many rows (`once`).
     Values { once: bool },
 }
 
@@ -52,6 +52,7 @@ impl<'s> Forms<'s> {
         let table = self.tensor(&target.tensor).ok()?;
         let fits = matches!(target.indices.as_slice(), [index] if is_name(index, binder))
             && **domain == Domain::Tokens
+            && matches!(table.dims.as_slice(), [all] if is_name(all, count))
             && table.elem == ElemType::Scalar { elem: Elem::I32 }
             && table.memory == Memory::Device
             && !table.optional;
@@ -78,7 +79,7 @@ impl<'s> Forms<'s> {
     }
 }
 
-/// The condition under which a number is one, where it is zero otherwise.
+/// The condition of a number that is one where the condition holds, and zero elsewhere.
 pub(super) fn condition(number: &Expr) -> Option<Expr> {
     match number {
         Expr::Int { value: 1 } => Some(Expr::Bool { value: true }),
@@ -91,7 +92,7 @@ pub(super) fn condition(number: &Expr) -> Option<Expr> {
     }
 }
 
-/// Whether an expression is a truth.
+/// Whether an expression is a condition.
 fn is_condition(value: &Expr) -> bool {
     match value {
         Expr::Bool { .. } | Expr::Not { .. } => true,
@@ -104,7 +105,7 @@ fn is_condition(value: &Expr) -> bool {
     }
 }
 
-/// The conditions that have to hold for one that joins them.
+/// The conditions that `&&` joins.
 fn all_of(whole: &Expr) -> Vec<&Expr> {
     match whole {
         Expr::Binary { op: BinaryOp::And, left, right } => {

@@ -1,4 +1,4 @@
-//! What such a role needs besides its parts, so that its warps do not have to wait for one another.
+//! What such a role needs so that its warps need not wait for one another.
 
 use super::super::values::is_name;
 use super::super::{Checked, Forms};
@@ -8,11 +8,11 @@ use crate::ir::{Action, BinaryOp, Channel, DimKind, Domain, Expr, NameKind, Role
 use crate::schedule::declaration::is_of_shape;
 use crate::schedule::extents::has_stripes;
 
-/// Ranks of which a block has a bit for each in one word.
+/// A block keeps a bit for each rank in one word.
 const RANKS_MAX: i64 = 64;
 
 impl<'s> Forms<'s> {
-    /// The only role of the pipeline, of rows without stripes, in a number that the shape bounds.
+    /// Checks that the role is the only one, that rows have no stripes, and that the shape bounds the number of tokens.
     pub(super) fn check_alone(&self, role: &Role, rows: &Channel) -> Checked {
         if self.ir.roles.len() != 1 || has_stripes(self.ir) {
             let why = "the pipeline can have only this role, and its rows cannot have stripes";
@@ -26,7 +26,7 @@ impl<'s> Forms<'s> {
         if self.ranks_max() > RANKS_MAX {
             return self.refuse(&role.at, "a block knows the tokens of at most 64 ranks");
         }
-        // Other roles look whether the caller's outputs have room.
+        // Only composed roles compare the rows that arrive with the capacity of an output.
         let mut counted = Ok(());
         walk::stmts(&role.body, &mut |stmt| {
             let tensor = walk::target(stmt).and_then(|place| self.tensor(&place.tensor).ok());
@@ -42,7 +42,7 @@ impl<'s> Forms<'s> {
         self.check_known(role)
     }
 
-    /// Whether rows of all tokens of all ranks have room, as the declaration says it.
+    /// Checks that the declaration gives room to the tokens of all ranks.
     fn check_room(&self, rows: &Channel) -> Checked {
         let Some((_, tensor)) = row_in_place(self.ir, rows) else {
             return self.refuse(&rows.at, "rows have to stay where they land");
@@ -61,7 +61,7 @@ impl<'s> Forms<'s> {
         }
     }
 
-    /// The numbers of which one is the product, with what derived ones are made of.
+    /// The factors of a number, with derived numbers expanded.
     fn factors(&self, number: &Expr) -> Vec<Expr> {
         let derived = |name: &str| {
             self.ir.dims.iter().find(|dim| dim.name == name).and_then(|dim| match &dim.kind {
@@ -81,7 +81,7 @@ impl<'s> Forms<'s> {
         }
     }
 
-    /// Whether one block can do a statement: it computes, or is one of the two that know the slots.
+    /// Whether one block can run a statement: it computes, pushes to the slots, or awaits them.
     pub(super) fn is_of_block(&self, stmt: &Stmt, slots: &Channel) -> bool {
         let mut fits = true;
         walk::stmts(std::slice::from_ref(stmt), &mut |inner| {
@@ -104,7 +104,7 @@ impl<'s> Forms<'s> {
         fits
     }
 
-    /// What is made on the way, the receiver has to pack.
+    /// Checks that rows leave without knowledge of other ranks, and that the receiver packs what is cast or counted on the way.
     pub(super) fn check_sent(&self, one: &OneLaunch<'s>) -> Checked {
         self.refuse_optional(one.send, &one.goes)?;
         let mut knows = false;
@@ -130,7 +130,7 @@ impl<'s> Forms<'s> {
         Ok(())
     }
 
-    /// What is done with each message waits for its small fields alone, and knows no slots.
+    /// Checks that the statements for a message need only its small fields: neither its row nor slots.
     pub(super) fn check_taken(&self, one: &OneLaunch<'s>) -> Checked {
         let Action::Receive { position, filter, peer, .. } = &one.take.action else {
             return Err(self.no_form(one.take));
@@ -167,8 +167,8 @@ impl<'s> Forms<'s> {
         }
     }
 
-    /// What one group of statements writes, no other group reads or writes: nothing orders them. Counts that are told, the
-    /// first rows of a rank, and the turns of a token are at hand.
+    /// Checks that no group of statements reads or writes what another group writes, because nothing orders the groups.
+    /// Published counts, the first row of a rank and the turns of a token are known without a read.
     pub(super) fn check_apart(&self, one: &OneLaunch<'s>) -> Checked {
         let mut at_hand: Vec<&Expr> = Vec::new();
         for stmt in &one.behind {
