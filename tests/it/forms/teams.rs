@@ -37,7 +37,7 @@ fn held(pipeline: &ir::Pipeline, numbers: &[(&str, i64)], seed: u64) -> Result<(
 type Edits = &'static [(&'static str, &'static str)];
 
 /// Edits of `decode-dispatch`, and whether its rows still leave without a wait for the counts of all ranks.
-const DECODES: [(&str, bool, Edits); 8] = [
+const DECODES: [(&str, bool, Edits); 9] = [
     ("+ 0", true, &[("where routed(topk_idx[token], peer)", "where routed(topk_idx[token + 0], peer)")]),
     (
         "a gate",
@@ -156,6 +156,14 @@ const DECODES: [(&str, bool, Edits); 8] = [
                 "if message.src % 2 == 1 { record late[message.row] = message.src + message.source; }\n unpack(",
             ),
         ],
+    ),
+    (
+        "rows behind all others, up to what a rank has published",
+        false,
+        &[(
+            "..max_rows {",
+            "..max_rows * (counts[0].per_rank[me] >= 0) as i32 {",
+        )],
     ),
     (
         "a loop over tokens in two halves",
