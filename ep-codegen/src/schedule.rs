@@ -132,7 +132,7 @@ pub fn number(ir: &Pipeline, role: &Role, expr: &Expr) -> Option<Term> {
     value.filter(|_| ahead.is_empty())
 }
 
-/// What makes steps of a role that the library does.
+/// A function that lowers a role, or a part of it, for the library.
 type Make = fn(&mut RoleLowering<'_>) -> Lowered<Vec<Step>>;
 
 fn made(ir: &Pipeline, role: &Role, make: Make) -> Result<RoleSteps, Refusal> {

@@ -254,3 +254,11 @@ ir_types! {
         Or,
     }
 }
+
+impl BinaryOp {
+    /// Whether the operation gives a number, and not a `bool`.
+    pub fn is_arithmetic(&self) -> bool {
+        use BinaryOp::{Add, Div, Mul, Rem, Sub};
+        matches!(self, Add | Sub | Mul | Div | Rem)
+    }
+}

@@ -1,7 +1,7 @@
 //! Choosing one arm per axis: what is left of a pipeline when every guard is decided.
 
 use super::simple::simplify;
-use super::{Action, Arm, Pipeline, Stmt, When, walk};
+use super::{Arm, Pipeline, Stmt, When, change, walk};
 
 /// One arm per axis, in the order of the pipeline's axes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,11 +78,8 @@ impl Pipeline {
             .map(|stmt| {
                 let mut stmt = stmt.clone();
                 stmt.when.clear();
-                match &mut stmt.action {
-                    Action::For { body, .. }
-                    | Action::Receive { body, .. }
-                    | Action::Gather { body, .. } => *body = self.select_body(body, choice),
-                    _ => {}
+                if let Some(body) = change::nested(&mut stmt) {
+                    *body = self.select_body(body, choice);
                 }
                 stmt
             })

@@ -85,11 +85,9 @@ fn is_whole(ir: &Pipeline, value: &Expr) -> bool {
         }
         Expr::Cast { elem, .. } => matches!(elem, Elem::I32 | Elem::I64),
         Expr::Fold { body, .. } => is_whole(ir, body),
-        Expr::Binary {
-            op: BinaryOp::Add | BinaryOp::Sub | BinaryOp::Mul | BinaryOp::Div | BinaryOp::Rem,
-            left,
-            right,
-        } => is_whole(ir, left) && is_whole(ir, right),
+        Expr::Binary { op, left, right } => {
+            op.is_arithmetic() && is_whole(ir, left) && is_whole(ir, right)
+        }
         _ => false,
     }
 }
@@ -102,10 +100,7 @@ fn is_truth(ir: &Pipeline, value: &Expr) -> bool {
         Expr::Int { .. } | Expr::Real { .. } => false,
         Expr::Name { kind, .. } => *kind == super::NameKind::Binder,
         Expr::Fold { .. } => false,
-        Expr::Binary { op, .. } => !matches!(
-            op,
-            BinaryOp::Add | BinaryOp::Sub | BinaryOp::Mul | BinaryOp::Div | BinaryOp::Rem
-        ),
+        Expr::Binary { op, .. } => !op.is_arithmetic(),
         _ => true,
     }
 }

@@ -2,7 +2,7 @@
 //! with the name and one without it are the same.
 
 use crate::ir::put::{hides, is_made_of, put};
-use crate::ir::{Action, Expr, Stmt, walk};
+use crate::ir::{Action, Expr, Stmt, change, walk};
 
 /// Longest position that a name is put into, in parts: names of names could double at each step.
 const PARTS_MAX: usize = 256;
@@ -69,14 +69,11 @@ fn can_hold(position: &Expr, name: &str, value: Option<&Expr>) -> bool {
 fn replace(body: &mut Vec<Stmt>, name: &str, value: &Expr) {
     body.retain(|stmt| let_of(stmt).is_none_or(|(own, _)| own != name));
     for stmt in body {
-        match &mut stmt.action {
-            Action::Push { position: Some(position), .. } => put(position, name, value),
-            Action::For { body, .. }
-            | Action::Receive { body, .. }
-            | Action::Gather { body, .. } => {
-                replace(body, name, value);
-            }
-            _ => {}
+        if let Action::Push { position: Some(position), .. } = &mut stmt.action {
+            put(position, name, value);
+        }
+        if let Some(body) = change::nested(stmt) {
+            replace(body, name, value);
         }
     }
 }

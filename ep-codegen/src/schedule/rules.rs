@@ -49,7 +49,6 @@ use super::step::{CopyBy, Loop, Step, Takers};
 use super::symbol::Constant;
 use super::{RoleLowering, RoleRule, RuleSet};
 
-use crate::ir::counting::{Counting, counted};
 use crate::ir::kind::Traits;
 use crate::ir::{BinaryOp, Channel, Expr, Message, Pipeline, Role, Source, Stmt, Tensor};
 
@@ -260,11 +259,6 @@ impl<'a> Forms<'a> {
     /// Whether something is true of a channel's kind.
     fn is_kind(&self, channel: &str, fact: fn(&Traits) -> bool) -> bool {
         self.ir.channels.iter().any(|known| known.name == channel && fact(known.kind.traits()))
-    }
-
-    fn counting(&self, tensor: &Tensor) -> Option<Counting> {
-        let found = counted(self.ir).into_iter().find(|(known, _)| known.name == tensor.name);
-        found.map(|(_, kind)| kind)
     }
 }
 

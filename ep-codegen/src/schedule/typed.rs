@@ -1,7 +1,7 @@
 //! The element type of an expression, as the emitted C++ computes it.
 
 use crate::ir::parts::parts;
-use crate::ir::{BinaryOp, Elem, ElemType, Expr, Field, NameKind, Pipeline};
+use crate::ir::{Elem, ElemType, Expr, Field, NameKind, Pipeline};
 
 /// Whether C++ computes with elements of this type as they are.
 pub(crate) fn is_plain(elem: &Elem) -> bool {
@@ -34,12 +34,10 @@ pub(crate) fn elem_of(ir: &Pipeline, expr: &Expr) -> Elem {
             None => Elem::I32,
         },
         Expr::Cast { elem, .. } => elem.clone(),
-        Expr::Binary { op, left, right } => match op {
-            BinaryOp::Add | BinaryOp::Sub | BinaryOp::Mul | BinaryOp::Div | BinaryOp::Rem => {
-                joined(&elem_of(ir, left), &elem_of(ir, right))
-            }
-            _ => Elem::Bool,
-        },
+        Expr::Binary { op, left, right } if op.is_arithmetic() => {
+            joined(&elem_of(ir, left), &elem_of(ir, right))
+        }
+        Expr::Binary { .. } => Elem::Bool,
         Expr::If { yes, no, .. } => match (elem_of(ir, yes), elem_of(ir, no)) {
             (yes, no) if yes == no => yes,
             (yes, no) => joined(&yes, &no),

@@ -78,7 +78,7 @@ enum By {
     WarpOfHits,
 }
 
-/// Who calls a function of the role.
+/// The caller of a function that the role passes to the library.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Caller {
     /// The warp as a whole, with values that its lanes have alike.
@@ -258,17 +258,16 @@ impl Look {
             },
             // All warps read the same messages from slots.
             Root::Method(object, "from")
-                if [ep::SlotChannel, ep::RouteCounts]
-                    .iter()
-                    .any(|known| self.classes.get(object) == Some(known)) =>
+                if matches!(
+                    self.classes.get(object).copied(),
+                    Some(ep::SlotChannel | ep::RouteCounts)
+                ) =>
             {
                 given
             }
             // They have counted the same rows.
             Root::Method(object, "total")
-                if [ep::OnceIn, ep::PackedIn]
-                    .iter()
-                    .any(|known| self.classes.get(object) == Some(known)) =>
+                if matches!(self.classes.get(object).copied(), Some(ep::OnceIn | ep::PackedIn)) =>
             {
                 given
             }

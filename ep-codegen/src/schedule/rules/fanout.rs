@@ -16,9 +16,9 @@ pub struct Fanout<'s> {
     pub reaches_all: bool,
     /// The push.
     pub push: &'s Stmt,
-    /// What it sends.
+    /// The fields of the push.
     pub values: &'s [FieldValue],
-    /// What is named and recorded beside it.
+    /// The `let` and `record` statements beside the push.
     pub others: Vec<&'s Stmt>,
 }
 

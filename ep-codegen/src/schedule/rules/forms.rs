@@ -8,7 +8,7 @@ use crate::schedule::extents::range_of;
 const OF_EXPERTS: [&str; 4] = ["local", "owned", "owner", "routed"];
 
 /// Ranks of which a class with channels can hold a set: a bit for each in one word on the device.
-const RANKS_MAX: i64 = 64;
+pub(super) const RANKS_MAX: i64 = 64;
 
 impl Forms<'_> {
     /// What the helpers and domains of a role know without being told.

@@ -2,6 +2,7 @@
 //!
 //! The gain: a message waits once for the reads of all its fields, not once per field.
 
+use super::declares;
 use crate::ir::Elem;
 use crate::schedule::library::ep;
 use crate::schedule::scope::Names;
@@ -21,7 +22,7 @@ pub(in crate::schedule) fn asked_first(names: &mut Names, steps: Vec<Step>) -> V
             _ => None,
         };
         match field {
-            Some((ask, store)) if !rest.iter().any(|it| declares(it, &ask)) => {
+            Some((ask, store)) if !declares(&rest, &|name| ask.mentions(name)) => {
                 asks.push(ask);
                 rest.push(store);
             }
@@ -60,9 +61,4 @@ fn field_of(names: &mut Names, lanes: Option<&Loop>, body: &[Step]) -> Option<(S
 fn is_of_record(value: &Term) -> bool {
     !matches!(value.node, Node::Index(..) | Node::Address(_) | Node::Lambda(_))
         && value.inner().into_iter().all(is_of_record)
-}
-
-/// Whether a step declares a name that another one needs.
-fn declares(step: &Step, needs: &Step) -> bool {
-    step.declared().is_some_and(|name| needs.terms().into_iter().any(|term| term.mentions(name)))
 }

@@ -45,12 +45,12 @@ pub(crate) struct OneLaunch<'s> {
     pub(crate) awaits: &'s Stmt,
     /// The field of a slot that holds how many rows go to each rank.
     pub(crate) rows_to: &'s str,
-    /// What the last block does, in order; the counts are among it, and the push if other values are published with them.
+    /// The statements of the last block, in order. They include the counts, and the push if it also publishes other values.
     pub(crate) tables: Vec<&'s Stmt>,
     /// The loop that sends, and its parts.
     pub(crate) send: &'s Stmt,
     pub(crate) fanout: Fanout<'s>,
-    /// What it counts for a token.
+    /// The numbers that the loop records for each choice of a token.
     pub(crate) turns: Option<Turns<'s>>,
     pub(crate) rows: &'s Channel,
     /// Loops over rows behind all that arrive.

@@ -52,16 +52,17 @@ pub(crate) struct Packs<'s> {
     pub(crate) message: &'s str,
     pub(crate) choice: &'s str,
     pub(crate) width: &'s str,
-    /// What is named, of which one is the place in a list,
+    /// The `let` statements. One of them computes the place in a list.
     pub(crate) names: Vec<&'s Stmt>,
     pub(crate) place: &'s Stmt,
-    /// its value, with [`AHEAD`] in place of how many rows of the ranks before a list has: a field of slots, at that list.
+    /// The value of the place, with [`AHEAD`] for the number of rows that earlier ranks have in the list. Slots hold that
+    /// number in this field, at this list.
     pub(crate) value: Expr,
     pub(crate) field: String,
     pub(crate) list: Expr,
-    /// What is written for any choice,
+    /// The statements for every choice.
     pub(crate) written: Vec<&'s Stmt>,
-    /// and where a condition holds, if there is one: what is recorded, and the row.
+    /// The statement that stores the row, its condition if it has one, the records under that condition, and the store.
     pub(crate) takes: &'s Stmt,
     pub(crate) filter: Option<&'s Expr>,
     pub(crate) records: &'s [Stmt],
@@ -80,7 +81,7 @@ pub(crate) fn row_cast(value: &Expr) -> Option<&Expr> {
 }
 
 impl<'s> Forms<'s> {
-    /// What is counted for a token.
+    /// Finds the parts of a loop that records a number for each choice of a token.
     pub(super) fn turns(&self, stmt: &'s Stmt, token: &str) -> Result<Turns<'s>, Unfit> {
         let (choice, width, body) = choices(stmt).ok_or_else(|| self.no_form(stmt))?;
         let (record, names) = body.split_last().ok_or_else(|| self.no_form(stmt))?;
@@ -222,7 +223,7 @@ impl<'s> Forms<'s> {
             if !known {
                 return Err(self.no_form(stmt));
             }
-            self.check_write(stmt, None)?;
+            self.check_write(stmt)?;
             self.check_reads(stmt, &packs, one)?;
         }
         if let Some(filter) = filter {

@@ -1,11 +1,9 @@
 //! What one lane writes, and the values that it makes: everything that rules have a text for.
 
 use super::{Checked, Forms, Unfit};
-use crate::ir::counting::Counting;
 use crate::ir::parts::parts;
 use crate::ir::{
-    Action, CudaParam, Elem, ElemType, Expr, Fold, Memory, NameKind, Place, Stmt, Tensor,
-    TensorKind, walk,
+    Action, CudaParam, Elem, ElemType, Expr, Fold, Memory, NameKind, Place, Stmt, Tensor, walk,
 };
 use crate::schedule::typed::{elem_of, first_part, is_plain, rank_of};
 
@@ -14,43 +12,12 @@ const EMITTED_HELPERS: [&str; 8] =
     ["align", "ceil", "listed", "local", "max", "min", "owner", "routed"];
 
 impl Forms<'_> {
-    /// A write of one lane; `owner` is the binder whose values the lanes divide.
-    pub(super) fn check_write(&self, stmt: &Stmt, owner: Option<&str>) -> Checked {
+    /// A write of one lane, or a name for a value.
+    pub(super) fn check_write(&self, stmt: &Stmt) -> Checked {
         match &stmt.action {
             Action::Store { target, value } | Action::Record { target, value } => {
                 self.check_target(stmt, target)?;
                 self.check_value(stmt, target, value)
-            }
-            Action::Add { target, value } => {
-                self.check_target(stmt, target)?;
-                self.check_value(stmt, target, value)?;
-                let own = |index| owner.is_some_and(|owner| is_name(index, owner));
-                if self.tensor(&target.tensor)?.kind != TensorKind::Inout {
-                    return self.refuse(
-                        &stmt.at,
-                        "`add` needs an `inout`, which has a value before the call",
-                    );
-                }
-                if !target.indices.iter().any(own) {
-                    let why = "several threads would add to one element: index the element by the \
-                    binder of the outermost loop, or use `count`";
-                    return self.refuse(&stmt.at, why);
-                }
-                Ok(())
-            }
-            Action::Count { target } => {
-                self.check_target(stmt, target)?;
-                let tensor = self.tensor(&target.tensor)?;
-                let summed = self.counting(tensor) == Some(Counting::Summed);
-                match (self.elem(&target.tensor)?, &tensor.memory) {
-                    (Elem::I32, _) => Ok(()),
-                    (Elem::I64, Memory::Device) if summed => Ok(()),
-                    _ => {
-                        let why = "a counter has to be `i32`, or `i64` with extents of the shape in \
-                        device memory";
-                        self.refuse(&stmt.at, why)
-                    }
-                }
             }
             Action::Let { value, .. } => {
                 if rank_of(self.ir, value) > 0 {

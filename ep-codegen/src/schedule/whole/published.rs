@@ -22,13 +22,7 @@ impl Whole<'_, '_> {
         tokens: &Term,
         out: &mut Vec<Step>,
     ) -> Lowered<()> {
-        let (Action::Push { values, .. }, Action::For { binder, .. }) =
-            (&one.told.action, &one.tell.action)
-        else {
-            return Err(broken("counts are published"));
-        };
-        out.push(Step::Says(one.tell.at.clone()));
-        out.push(Step::Says(one.told.at.clone()));
+        let (binder, values) = told(one, out)?;
         for of_rows in [true, false] {
             let own = |value: &&FieldValue| {
                 let counts = one.counted(&value.name);
@@ -58,13 +52,7 @@ impl Whole<'_, '_> {
 
     /// What a rank publishes besides counts that a block has in shared memory; by the last block.
     pub(super) fn tells_rest(&mut self, one: &OneLaunch<'_>, out: &mut Vec<Step>) -> Lowered<()> {
-        let (Action::Push { values, .. }, Action::For { binder, .. }) =
-            (&one.told.action, &one.tell.action)
-        else {
-            return Err(broken("counts are published"));
-        };
-        out.push(Step::Says(one.tell.at.clone()));
-        out.push(Step::Says(one.told.at.clone()));
+        let (binder, values) = told(one, out)?;
         let outer = self.role.names.clone();
         let peer = self.role.names.fresh(binder);
         let known = Term { range: self.role.me().range, ..Term::index(&peer) };
@@ -130,4 +118,15 @@ impl Whole<'_, '_> {
             }))
         })
     }
+}
+
+/// Says that a rank publishes its counts; the name of the peer, and the values.
+fn told<'o>(one: &'o OneLaunch<'_>, out: &mut Vec<Step>) -> Lowered<(&'o str, &'o [FieldValue])> {
+    let (Action::Push { values, .. }, Action::For { binder, .. }) =
+        (&one.told.action, &one.tell.action)
+    else {
+        return Err(broken("counts are published"));
+    };
+    out.extend([one.tell, one.told].map(|stmt| Step::Says(stmt.at.clone())));
+    Ok((binder, values))
 }

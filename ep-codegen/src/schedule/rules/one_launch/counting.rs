@@ -1,4 +1,4 @@
-//! What a role counts of all of its tokens, and what it knows of the counts of other ranks.
+//! Counts over all tokens of a rank, and sums of the counts of other ranks.
 
 use super::super::Forms;
 use super::super::values::{is_name, mentions_name};
@@ -7,7 +7,7 @@ use crate::ir::put::put;
 use crate::ir::{Action, BinaryOp, Channel, Domain, Elem, ElemType, Expr, Fold, Memory, Stmt};
 use crate::schedule::cut::{PEER, own_name};
 
-/// What is counted of all tokens.
+/// The kind of a count over all tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Counted {
     /// Those that go to a rank.
@@ -97,10 +97,7 @@ fn is_condition(value: &Expr) -> bool {
     match value {
         Expr::Bool { .. } | Expr::Not { .. } => true,
         Expr::Call { helper, .. } => ["listed", "routed"].contains(&helper.as_str()),
-        Expr::Binary { op, .. } => !matches!(
-            op,
-            BinaryOp::Add | BinaryOp::Sub | BinaryOp::Mul | BinaryOp::Div | BinaryOp::Rem
-        ),
+        Expr::Binary { op, .. } => !op.is_arithmetic(),
         _ => false,
     }
 }

@@ -1,5 +1,6 @@
-//! What such a role needs so that its warps need not wait for one another.
+//! Conditions under which the warps of such a role need not wait for one another.
 
+use super::super::forms::RANKS_MAX;
 use super::super::values::is_name;
 use super::super::{Checked, Forms};
 use super::OneLaunch;
@@ -7,9 +8,6 @@ use crate::ir::rows::row_in_place;
 use crate::ir::{Action, BinaryOp, Channel, DimKind, Domain, Expr, NameKind, Role, Stmt, walk};
 use crate::schedule::declaration::is_of_shape;
 use crate::schedule::extents::has_stripes;
-
-/// A block keeps a bit for each rank in one word.
-const RANKS_MAX: i64 = 64;
 
 impl<'s> Forms<'s> {
     /// Checks that the role is the only one, that rows have no stripes, and that the shape bounds the number of tokens.
@@ -181,10 +179,8 @@ impl<'s> Forms<'s> {
         }
         let turns = one.turns.as_ref();
         at_hand.extend(turns.and_then(|turns| one.turned(turns)).map(|value| &value.value));
-        let group = |stmt: &'s Stmt| vec![stmt];
-        let mut groups: Vec<Vec<&Stmt>> =
-            vec![one.tables.clone(), group(one.send), group(one.take)];
-        groups.extend(one.behind.iter().map(|stmt| group(stmt)));
+        let mut groups: Vec<Vec<&Stmt>> = vec![one.tables.clone(), vec![one.send], vec![one.take]];
+        groups.extend(one.behind.iter().map(|stmt| vec![*stmt]));
         let written: Vec<Vec<&str>> = groups.iter().map(|stmts| written(stmts)).collect();
         for (at, stmts) in groups.iter().enumerate() {
             let others = |tensor: &str| {
