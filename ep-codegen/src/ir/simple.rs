@@ -1,13 +1,16 @@
 //! One form for statements that mean the same, so that no later stage sees a difference:
 //!
 //! - `x + 0`, `x * 1` and `!!c` are `x`, `x` and `c`;
-//! - a literal stands to the right of what it is compared with, added to or multiplied by, and a name to the right of
-//!   an element that it is compared with;
+//! - a literal stands to the right of what it is compared with, added to or multiplied by, a name to the right of an element
+//!   that it is compared with, an element to the right of a sum that it is added to, and the stripe to the right of an index;
 //! - a `let` that only gives a name another name is gone;
-//! - an `if` that is all of a loop, or of another `if`, is its `where`.
+//! - an `if` that is all of a loop, or of another `if`, is its `where`;
+//! - `for t in 0..tokens` is `for t in tokens`, and two loops that do the same for two parts of a range are one.
 
 use super::put::{is_made_of, put};
-use super::{Action, BinaryOp, CONDITION, Domain, Elem, Expr, Pipeline, Stmt, change, parts, walk};
+use super::{
+    Action, BinaryOp, CONDITION, Domain, Elem, Expr, NameKind, Pipeline, Stmt, change, parts, walk,
+};
 
 /// Brings all roles of a selected pipeline into this form.
 pub(super) fn simplify(ir: &mut Pipeline) {
@@ -19,7 +22,9 @@ pub(super) fn simplify(ir: &mut Pipeline) {
                 change::expr(root, is_number, &mut |part, is_number| simple(ir, part, is_number));
             });
             with_condition(stmt);
+            change::nested(stmt).into_iter().for_each(joined);
         });
+        joined(&mut role.body);
     }
     ir.roles = roles;
 }
@@ -63,15 +68,24 @@ fn exchanged(op: &BinaryOp) -> Option<BinaryOp> {
     })
 }
 
-/// Whether an operation has a literal on its left, or compares a name with an element.
+/// Whether the left side of an operation belongs to its right.
 fn belongs_right(op: &BinaryOp, left: &Expr, right: &Expr) -> bool {
     let is_literal =
         |side| matches!(side, &Expr::Int { .. } | &Expr::Real { .. } | &Expr::Bool { .. });
     let is_element =
         matches!(right, Expr::Element { .. } | Expr::Field { .. } | Expr::OfChannel { .. });
     let is_test = matches!(op, BinaryOp::Eq | BinaryOp::Ne);
+    let is_added = *op == BinaryOp::Add
+        && match (left, right) {
+            (Expr::Element { .. }, Expr::Call { helper, .. }) => helper == "sum",
+            (Expr::Name { kind, .. }, Expr::Name { kind: other, .. }) => {
+                *kind == NameKind::Stripe && *other != NameKind::Stripe
+            }
+            _ => false,
+        };
     (is_literal(left) && !is_literal(right))
         || (is_test && is_element && matches!(left, Expr::Name { .. }))
+        || is_added
 }
 
 /// Whether a value is known to be an integer of at least 32 bits.
@@ -130,6 +144,60 @@ fn with_condition(stmt: &mut Stmt) {
         }
     });
     *body = std::mem::take(within);
+}
+
+/// Makes one loop of neighbors that do the same for the two parts of a range.
+fn joined(body: &mut Vec<Stmt>) {
+    let mut at = 0;
+    while at + 1 < body.len() {
+        match one_of(&body[at], &body[at + 1]) {
+            Some(domain) => {
+                body.remove(at + 1);
+                if let Action::For { domain: own, .. } = &mut body[at].action {
+                    *own = domain;
+                }
+            }
+            None => at += 1,
+        }
+    }
+    for stmt in body {
+        if let Action::For { domain, .. } = &mut stmt.action
+            && let Domain::Range { low: Expr::Int { value: 0 }, high } = &*domain
+            && *high == (Expr::Name { name: "tokens".to_string(), kind: NameKind::Size })
+        {
+            *domain = Domain::Tokens;
+        }
+    }
+}
+
+/// The range of one loop that does what two loops do, if they do the same for its parts.
+fn one_of(first: &Stmt, second: &Stmt) -> Option<Domain> {
+    let range = |stmt: &Stmt| match &stmt.action {
+        Action::For { domain: Domain::Range { low, high }, position: None, .. } => {
+            Some((low.clone(), high.clone()))
+        }
+        _ => None,
+    };
+    let ((low, middle), (next, high)) = (range(first)?, range(second)?);
+    // Neither part ends behind the range.
+    let is_inside = matches!((&low, &middle), (
+        Expr::Int { value: 0 },
+        Expr::Binary { op: BinaryOp::Div, left, right },
+    ) if **left == high
+        && matches!(**left, Expr::Name { kind: NameKind::Size | NameKind::Dim, .. })
+        && matches!(**right, Expr::Int { value: 1.. }));
+    let bare = |stmt: &Stmt| {
+        let mut own = vec![stmt.clone()];
+        change::stmts(&mut own, &mut |inner| {
+            inner.at = crate::ir::Source { line: 0, text: String::new() };
+        });
+        if let Action::For { domain, .. } = &mut own[0].action {
+            *domain = Domain::Once;
+        }
+        own
+    };
+    let same = middle == next && is_inside && bare(first) == bare(second);
+    same.then_some(Domain::Range { low, high })
 }
 
 /// Removes each `let` that only gives a name another name, and uses the other name.

@@ -167,7 +167,7 @@ const DECODES: [(&str, bool, Edits); 9] = [
     ),
     (
         "a loop over tokens in two halves",
-        false,
+        true,
         &[
             (", send_row: i32[tokens, ranks]", ""),
             ("record send_row[token, peer] = rows[peer].position;", ""),
