@@ -52,6 +52,7 @@ struct Cfg {
         static constexpr int kSlices = 4;
         static constexpr int kFewTokens = 4;
         static constexpr int kWordRowBytes = 28800;
+        static constexpr int kFieldWords = 8;
         static constexpr ep::u64 kSlots = 0x0;
         static constexpr ep::u64 kFlags = 0x1c40000;
         static constexpr ep::u64 kClosed = 0x1c50000;

@@ -61,6 +61,7 @@ struct Cfg {
         static constexpr int kSlotBytes = 9472;
         static constexpr int kMeta = 7168;
         static constexpr int kSlices = 1;
+        static constexpr int kFewTokens = 0;
         static constexpr int kFarBytes = 9488;
         static constexpr int kRun = 1;
         static constexpr int kOnce = 0;

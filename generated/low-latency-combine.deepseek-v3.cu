@@ -54,6 +54,7 @@ struct Cfg {
         static constexpr int kSlotBytes = 14336;
         static constexpr int kMeta = 14336;
         static constexpr int kSlices = 1;
+        static constexpr int kFewTokens = 0;
         static constexpr int kFarBytes = 14352;
         static constexpr int kRun = 1;
         static constexpr int kOnce = 0;

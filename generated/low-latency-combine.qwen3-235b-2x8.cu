@@ -60,6 +60,7 @@ struct Cfg {
         static constexpr int kSlotBytes = 8192;
         static constexpr int kMeta = 8192;
         static constexpr int kSlices = 1;
+        static constexpr int kFewTokens = 0;
         static constexpr int kFarBytes = 8208;
         static constexpr int kRun = 1;
         static constexpr int kOnce = 0;

@@ -69,6 +69,7 @@ struct Cfg {
         static constexpr int kSlotBytes = 7424;
         static constexpr int kMeta = 7168;
         static constexpr int kSlices = 1;
+        static constexpr int kFewTokens = 0;
         static constexpr int kFarBytes = 7424;
         static constexpr int kRun = 8;
         static constexpr int kOnce = 0;

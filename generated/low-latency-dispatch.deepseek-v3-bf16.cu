@@ -58,6 +58,7 @@ struct Cfg {
         static constexpr int kSlotBytes = 14464;
         static constexpr int kMeta = 14336;
         static constexpr int kSlices = 1;
+        static constexpr int kFewTokens = 0;
         static constexpr int kFarBytes = 14464;
         static constexpr int kRun = 8;
         static constexpr int kOnce = 0;

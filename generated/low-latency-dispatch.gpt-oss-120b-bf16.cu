@@ -58,6 +58,7 @@ struct Cfg {
         static constexpr int kSlotBytes = 5888;
         static constexpr int kMeta = 5760;
         static constexpr int kSlices = 1;
+        static constexpr int kFewTokens = 0;
         static constexpr int kFarBytes = 5888;
         static constexpr int kRun = 8;
         static constexpr int kOnce = 0;

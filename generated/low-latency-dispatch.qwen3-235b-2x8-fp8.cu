@@ -69,6 +69,7 @@ struct Cfg {
         static constexpr int kSlotBytes = 4352;
         static constexpr int kMeta = 4096;
         static constexpr int kSlices = 1;
+        static constexpr int kFewTokens = 0;
         static constexpr int kFarBytes = 4352;
         static constexpr int kRun = 8;
         static constexpr int kOnce = 0;

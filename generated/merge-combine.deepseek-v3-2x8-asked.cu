@@ -82,6 +82,7 @@ struct Cfg {
         static constexpr int kSlotBytes = 14336;
         static constexpr int kMeta = 14336;
         static constexpr int kSlices = 1;
+        static constexpr int kFewTokens = 0;
         static constexpr int kFarBytes = 14352;
         static constexpr int kRun = 8;
         static constexpr int kOnce = 0;
@@ -118,6 +119,7 @@ struct Cfg {
         static constexpr int kSlotBytes = 128;
         static constexpr int kMeta = 0;
         static constexpr int kSlices = 1;
+        static constexpr int kFewTokens = 0;
         static constexpr int kFarBytes = 128;
         static constexpr int kRun = 8;
         static constexpr int kOnce = 0;

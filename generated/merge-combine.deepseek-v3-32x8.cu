@@ -56,6 +56,7 @@ struct Cfg {
         static constexpr int kSlotBytes = 14336;
         static constexpr int kMeta = 14336;
         static constexpr int kSlices = 1;
+        static constexpr int kFewTokens = 0;
         static constexpr int kFarBytes = 14352;
         static constexpr int kRun = 8;
         static constexpr int kOnce = 0;
@@ -132,18 +133,18 @@ __device__ __forceinline__ void send(const Args& args, ep::Team& team) {
             // W2: takes credit of back, from Reduce +104
             const int key =
                 me * Cfg::kMaxTokens + static_cast<ep::i32>(row - args.came_first[source]);
-            const auto row_at = [&](int k) {
+            const auto rows = ep::found_rows<Cfg::kTopk>([&](int k) {
                 const ep::i64 at = ep::i64{args.packed_row[row * Cfg::kTopk + k]};
                 return ep::row_if(at >= 0, &args.x[at * Cfg::kHidden]);
-            };
-            const auto of_row = ep::row_values<float, Cfg::kTopk>(row_at, [&](int k) {
+            });
+            const auto of_row = ep::row_values<float, Cfg::kTopk>(rows, [&](int k) {
                 const ep::i64 at = ep::i64{args.packed_row[row * Cfg::kTopk + k]};
                 return args.packed_weight[at];
             });
             if (back.reserve(source, key)) {
                 char* slot = back.slot();
                 ep::sum_some_rows<ep::bf16, Cfg::kTopk, Cfg::kThreads>(0, Cfg::kHidden,
-                    Cfg::kHidden, row_at,
+                    Cfg::kHidden, rows,
                     [&](ep::Wide<float>& sum, int k, const ep::Wide<ep::bf16>& k_row) {
                         sum += ep::product(of_row.of(k), ep::to_float(k_row));
                     },

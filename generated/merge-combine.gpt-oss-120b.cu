@@ -45,6 +45,7 @@ struct Cfg {
         static constexpr int kSlices = 4;
         static constexpr int kFewTokens = 8;
         static constexpr int kWordRowBytes = 12288;
+        static constexpr int kFieldWords = 0;
         static constexpr ep::u64 kSlots = 0x0;
         static constexpr ep::u64 kFlags = 0x5a0000;
         static constexpr ep::u64 kClosed = 0x5a8000;

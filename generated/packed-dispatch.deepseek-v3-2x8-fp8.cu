@@ -114,6 +114,7 @@ struct Cfg {
         static constexpr int kSlotBytes = 7552;
         static constexpr int kMeta = 7168;
         static constexpr int kSlices = 1;
+        static constexpr int kFewTokens = 0;
         static constexpr int kFarBytes = 7552;
         static constexpr int kRun = 8;
         static constexpr int kOnce = 0;

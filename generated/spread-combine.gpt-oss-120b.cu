@@ -48,6 +48,7 @@ struct Cfg {
         static constexpr int kSlotBytes = 5760;
         static constexpr int kMeta = 5760;
         static constexpr int kSlices = 4;
+        static constexpr int kFewTokens = 0;
         static constexpr ep::u64 kSlots = 0x0;
         static constexpr ep::u64 kFlags = 0x5a0000;
         static constexpr ep::u64 kClosed = 0x5a8000;
@@ -117,16 +118,14 @@ __device__ __forceinline__ void send(const Args& args, ep::Team& team) {
         const int own_unit = unit / shares;
         const int source = own_unit % Cfg::kRanks;
         // +25  for row in rank_prefix[source, me]..rank_prefix[source + 1, me]
+        const int first = args.rank_prefix[source * Cfg::kRanks + me];
         ep::SlicedSpan<Cfg::Back::kSlices> turns(
             static_cast<ep::i32>(
-                ep::max(
-                    ep::i64{args.rank_prefix[(source + 1) * Cfg::kRanks
-                        + me]} - args.rank_prefix[source * Cfg::kRanks + me], 0LL)), shares, share);
-        const ep::i64 row_end = ep::i64{args.rank_prefix[source * Cfg::kRanks + me]} + turns.end;
-        for (ep::i64 row = ep::i64{args.rank_prefix[source * Cfg::kRanks + me]} + turns.begin;
-            row < row_end && !team.stopped; ++row) {
-            const ep::Span slices(
-                turns.of(row - ep::i64{args.rank_prefix[source * Cfg::kRanks + me]}));
+                ep::max(ep::i64{args.rank_prefix[(source + 1) * Cfg::kRanks + me]} - first, 0LL)),
+            shares, share);
+        for (ep::i64 row = ep::i64{first} + turns.begin;
+            row < ep::i64{first} + turns.end && !team.stopped; ++row) {
+            const ep::Span slices(turns.of(row - ep::i64{first}));
             // +26  for choice in topk where packed_row[row, choice] >= 0
             ep::Chosen chosen(Cfg::kTopk);
             for (int choice; (choice = chosen.take(team, [&](int turn) {

@@ -48,7 +48,8 @@ pub use ways::{RoleRule, RuleSet, Ways};
 
 use std::cell::Cell;
 
-use crate::ir::{Channel, Elem, Expr, Message, Pipeline, Role, Source, Tensor};
+use crate::ir::slots::comes_in_words;
+use crate::ir::{Channel, Domain, Elem, Expr, Message, Pipeline, Role, Source, Tensor};
 use limit::broken;
 use scope::{Names, Scope};
 
@@ -124,6 +125,15 @@ pub fn tables(ir: &Pipeline) -> Option<RoleSteps> {
     made(ir, ir.roles.first()?, whole::tables).ok()
 }
 
+/// How many tokens the role has that gathers the messages of a channel, if they may come as words.
+pub fn tokens_of_words(ir: &Pipeline, channel: &Channel) -> Option<Term> {
+    let role = ir.roles.iter().find(|role| role.name == channel.to)?;
+    let mut lowering = RoleLowering::new(ir, role, RuleSet::None);
+    let mut ahead = Vec::new();
+    let tokens = lowering.numbers(&Scope::default(), &Domain::Tokens, &mut ahead).ok()?.to;
+    (comes_in_words(ir, channel) && ahead.is_empty()).then(|| tokens.converted(&Elem::I32))
+}
+
 /// An expression over numbers of the shape and of a call.
 pub fn number(ir: &Pipeline, role: &Role, expr: &Expr) -> Option<Term> {
     let mut ahead = Vec::new();
@@ -182,6 +192,7 @@ pub fn draft(ir: &Pipeline, role: &Role, rules: RuleSet) -> (RoleSteps, Vec<Refu
     }
     if rules.has(RoleRule::Staged) && uses.staged.is_none() {
         (steps, uses.parts) = rules::staged_parts::rewrite(&mut lowering, steps);
+        uses.all_staged = uses.parts.is_some() && !rules::staged_parts::reads_others(&steps);
     }
     if rules.has(RoleRule::Wide) {
         steps = rules::part_values::rewrite(&mut lowering, steps);

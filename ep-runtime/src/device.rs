@@ -25,6 +25,7 @@ pub const HEADERS: &[(&str, &str)] = headers![
     "direct",
     "each_slot",
     "ends",
+    "few_slots",
     "ibgda",
     "made",
     "mover",

@@ -1,8 +1,9 @@
 //! What slots are told apart by, and how one finds out that their messages have come.
 
-use super::helpers::SLOT;
+use super::helpers::{SLOT, taken_of_part};
 use super::network::{over_network, uses_network};
-use super::{Action, Channel, Expr, PeerSet, Pipeline, Role, Stmt, Transport, walk};
+use super::parts::{elem_bytes, parts};
+use super::{Action, Channel, Domain, Expr, PeerSet, Pipeline, Role, Stmt, Transport, walk};
 
 /// How the messages of slots arrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,6 +101,63 @@ pub fn shared_axis<'a>(ir: &'a Pipeline, role: &Role, name: &str) -> Option<(&'a
 /// one, they are all ranks.
 pub fn shared_sources<'a>(ir: &'a Pipeline, role: &Role) -> Option<&'a Channel> {
     ir.channels.iter().find(|channel| channel.to == role.name)
+}
+
+/// Whether messages of slots may come as words to a rank with few tokens, which gathers them: rows of values of two bytes, and
+/// other fields of four. Several warps may read a row, but only one the other fields: one statement uses them, and not the row.
+pub fn comes_in_words(ir: &Pipeline, channel: &Channel) -> bool {
+    let may = channel.options.iter().any(|option| option.name == "few");
+    let goes_by_flags = arrival(ir, channel) == Arrival::Flags
+        && is_read_on_entry(ir, channel)
+        && channel.per == PeerSet::All
+        && channel.slot_names.iter().any(|name| name == "source");
+    let message = ir.messages.iter().find(|message| message.name == channel.message);
+    let fits = message.is_some_and(|message| {
+        message.fields.iter().filter(|field| field.row).count() == 1
+            && message.fields.iter().all(|field| {
+                matches!(parts(ir, &field.elem).as_slice(), [(_, elem, _)]
+                    if elem_bytes(elem) == if field.row { 2 } else { 4 })
+            })
+    });
+    let is_row = |name: &str| {
+        message.is_some_and(|it| it.fields.iter().any(|field| field.row && field.name == name))
+    };
+    let mut gathers = true;
+    for role in &ir.roles {
+        walk::stmts(&role.body, &mut |stmt| {
+            gathers &= match &stmt.action {
+                Action::Receive { channel: from, .. } => *from != channel.name,
+                Action::Gather { channel: from, domain, part, body, .. }
+                    if *from == channel.name =>
+                {
+                    *domain == Domain::Tokens && adds_rows_apart(part, body, &is_row)
+                }
+                _ => true,
+            };
+        });
+    }
+    may && goes_by_flags && fits && gathers
+}
+
+/// Whether no statement takes a part as it is, and at most one uses fields beside its row, without the row.
+fn adds_rows_apart<'s>(part: &str, body: &'s [Stmt], is_row: &dyn Fn(&str) -> bool) -> bool {
+    let visit = |see: &mut dyn FnMut(&'s Expr)| {
+        walk::stmts(body, &mut |stmt| walk::exprs(stmt, see));
+    };
+    let (mut apart, mut users) = (taken_of_part(part, visit).is_empty(), 0);
+    walk::stmts(body, &mut |stmt| {
+        let (mut rows, mut others) = (false, false);
+        walk::exprs(stmt, &mut |inner| match inner {
+            Expr::Field { of, field, .. } if of == part => match is_row(field) {
+                true => rows = true,
+                false => others = true,
+            },
+            _ => {}
+        });
+        apart &= !(rows && others);
+        users += usize::from(others);
+    });
+    apart && users <= 1
 }
 
 /// Whether a rank says that it has read its slots when it enters the next call, and not at the end of a call.

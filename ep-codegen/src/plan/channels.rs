@@ -88,8 +88,9 @@ fn slot_numbers(channel: &Channel, extent: &Extent<'_>) -> Vec<CfgMember> {
         int("kMeta", layout.row_bytes),
         int("kSlices", extent.slices),
     ];
-    if extent.goes_back {
-        members.extend(few_numbers(extent));
+    members.extend(few_numbers(extent));
+    if extent.few > 0 {
+        members.push(int("kFieldWords", layout.record_words()));
     }
     if let Some(net) = net {
         members.push(int("kFarBytes", slots.far_bytes(layout.slot_bytes)));

@@ -30,8 +30,6 @@ pub(super) struct Extent<'a> {
     pub(super) senders: i64,
     /// Pieces of a row that are told of one by one in one launch; 0: a warp tells of all that it has sent.
     pub(super) pieces: i64,
-    /// Whether the device library takes rows through its slots back to their tokens.
-    pub(super) goes_back: bool,
     /// Slices of the row of a slot, each with a flag.
     pub(super) slices: i64,
     /// Rows of a rank's output in one launch.

@@ -9,6 +9,7 @@ use crate::ir::{Blocks, Channel, Elem, Expr, Role};
 use crate::plan::{
     Param, ParamKind, RoleUse, block_groups, has_sequences, joined, params, role_use,
 };
+use crate::print;
 use crate::schedule::library::ep;
 use crate::schedule::{self, COUNTED, Constant, THREADS, elem_type};
 
@@ -188,7 +189,9 @@ impl Renderer<'_> {
         let channels = self.ir.channels.iter().filter(read);
         let said = channels.map(|channel| {
             let cfg = self.constant(Constant::of_channel(channel));
-            format!("{}<{cfg}>(args.group);", self.library(ep::slots_are_read))
+            let tokens = schedule::tokens_of_words(self.ir, channel);
+            let tokens = tokens.map_or(String::new(), |it| format!(", {}", print::term(&it)));
+            format!("{}<{cfg}>(args.group{tokens});", self.library(ep::slots_are_read))
         });
         said.collect()
     }

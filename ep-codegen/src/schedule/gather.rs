@@ -8,6 +8,7 @@ use super::term::{Node, Term};
 use super::value::{Numbers, counted_loop};
 use super::{Lowered, RoleLowering};
 use crate::ir::helpers::taken_of_part;
+use crate::ir::slots::comes_in_words;
 use crate::ir::{Action, BinaryOp, Channel, Domain, Elem, Expr, NameKind, PeerSet, Stmt, walk};
 use crate::schedule::library::ep;
 use crate::schedule::limit::{Limit, broken};
@@ -33,6 +34,10 @@ impl RoleLowering<'_> {
         let lanes = self.lanes_of(declared, over)?;
         let object = self.parts_object(declared, part, &lanes, out);
         let numbers = self.numbers(scope, domain, out)?;
+        if comes_in_words(self.ir, declared) {
+            let tokens = vec![numbers.to.clone().converted(&Elem::I32)];
+            out.push(Step::Do(Term::method(&object, "take_words", tokens, Elem::I32)));
+        }
         let name = self.names.fresh(binder);
         let token = self.index_in(&name, &numbers);
         let mut steps = Vec::new();

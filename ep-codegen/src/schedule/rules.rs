@@ -41,7 +41,7 @@ pub(super) use message_fields::asked_first;
 pub(crate) use one_launch::{Counted, Counts, OneLaunch};
 pub(crate) use packed::{AHEAD, BEFORE, Packs, Turns, row_cast};
 pub(crate) use sending::is_position;
-pub(crate) use slot_slices::SLOT_SLICES;
+pub(crate) use slot_slices::COPIED_SLICES;
 pub use staged::{Carried, Staged};
 pub(crate) use way_back::{Sent, SumOfRows, WayBack, back_channel};
 
@@ -59,14 +59,16 @@ pub struct Uses {
     pub staged: Option<Staged>,
     /// How many parts a row has at most, if it reads them through shared memory.
     pub parts: Option<Constant>,
+    /// Whether it reads all rows of parts so.
+    pub all_staged: bool,
     /// In how many loops its warps claim units.
     pub claims: usize,
     /// How many times all of its warps meet.
     pub meets: usize,
     /// Whether several warps share the row of a token.
     pub slices: bool,
-    /// Whether several warps share the row of a slot that the role fills.
-    pub slot_slices: bool,
+    /// Slices of the row of a slot that the role fills, which several warps share; 0: none do.
+    pub slot_slices: i64,
     /// The rings whose ends its warps share.
     pub rings: Option<Rings>,
 }
@@ -91,7 +93,7 @@ pub(super) fn rewrite(
         && let Some(sliced) = slot_slices::copies(role, &steps)
     {
         steps = sliced;
-        uses.slot_slices = true;
+        uses.slot_slices = slot_slices::COPIED_SLICES;
     } else if rules.has(RoleRule::Staged)
         && let Some((rewritten, staged, records)) = staged::rewrite(role, &steps)
     {
@@ -125,7 +127,7 @@ pub(super) fn rewrite(
         && let Some(sliced) = slot_slices::sums(role, &steps)
     {
         steps = sliced;
-        uses.slot_slices = true;
+        uses.slot_slices = slot_slices::COMPUTED_SLICES;
     }
     if rules.has(RoleRule::Apart) {
         let (of_tokens, of_rows);

@@ -120,6 +120,11 @@ impl Ways {
         self.uses(role).is_some_and(|uses| uses.slices)
     }
 
+    /// Whether a role reads the rows of all parts through stages.
+    pub fn all_staged(&self, role: &str) -> bool {
+        self.uses(role).is_some_and(|uses| uses.all_staged)
+    }
+
     fn uses(&self, role: &str) -> Option<&Uses> {
         self.recipe.role(role).map(|role| &role.uses)
     }

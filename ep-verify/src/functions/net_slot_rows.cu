@@ -38,6 +38,7 @@ struct Channel {
     static constexpr ep::u64 kBegun = kAt;      // calls that this rank's sender has begun,
     static constexpr ep::u64 kMet = kBegun + 4;  // and that its readers have ended
     static constexpr int kSlices = 1;
+    static constexpr int kFewTokens = 0;
     static constexpr ep::u64 kFlags = kMet + 4;
     static constexpr ep::u64 kClosed = kFlags + kEpochs * kNear * kKeysEach * 8;
     static constexpr ep::u64 kReleased = kClosed + kEpochs * kNear * kShared * 8;

@@ -46,6 +46,7 @@ struct Channel {
     static constexpr int kSlotBytes = 48;
     static constexpr int kMeta = 32;
     static constexpr int kSlices = 1;
+    static constexpr int kFewTokens = 0;
     static constexpr ep::u64 kFlags = 64;
     static constexpr ep::u64 kClosed = kFlags + kEpochs * kKeys * 8 + 8;
     static constexpr ep::u64 kAgreed = kClosed + kEpochs * kShared * kPeers * 8 + 8;

@@ -35,6 +35,7 @@ struct Channel {
     static constexpr int kMeta = 32;
     static constexpr ep::u64 kSlots = kAt;
     static constexpr int kSlices = 1;
+    static constexpr int kFewTokens = 0;
     static constexpr ep::u64 kFlags = kSlots + kEpochs * kKeys * kArrivals * kSlotBytes;
     static constexpr ep::u64 kClosed = kFlags + kEpochs * kKeys * 8;
     static constexpr ep::u64 kReleased = kClosed + kEpochs * kShared * kRanks * 8;

@@ -20,6 +20,7 @@ __device__ __forceinline__ const char* place_of(int kind, int lane, int group, e
 
 /// Parts of 64 peers, which nobody has sent.
 struct Source {
+    static constexpr bool kInWords = false;
     static constexpr int kGroups = 2;
 
     ep::Team& team;

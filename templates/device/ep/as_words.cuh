@@ -22,6 +22,52 @@ __device__ __forceinline__ bool are_words(u32 epoch, int tokens) {
     return tokens <= Channel::kFewTokens && Channel::kFewTokens > 0 && epoch != 0;
 }
 
+/// Where the first half of unit `unit` of a row is among its words; the other one is a warp's halves further, so that lanes
+/// that have neighboring units store side by side.
+__device__ __forceinline__ int pair_of(int unit) { return unit / kLanes * 2 * kLanes + unit % kLanes; }
+
+/// Sends a unit of a row as words of a call.
+__device__ __forceinline__ void send_unit(WordPair* words, int unit, const Quad& it, u32 epoch) {
+    WordPair* to = words + pair_of(unit);
+    store_pair_relaxed_sys(to, WordPair{stamped(epoch, it.x), stamped(epoch, it.y)});
+    store_pair_relaxed_sys(to + kLanes, WordPair{stamped(epoch, it.z), stamped(epoch, it.w)});
+}
+
+/// The words of a unit of a row.
+struct UnitWords {
+    WordPair halves[2];
+
+    /// Asks for them.
+    static __device__ __forceinline__ UnitWords load(const WordPair* words, int unit) {
+        const WordPair* from = words + pair_of(unit);
+        return UnitWords{{load_pair_relaxed_sys(from), load_pair_relaxed_sys(from + kLanes)}};
+    }
+
+    __device__ __forceinline__ Quad value() const {
+        return Quad{value_of(halves[0].first), value_of(halves[0].second), value_of(halves[1].first),
+                    value_of(halves[1].second)};
+    }
+
+    /// Whether all are those of a call. `seen`: the epoch of one that is not.
+    __device__ __forceinline__ bool are_of(u32 epoch, u32& seen) const {
+        bool come = true;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const u32 own = epoch_of(i % 2 == 0 ? halves[i / 2].first : halves[i / 2].second);
+            if (own == epoch) continue;
+            seen = own;
+            come = false;
+        }
+        return come;
+    }
+};
+
+/// The words of numbers that lie behind those of a row of `kBytes`.
+template <int kBytes>
+__device__ __forceinline__ u64* words_behind(WordPair* row) {
+    return reinterpret_cast<u64*>(row + (kBytes / 16 + kLanes - 1) / kLanes * 2 * kLanes);
+}
+
 /// A row of `kBytes`, a multiple of 16, as words; a lane has `kEach` units of a part. The words lie alike however
 /// it is cut.
 template <int kBytes, int kEach>
@@ -62,11 +108,7 @@ struct WordRow {
                                                 u32 epoch) {
 #pragma unroll
         for (int i = 0; i < kEach; ++i) {
-            if (!is_in(part, i)) continue;
-            const Quad& it = units[i];
-            WordPair* to = words + pair(part, i);
-            store_pair_relaxed_sys(to, WordPair{stamped(epoch, it.x), stamped(epoch, it.y)});
-            store_pair_relaxed_sys(to + kLanes, WordPair{stamped(epoch, it.z), stamped(epoch, it.w)});
+            if (is_in(part, i)) send_unit(words, unit(part, i), units[i], epoch);
         }
     }
 
@@ -74,46 +116,28 @@ struct WordRow {
     /// that is not.
     static __device__ __forceinline__ bool look(Units& units, const WordPair* words, int part,
                                                 u32 epoch, u32& seen) {
-        WordPair found[kEach][2];
+        UnitWords found[kEach];
 #pragma unroll
         for (int i = 0; i < kEach; ++i) {
-            if (!is_in(part, i)) continue;
-            found[i][0] = load_pair_relaxed_sys(words + pair(part, i));
-            found[i][1] = load_pair_relaxed_sys(words + pair(part, i) + kLanes);
+            if (is_in(part, i)) found[i] = UnitWords::load(words, unit(part, i));
         }
         bool come = true;
 #pragma unroll
         for (int i = 0; i < kEach; ++i) {
             units[i] = Quad{0, 0, 0, 0};
             if (!is_in(part, i)) continue;
-            const u64 words_of[4] = {found[i][0].first, found[i][0].second, found[i][1].first,
-                                     found[i][1].second};
-            units[i] = Quad{value_of(words_of[0]), value_of(words_of[1]), value_of(words_of[2]),
-                            value_of(words_of[3])};
-#pragma unroll
-            for (int k = 0; k < 4; ++k) {
-                if (epoch_of(words_of[k]) == epoch) continue;
-                seen = epoch_of(words_of[k]);
-                come = false;
-            }
+            units[i] = found[i].value();
+            come = found[i].are_of(epoch, seen) && come;
         }
         return come;
     }
 
     /// The numbers behind a row.
-    static __device__ __forceinline__ u64* numbers(WordPair* words) {
-        return reinterpret_cast<u64*>(words + (kUnits + kLanes - 1) / kLanes * 2 * kLanes);
-    }
+    static __device__ __forceinline__ u64* numbers(WordPair* words) { return words_behind<kBytes>(words); }
 
 private:
     /// Whether the row has the lane's unit `i` of a part.
     static __device__ __forceinline__ bool is_in(int part, int i) { return unit(part, i) < kUnits; }
-
-    /// Where the first half of a unit is; the other one is a warp's halves further, so that lanes store side by
-    /// side.
-    static __device__ __forceinline__ int pair(int part, int i) {
-        return (part * kEach + i) * 2 * kLanes + lane_index();
-    }
 };
 
 }  // namespace ep

@@ -458,6 +458,18 @@ __device__ __forceinline__ void prefix_sum_and_total(int count, Value value, Sin
 // ---- Fields of a message ----
 
 /// The elements of a field of a meta record, a lane each. They are asked for here and written later,
+/// Element `i` of a field of a received message.
+template <class T>
+__device__ __forceinline__ T get(const char* field, int i) {
+    return reinterpret_cast<const T*>(field)[i];
+}
+
+/// Writes element `i` of a field of a message that is being made.
+template <class T>
+__device__ __forceinline__ void set(char* field, int i, T value) {
+    reinterpret_cast<T*>(field)[i] = value;
+}
+
 /// so that all fields of a row travel at once, and while the row does.
 template <class T, int kCount, class Value>
 class Asked {
@@ -477,19 +489,17 @@ public:
     }
 
     /// Writes the field where it is in the record.
-    __device__ __forceinline__ void put(char* field) const {
-        T* elements = reinterpret_cast<T*>(field);
+    template <class Place>
+    __device__ __forceinline__ void put(const Place& field) const {
         if constexpr (kAhead) {
 #pragma unroll
             for (int k = 0; k < kEach; ++k) {
                 const int i = k * kLanes + lane_index();
-                if (i < kCount) elements[i] = ahead_[k];
+                if (i < kCount) set<T>(field, i, ahead_[k]);
             }
         } else {
 #pragma unroll 1
-            for (int i = lane_index(); i < kCount; i += kLanes) {
-                elements[i] = static_cast<T>(value_(i));
-            }
+            for (int i = lane_index(); i < kCount; i += kLanes) set<T>(field, i, static_cast<T>(value_(i)));
         }
     }
 
@@ -539,6 +549,14 @@ public:
         }
     }
 
+    /// Writes the field to a place that is more than an address.
+    template <class Place>
+    __device__ __forceinline__ void put(const Place& field) const {
+        if (field.words == nullptr) return put(field.slot);
+#pragma unroll 1
+        for (int i = lane_index(); i < kCount; i += kLanes) set<T>(field, i, from_[i]);
+    }
+
     /// Writes the field where it is in the record.
     __device__ __forceinline__ void put(char* field) const {
         const bool whole = whole_ && (reinterpret_cast<u64>(field) & 15) == 0;
@@ -576,18 +594,6 @@ __device__ __forceinline__ auto ask_row(const T* from) {
     } else {
         return ask<T, kCount>([from](int i) { return from[i]; });
     }
-}
-
-/// Element `i` of a field of a received message.
-template <class T>
-__device__ __forceinline__ T get(const char* field, int i) {
-    return reinterpret_cast<const T*>(field)[i];
-}
-
-/// Writes element `i` of a field of a message that is being made.
-template <class T>
-__device__ __forceinline__ void set(char* field, int i, T value) {
-    reinterpret_cast<T*>(field)[i] = value;
 }
 
 // ---- Words for the host ----

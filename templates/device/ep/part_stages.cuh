@@ -10,6 +10,7 @@
 // Without TMA (`kTma` false) the lanes load from where the rows are.
 #pragma once
 
+#include <ep/few_slots.cuh>
 #include <ep/parts.cuh>
 #include <ep/ptx.cuh>
 #include <ep/rows.cuh>
@@ -60,9 +61,8 @@ public:
     __device__ __forceinline__ PartStages(PartSmem<Role>& smem, Team& team) : smem_(smem) {
         static_assert(Role::kStages >= 2 && Role::kStages <= kLanes, "a bit says which phase a stage is in");
         if constexpr (Role::kTma) {
-            if (team.leader()) {
-#pragma unroll 1
-                for (int i = 0; i < Role::kStages; ++i) mbarrier_init(&smem_.full[i], 1);
+            if (team.lane < Role::kStages) {
+                mbarrier_init(&smem_.full[team.lane], 1);
                 fence_mbarrier_init();
             }
             __syncwarp();
@@ -96,6 +96,7 @@ public:
 #pragma unroll 1
         while (at_ < end_) {
             if (busy_ + loaded_.count > Role::kStages) return false;
+            settle();
             const int bytes = end_ - at_ < Role::kPieceBytes ? end_ - at_ : Role::kPieceBytes;
             // One mbarrier for the pieces of all parts: that of the first one.
             const int head = wrapped(first_ + busy_);
@@ -124,7 +125,11 @@ public:
     }
 
     /// Ends with the pieces that were waited for, which all lanes have read.
-    __device__ __forceinline__ void taken() { free(now_.count); }
+    __device__ __forceinline__ void taken() {
+        first_ = wrapped(first_ + now_.count);
+        busy_ -= now_.count;
+        was_read_ = true;
+    }
 
     /// Where the pieces are that were waited for.
     __device__ __forceinline__ PartPieces<kParts> pieces() const {
@@ -167,7 +172,6 @@ public:
                 --busy_;
             }
             is_next_ = false;
-            free(0);
         }
     }
 
@@ -175,10 +179,8 @@ public:
     __device__ __forceinline__ void finish() {
         drop();
         if constexpr (Role::kTma) {
-            if (lane_index() == 0) {
-#pragma unroll 1
-                for (int i = 0; i < Role::kStages; ++i) mbarrier_end(&smem_.full[i]);
-            }
+            settle();
+            if (lane_index() < Role::kStages) mbarrier_end(&smem_.full[lane_index()]);
             __syncwarp();
         }
     }
@@ -207,11 +209,12 @@ private:
         if (own.staged && !Parts::kStays) fence_proxy_async_global();
     }
 
-    /// Frees the oldest stages, which all lanes have read.
-    __device__ __forceinline__ void free(int stages) {
-        first_ = wrapped(first_ + stages);
-        busy_ -= stages;
-        // M3: the lanes that load into the stages again come after the barrier.
+    /// Ends the reads of stages that have been freed, before they are loaded into again. The fence waits for this lane's own
+    /// stores as well, so it is left out where nothing more is loaded.
+    __device__ __forceinline__ void settle() {
+        if (!was_read_) return;
+        was_read_ = false;
+        // M3: the lanes that load come after the barrier.
         fence_proxy_async_shared();
         __syncwarp();
     }
@@ -239,6 +242,7 @@ private:
     int busy_ = 0;          // and how many are
     u32 heads_ = 0;         // a bit for each stage: whether its mbarrier is one that nobody has waited for,
     u32 phases_ = 0;        // and the parity that this one completes next
+    bool was_read_ = false;  // whether stages were read since the last fence
 };
 
 /// Units of work that each read the parts of one token: the rows of the next unit are loaded while those of this one are
@@ -321,7 +325,8 @@ struct StagedParts {
             if (!Role::kTma || !is_staged) {
                 const auto row = [&](int part) { return reinterpret_cast<const T*>(stages.row(part)); };
                 // More rows at once would not stay in registers beside a role of two hops.
-                for_some_rows<T, kParts, (kParts > 4 ? 2 : 4)>(row, i, count, each);
+                constexpr int kMost = kParts > 4 || sizeof(WideAt<T, At>) > sizeof(Wide<T>) ? 2 : 4;
+                for_some_rows<T, kParts, kMost>(row, i, count, each);
                 return;
             }
         }
@@ -348,6 +353,13 @@ __device__ __forceinline__ void for_staged_parts(Ahead& ahead, const Parts& part
     using Some = Stretches<kMost>;
     static_assert(kPiece % kTurn == 0, "a piece is read in whole turns of a warp");
     const int lane = lane_index() * kWide;
+    if constexpr (Parts::kInWords) {
+        if (parts.in_words()) {
+#pragma unroll 1
+            for (int i = from + lane; i - lane < to; i += kTurn) body(i, PartsAsWords<T, kParts, Parts>{parts, i, count});
+            return;
+        }
+    }
     ahead.begin(parts, from * kBytes, to * kBytes);
     PartStages<Role, kParts>& stages = ahead.stages();
 #pragma unroll 1
@@ -360,11 +372,13 @@ __device__ __forceinline__ void for_staged_parts(Ahead& ahead, const Parts& part
         const PartPieces<kParts> pieces = stages.pieces();
         const int end = base + kPiece < to ? kPiece : to - base;
         int turn = 0;
-        if constexpr (Role::kTma) {
 #pragma unroll 1
-            for (; staged && turn + kMost * kTurn <= end; turn += kMost * kTurn) {
-                const Some i{base + turn + lane}, at{turn + lane};
-                body(i, StagedParts<T, Role, kParts, Some, true>{stages, pieces, i, count, at, end, true});
+        for (; turn + kMost * kTurn <= end; turn += kMost * kTurn) {
+            const Some i{base + turn + lane}, at{turn + lane};
+            if (staged) {
+                body(i, StagedParts<T, Role, kParts, Some, Role::kTma>{stages, pieces, i, count, at, end, true});
+            } else {
+                body(i, StagedParts<T, Role, kParts, Some, false>{stages, pieces, i, count, at, end, false});
             }
         }
 #pragma unroll 1

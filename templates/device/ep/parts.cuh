@@ -17,6 +17,8 @@ class Parts {
 public:
     /// Whether all rows have been there, for bulk copies as well, since the first `open`.
     static constexpr bool kStays = Source::kStays;
+    /// Whether rows may come as words.
+    static constexpr bool kInWords = Source::kInWords;
 
     __device__ __forceinline__ Parts(Team& team, Source& source) : team_(team), source_(source) {}
 
@@ -88,12 +90,34 @@ public:
 
     /// Its other fields; null: it has none.
     __device__ __forceinline__ const char* meta(int peer) const {
+        if constexpr (kInWords) source_.bring_fields(entries_);
         const char* own = nullptr;
 #pragma unroll
         for (int g = 0; g < kGroups; ++g) {
             if (g == peer / kLanes && entries_[g] >= 0) own = source_.meta(g, entries_[g]);
         }
         return at_lane(own, peer);
+    }
+
+    /// Has them come so in this call, if a rank with `tokens` tokens takes words.
+    __device__ __forceinline__ void take_words(int tokens) { source_.take_words(tokens); }
+
+    /// Whether they do.
+    __device__ __forceinline__ bool in_words() const { return source_.in_words(); }
+
+    /// Reads the neighbors from `i` on of the rows of peers from `first` on, once they have come as words: a bit for each peer
+    /// that has a part. The rows have `count` values.
+    template <class T, class Values, int kBatch>
+    __device__ __forceinline__ u32 read(int first, int i, int count, Values (&values)[kBatch]) const {
+        i32 keys[kBatch];
+        u32 there = 0;
+#pragma unroll
+        for (int k = 0; k < kBatch; ++k) {
+            keys[k] = first + k < Source::kPartCount ? entry_of(first + k) : -1;
+            if (keys[k] >= 0) there |= 1u << k;
+        }
+        source_.template read<T>(keys, i, count, values);
+        return there;
     }
 
     /// Ends a token, whose parts all lanes have read.

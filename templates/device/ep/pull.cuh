@@ -80,7 +80,7 @@ public:
     }
 
     /// All rows have been there since `wait_ready`.
-    static constexpr bool kStays = true;
+    static constexpr bool kStays = true, kInWords = false;
     __device__ __forceinline__ bool have_arrived(const i32 (&)[kGroups]) const { return true; }
     __device__ __forceinline__ bool arrived(const i32 (&)[kGroups], bool) const { return true; }
 

@@ -297,7 +297,7 @@ public:
     // ---- Messages found by position, a lane for each ring: what `Parts` asks for ----
 
     /// Messages are waited for one by one.
-    static constexpr bool kStays = false;
+    static constexpr bool kStays = false, kInWords = false;
     __device__ __forceinline__ void wait_ready() const {}
 
     /// Waits until the messages at these positions (negative: none) have arrived.

@@ -45,12 +45,25 @@ __device__ __forceinline__ Span span_part(const Span& all, int parts, int part) 
 /// keep many warps busy.
 template <int kSlices>
 struct SlicedSpan {
-    Span slices;     // of all rows
+    Span slices;     // of all rows,
+    int rows;        // so many
     int begin, end;  // the rows of which the warp has slices
 
     __device__ __forceinline__ SlicedSpan(int rows, int shares, int share)
-        : slices(stripe_span(rows * kSlices, shares, share)), begin(slices.begin / kSlices),
+        : slices(shared(rows, shares, share)), rows(rows), begin(slices.begin / kSlices),
           end(slices.begin < slices.end ? (slices.end - 1) / kSlices + 1 : begin) {}
+
+    /// The slices of one share: as many of a row together as may be, so that no share has more than it has to.
+    static __device__ __forceinline__ Span shared(int rows, int shares, int share) {
+        int each = kSlices, most = (rows + shares - 1) / shares * kSlices;
+#pragma unroll
+        for (int some = kSlices / 2; some > 0; some /= 2) {
+            const int own = (rows * (kSlices / some) + shares - 1) / shares * some;
+            if (own < most) each = some, most = own;
+        }
+        const Span units = stripe_span(rows * (kSlices / each), shares, share);
+        return Span{units.begin * each, units.end * each};
+    }
 
     /// The warp's slices of a row.
     __device__ __forceinline__ Span of(i64 row) const {
@@ -133,8 +146,34 @@ public:
         if (done < bytes()) copy_row<T>(team, to + done, from_ + done, count_ - done / static_cast<int>(sizeof(T)));
     }
 
+    /// Copies all of it to a place that is more than an address.
+    template <class Place>
+    __device__ __forceinline__ void put(const Team& team, const Place& to) const {
+        if (to.words == nullptr) return put(team, to.slot);
+#pragma unroll
+        for (int i = 0; i < kAhead; ++i) {
+            const int at = i * kLanes + lane_index();
+            if (at < units_) to.unit(at, ahead_[i]);
+        }
+        constexpr int kUnit = 16 / static_cast<int>(sizeof(T));
+#pragma unroll 1
+        for (int at = units_ + lane_index(); at * kUnit < count_; at += kLanes) {
+            Quad rest{0, 0, 0, 0};
+            copy_unit(reinterpret_cast<T*>(&rest), at * kUnit);
+            to.unit(at, rest);
+        }
+    }
+
 private:
     __device__ __forceinline__ int bytes() const { return count_ * static_cast<int>(sizeof(T)); }
+
+    /// Copies the values of a unit from `first` on, as far as there are any.
+    __device__ __forceinline__ void copy_unit(T* to, int first) const {
+#pragma unroll 1
+        for (int k = 0; k < 16 / static_cast<int>(sizeof(T)) && first + k < count_; ++k) {
+            to[k] = reinterpret_cast<const T*>(from_)[first + k];
+        }
+    }
 
     const char* from_;
     int count_, units_;

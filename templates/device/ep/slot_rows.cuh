@@ -2,6 +2,7 @@
 // warps that do their work in order.
 //
 //   SlotRowsOut  reserve -> slot -> [publish] -> ..  -> [close]
+//                reserve_few -> place -> publish_slices -> ..  -> tell_slices: as words to who has few tokens (few_slots.cuh)
 //                reserve -> fills -> [slot] -> publish -> ..: the same bytes for each receiver of a message
 //                want -> .. -> reserve_wanted -> each_slot -> next, slot_of_next -> .. -> publish_each -> ..
 //   SlotRowsIn   count, arrived, await -> slot -> .. -> release
@@ -28,6 +29,7 @@
 #pragma once
 
 #include <ep/each_slot.cuh>
+#include <ep/few_slots.cuh>
 #include <ep/mover.cuh>
 #include <ep/presence.cuh>
 #include <ep/ptx.cuh>
@@ -69,9 +71,10 @@ public:
 };
 
 /// Tells every rank that this one has read the slots of all calls before, if ranks of one node are the peers: the last warp
-/// of the first block does, as it enters the kernel. Said at the end of a call it would take a fence.
+/// of the first block does, as it enters the kernel. Said at the end of a call it would take a fence. A rank with `tokens`
+/// tokens says whether it takes words, too.
 template <class Slots>
-__device__ __forceinline__ void slots_are_read(const Group& group) {
+__device__ __forceinline__ void slots_are_read(const Group& group, int tokens = 0) {
     const int warp = static_cast<int>(threadIdx.x) / kLanes;
     if (blockIdx.x != 0 || warp != static_cast<int>(blockDim.x) / kLanes - 1) return;
     const u32 epoch = load_relaxed_gpu(&group.state->epoch);
@@ -83,6 +86,11 @@ __device__ __forceinline__ void slots_are_read(const Group& group) {
         if (Slots::kSkipsAbsent && is_missed(group, peer)) continue;
         // M4: what earlier kernels of this stream loaded is over; `reserve` acquires.
         store_entry_sys(reinterpret_cast<u32*>(group.windows[peer] + Slots::kReleased) + group.rank, epoch);
+        if constexpr (Slots::kFewTokens > 0) {
+            const bool takes = FewSlots<Slots>::are_taken(group, epoch + 1, tokens);
+            store_entry_sys(FewSlots<Slots>::takes(group.windows[peer], group.rank),
+                            stamped(epoch + 1, takes ? kTakes : kTakesNot));
+        }
     }
     __syncwarp();
 }
@@ -303,6 +311,26 @@ public:
         return !team_.stopped;
     }
 
+    /// Takes a slot of a peer that gets `rows` rows, or none if the message goes as words.
+    __device__ __forceinline__ bool reserve_few(int peer, int key, int rows) {
+        words_ = nullptr;
+        if constexpr (Slots::kFewTokens > 0) {
+            const int place = End::number_of(key, Slots::kSourceStride);
+            const bool few = rows <= Slots::kFewTokens && place < Slots::kFewTokens;
+            if (few && !team_.stopped && End::alive(peer) && takes_words(peer)) {
+                peer_ = peer, key_ = key, arrival_ = 0;
+                words_ = FewSlots<Slots>::at(End::window_of(peer), End::own(), place);
+                return true;
+            }
+        }
+        return reserve(peer, key);
+    }
+
+    /// Where the message goes.
+    __device__ __forceinline__ SlotPlace<Slots> place() const {
+        return SlotPlace<Slots>{slot(), words_, team_.epoch, 0};
+    }
+
     /// Takes a slot as well, for the message with this number in the call: it has the same bytes for each receiver.
     __device__ __forceinline__ bool reserve(int peer, int key, int message) {
         End::turn_to(message);
@@ -412,8 +440,9 @@ public:
     }
 
     /// Publishes slices of the slot, which all lanes have written, no later than by `tell_slices`: the flags of several
-    /// wait once for the stores before them.
+    /// wait once for the stores before them. Words say by themselves that they have come.
     __device__ __forceinline__ void publish_slices(const Span& slices) {
+        if (words_ != nullptr) return;
         const int count = slices.end - slices.begin;
         if (held_ + count > kLanes) tell_slices();
         const int behind = team_.lane - static_cast<int>(held_);
@@ -505,6 +534,29 @@ private:
         }
     }
 
+    /// Whether a peer takes words in this call, once it has said so.
+    __device__ __forceinline__ bool takes_words(int peer) {
+        if (peer >= 64) return false;
+        const u64 bit = u64{1} << peer;
+        if ((heard_ & bit) == 0) {
+            const u64* word = FewSlots<Slots>::takes(team_.group.window, peer);
+            const Site site{Slots::kChannel, Waiting::kCredit, -1, End::rank_of(peer), team_.epoch};
+            u64 said = 0;
+            const bool done = wait(team_, site, [&](u32& seen) {
+                // M4: the peer's kernels that read words before are over; all lanes store after they have heard. Each look
+                // acquires: another one would cost a round trip.
+                said = load_acquire_sys(word);
+                seen = epoch_of(said);
+                return value_of(said) != 0 && reached(seen, team_.epoch);
+            });
+            if (!done) return false;
+            // In a later call, of which some lanes may hear, the peer has all that it needs of this one.
+            heard_ |= bit;
+            if (__all_sync(kAllLanes, said == stamped(team_.epoch, kTakes))) takes_ |= bit;
+        }
+        return (takes_ & bit) != 0;
+    }
+
     /// Whether this warp fills the one far slot of the message: it is the first to ask for it. Then all far slots are free.
     ///
     /// `kEpochs` calls ago the slot was put to some of the far peers. A far peer tells that it has read the slots of a call,
@@ -556,6 +608,8 @@ private:
     int held_peer_ = 0, held_key_ = 0;  // the one that the lane holds,
     int held_slice_ = 0;                // the slice of it,
     u32 due_ = 0;                       // and the rows behind which it is sent
+    WordPair* words_ = nullptr;         // of the message; null: it goes to a slot
+    u64 heard_ = 0, takes_ = 0;         // which of the first 64 peers have said whether they take words, and who does
 };
 
 /// Of waits that nobody times; `SlotTimes` (slot_times.cuh) has the same methods.
@@ -575,6 +629,9 @@ public:
     using End::kPeers;
     /// Where the other fields of a slot are, and how many slices of its row have flags.
     static constexpr int kMeta = Slots::kMeta, kSlices = Slots::kSlices;
+    /// Whether messages may come as words, and how many words their other fields have then.
+    static constexpr int kFewTokens = Slots::kFewTokens;
+    static constexpr int field_words() { return Slots::kFieldWords; }
 
     __device__ __forceinline__ explicit SlotRowsIn(Team& team) : End(team) {}
     __device__ __forceinline__ SlotRowsIn(Team& team, const Net* net) : End(team, net) {}
@@ -683,6 +740,84 @@ public:
         return lanes;
     }
 
+    /// The words of the message of a key.
+    __device__ __forceinline__ WordPair* words_of(int key) const {
+        return FewSlots<Slots>::at(team_.group.window, End::source_of(key), End::number_of(key, Slots::kSourceStride));
+    }
+
+    /// Whether words may bring it.
+    __device__ __forceinline__ bool may_be_words(int key) const {
+        return End::number_of(key, Slots::kSourceStride) < Slots::kFewTokens;
+    }
+
+    /// Whether the message of a key has come to its slot.
+    __device__ __forceinline__ bool is_in_slot(int key, u32& seen) const {
+        bool all = true;
+#pragma unroll 1
+        for (int slice = 0; slice < kSlices; ++slice) {
+            all = all && End::looks_filled(key, slice, seen) && End::is_filled(key, slice);
+        }
+        return all;
+    }
+
+    /// Whether rows come as words to a rank with so many tokens.
+    __device__ __forceinline__ bool takes_words(int tokens) const {
+        return FewSlots<Slots>::are_taken(team_.group, team_.epoch, tokens);
+    }
+
+    /// Waits for the neighbors from `i` on of the rows of messages (-1: none). The rows have `count` values.
+    template <class T, int kBatch>
+    __device__ __forceinline__ void read_words(const i32 (&keys)[kBatch], int i, int count,
+                                               Wide<T> (&values)[kBatch]) const {
+        Site site{Slots::kChannel, Waiting::kFlag, -1, -1, team_.epoch};
+        wait(team_, site, [&](u32& seen) {
+            UnitWords found[kBatch];
+            bool is_told[kBatch];
+#pragma unroll
+            for (int k = 0; k < kBatch; ++k) {
+                const bool used = keys[k] >= 0 && i < count;
+                if (used && may_be_words(keys[k])) found[k] = UnitWords::load(words_of(keys[k]), i / kWide);
+                is_told[k] = used && End::looks_filled(keys[k], 0, seen);
+            }
+            bool come = true;
+#pragma unroll
+            for (int k = 0; k < kBatch; ++k) {
+                if (keys[k] < 0 || i >= count) continue;
+                if (may_be_words(keys[k]) && found[k].are_of(team_.epoch, seen)) {
+                    unit_of(values[k]) = found[k].value();
+                } else if (is_told[k] && is_in_slot(keys[k], seen)) {
+                    values[k] = get_wide<T>(slot(keys[k], 0), i, count);
+                } else {
+                    site.peer = End::rank_of(End::source_of(keys[k]));
+                    come = false;
+                }
+            }
+            return come;
+        });
+    }
+
+    /// Waits for word `word` of the other fields of a message (-1: none), and brings it to the slot; each lane has a word of its
+    /// own.
+    __device__ __forceinline__ void bring_field(int key, int word) const {
+        const Site site{Slots::kChannel, Waiting::kFlag, -1, key < 0 ? -1 : End::rank_of(End::source_of(key)), team_.epoch};
+        const u64* from = FewSlots<Slots>::fields(words_of(key < 0 ? 0 : key)) + word;
+        bool has_words = false;
+        u64 found = 0;
+        const bool done = wait(team_, site, [&](u32& seen) {
+            if (key < 0 || has_words) return true;
+            // The flag is loaded together with the word.
+            const bool is_told = End::looks_filled(key, 0, seen);
+            if (may_be_words(key)) found = load_relaxed_sys(from);
+            seen = epoch_of(found);
+            has_words = may_be_words(key) && seen == team_.epoch;
+            return has_words || (is_told && is_in_slot(key, seen));
+        });
+        if (done && has_words) {
+            reinterpret_cast<u32*>(End::slot_there(End::own(), key, 0) + kMeta)[word] = value_of(found);
+        }
+        __syncwarp();
+    }
+
     /// Whether the slots of all lanes' keys (-1: none) have come.
     __device__ __forceinline__ bool have_come(int key) {
         // Whether a rank that takes no part fills its slots is for `wait_for` to say.
@@ -762,6 +897,8 @@ public:
     __device__ __forceinline__ SlotParts(Team& team, Slots& slots) : team_(team), slots_(slots) {}
 
     static constexpr int kSlices = Slots::kSlices;
+    static constexpr bool kInWords = Slots::kFewTokens > 0;
+    static constexpr int kPartCount = kParts;
     /// Slots are waited for one by one.
     static constexpr bool kStays = false;
     __device__ __forceinline__ void wait_ready() const {}
@@ -769,6 +906,9 @@ public:
     /// Waits until the slots with these keys (negative: none) have come; a key whose slot never comes
     /// becomes -1.
     __device__ __forceinline__ bool arrived(i32 (&keys)[kGroups], bool) {
+        are_fields_here_ = false;
+        // Who reads words waits for them.
+        if (in_words()) return !team_.stopped;
         // A lane for each slice, so that one look is for the slices of several slots.
         constexpr int kEach = kLanes / kSlices;
         constexpr u32 kAll = kLanes == kSlices ? kAllLanes : (1u << kSlices) - 1;
@@ -786,10 +926,39 @@ public:
 
     /// Whether they have come, so that `arrived` waits for nobody.
     __device__ __forceinline__ bool have_arrived(const i32 (&keys)[kGroups]) {
-        bool all = true;
+        bool all = !in_words();
 #pragma unroll
-        for (int g = 0; g < kGroups; ++g) all = slots_.have_come(keys[g]) && all;
+        for (int g = 0; all && g < kGroups; ++g) all = slots_.have_come(keys[g]);
         return all;
+    }
+
+    /// Has rows come as words in this call, if a rank with `tokens` tokens takes them.
+    __device__ __forceinline__ void take_words(int tokens) { in_words_ = slots_.takes_words(tokens); }
+    __device__ __forceinline__ bool in_words() const { return kInWords && in_words_; }
+
+    /// Waits for the neighbors from `i` on of rows that come as words.
+    template <class T, int kBatch>
+    __device__ __forceinline__ void read(const i32 (&keys)[kBatch], int i, int count, Wide<T> (&values)[kBatch]) const {
+        slots_.template read_words<T>(keys, i, count, values);
+    }
+
+    /// Brings the other fields of messages that come as words to their slots.
+    __device__ __forceinline__ void bring_fields(const i32 (&keys)[kGroups]) {
+        if (!in_words() || are_fields_here_) return;
+        are_fields_here_ = true;
+        constexpr int kWords = Slots::field_words();
+#pragma unroll 1
+        for (int first = 0; first < kParts * kWords; first += kLanes) {
+            const int number = first + team_.lane, part = number / (kWords > 0 ? kWords : 1);
+            i32 key = -1;
+#pragma unroll
+            for (int g = 0; g < kGroups; ++g) {
+                const i32 own = __shfl_sync(kAllLanes, keys[g], part % kLanes);
+                if (g == part / kLanes && part < kParts) key = own;
+            }
+            slots_.bring_field(key, number - part * kWords);
+        }
+        __syncwarp();
     }
 
     /// The row of a slot.
@@ -806,6 +975,8 @@ public:
 private:
     Team& team_;
     Slots& slots_;
+    bool in_words_ = false;
+    bool are_fields_here_ = false;  // of messages that come as words: whether they are in their slots
 };
 
 }  // namespace ep

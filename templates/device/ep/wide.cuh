@@ -234,6 +234,14 @@ struct WideAtPlace<T, Stretches<kCount>> {
 template <class T, class At>
 using WideAt = typename WideAtPlace<T, At>::Type;
 
+/// The first value of a lane at a place, and whether all of them are in a row of `count` values.
+__device__ __forceinline__ int first_of(int i) { return i; }
+__device__ __forceinline__ bool is_inside(int i, int count) { return i + kWide <= count; }
+template <int kCount>
+__device__ __forceinline__ int first_of(Stretches<kCount> at) { return at.first; }
+template <int kCount>
+__device__ __forceinline__ bool is_inside(Stretches<kCount>, int) { return true; }
+
 /// The elements of one of the stretches.
 template <class T, int kCount>
 __device__ __forceinline__ Wide<T>& stretch(Wide<T, kCount>& all, int k) {
@@ -285,24 +293,24 @@ __device__ __forceinline__ const T* row_if(bool is_there, const T* row) {
 
 /// Calls `each(k, values)` for each of `kRows` rows that there is, in order, with eight neighbours of it: `row(k)` is its
 /// first value, null if there is none. The loads of up to `kMost` rows are under way at once.
-template <class T, int kRows, int kMost = 8, class Row, class Each>
-__device__ __forceinline__ void for_some_rows(Row row, int i, int count, Each each) {
+template <class T, int kRows, int kMost = 8, class Row, class At, class Each>
+__device__ __forceinline__ void for_some_rows(Row row, At i, int count, Each each) {
     constexpr int kBatch = kRows < kMost ? kRows : kMost;
 #pragma unroll 1
     for (int first = 0; first < kRows; first += kBatch) {
         const T* rows[kBatch];
-        Wide<T> values[kBatch] = {};
-        bool whole = i + kWide <= count;
+        WideAt<T, At> values[kBatch] = {};
+        bool whole = is_inside(i, count);
 #pragma unroll
         for (int k = 0; k < kBatch; ++k) {
             rows[k] = first + k < kRows ? row(first + k) : nullptr;
-            whole = whole && is_whole(rows[k] + i);
+            whole = whole && is_whole(rows[k] + first_of(i));
         }
         // One branch for all of them: where the ways of a single load meet, it would have to be there.
         if (whole) {
 #pragma unroll
             for (int k = 0; k < kBatch; ++k) {
-                if (rows[k] != nullptr) values[k] = *reinterpret_cast<const Wide<T>*>(rows[k] + i);
+                if (rows[k] != nullptr) values[k] = get_whole(rows[k], i, count);
             }
         } else {
 #pragma unroll
@@ -335,38 +343,53 @@ struct LaneValues {
     }
 };
 
-/// Computes `number(k)` for every row that there is, of up to `kRows`; warp. `row(k)` is null if there is no row k.
-template <class T, int kRows, class Row, class Number>
-__device__ __forceinline__ LaneValues<T, kRows> row_values(Row row, Number number) {
+/// Where up to `kRows` rows are; 0: there is no such row.
+template <int kRows>
+using FoundRows = LaneValues<u64, kRows>;
+
+/// Finds rows, one in each lane, so that no row waits for the loads that find another one; warp. `row(k)` is null if there is
+/// no row k.
+template <int kRows, class Row>
+__device__ __forceinline__ FoundRows<kRows> found_rows(Row row) {
+    FoundRows<kRows> rows = {};
+#pragma unroll
+    for (int g = 0; g < FoundRows<kRows>::kGroups; ++g) {
+        const int k = g * kLanes + lane_index();
+        if (k < kRows) rows.own[g] = reinterpret_cast<u64>(row(k));
+    }
+    return rows;
+}
+template <int kRows>
+__device__ __forceinline__ FoundRows<kRows> found_rows(const FoundRows<kRows>& rows) {
+    return rows;
+}
+
+/// Computes `number(k)` for every row that has been found; warp.
+template <class T, int kRows, class Number>
+__device__ __forceinline__ LaneValues<T, kRows> row_values(const FoundRows<kRows>& rows, Number number) {
     LaneValues<T, kRows> values = {};
 #pragma unroll
     for (int g = 0; g < LaneValues<T, kRows>::kGroups; ++g) {
-        const int k = g * kLanes + lane_index();
-        if (k < kRows && row(k) != nullptr) values.own[g] = number(k);
+        if (rows.own[g] != 0) values.own[g] = number(g * kLanes + lane_index());
     }
     __syncwarp();
     return values;
 }
 
-/// Adds up the elements from `begin` to `end` of up to `kRows` rows, eight neighbors a lane; warp. `row(k)` is null if
-/// there is no row k. `add(sum, k, values)` adds row k to a sum, in order of k and in all lanes, and `set(i, sum)` takes the sum
+/// Adds up the elements from `begin` to `end` of up to `kRows` rows, eight neighbors a lane; warp. `row` is what
+/// `found_rows` takes, or what it has found. `add(sum, k, values)` adds row k to a sum, in order of k and in all lanes, and `set(i, sum)` takes the sum
 /// of the neighbors from `i` on. A lane loads several stretches of a row at once, fewer in a block of many threads, which have
 /// fewer registers each.
 template <class T, int kRows, int kThreads, class Row, class Add, class Set>
 __device__ __forceinline__ void sum_some_rows(int begin, int end, int count, Row row, Add add,
                                               Set set) {
     constexpr int kMost = kSpareRegisters ? 7 : 6;
-    constexpr int kStretches = kThreads <= 512 ? kMost : 4;
+    constexpr int kAtOnce = kThreads <= 384 ? 4 : 1, kStretches = kAtOnce == 1 && kThreads <= 512 ? kMost : 4;
     constexpr int kGroups = (kRows + kLanes - 1) / kLanes;
-    // Each lane finds rows of its own, so that no row waits for the loads that find another one.
-    LaneValues<u64, kRows> rows = {};
+    const FoundRows<kRows> rows = found_rows<kRows>(row);
     u32 there[kGroups];
 #pragma unroll
-    for (int g = 0; g < kGroups; ++g) {
-        const int k = g * kLanes + lane_index();
-        if (k < kRows) rows.own[g] = reinterpret_cast<u64>(row(k));
-        there[g] = __ballot_sync(kAllLanes, rows.own[g] != 0);
-    }
+    for (int g = 0; g < kGroups; ++g) there[g] = __ballot_sync(kAllLanes, rows.own[g] != 0);
 #pragma unroll 1
     for (int base = begin; base < end; base += kStretches * kTurn) {
         const int first = base + lane_index() * kWide;
@@ -376,27 +399,47 @@ __device__ __forceinline__ void sum_some_rows(int begin, int end, int count, Row
 #pragma unroll
         for (int g = 0; g < kGroups; ++g) {
 #pragma unroll 1
-            for (u32 left = there[g]; left != 0; left &= left - 1) {
-                const int k = g * kLanes + __ffs(static_cast<int>(left)) - 1;
-                const T* own = reinterpret_cast<const T*>(rows.of(k));
-                Wide<T> values[kStretches] = {};
-                // One branch around all loads: with one around each, the next load would wait for it.
-                if (is_whole(own + first) && end % kWide == 0 && end <= count) {
+            for (u32 left = there[g]; left != 0;) {
+                const T* own[kAtOnce];
+                int numbers[kAtOnce];
+                bool whole = end % kWide == 0 && end <= count;
 #pragma unroll
-                    for (int s = 0; s < kStretches; ++s) {
-                        const int i = first + s * kTurn;
-                        if (i < end) values[s] = *reinterpret_cast<const Wide<T>*>(own + i);
+                for (int n = 0; n < kAtOnce; ++n) {
+                    numbers[n] = left == 0 ? -1 : g * kLanes + __ffs(static_cast<int>(left)) - 1;
+                    own[n] = numbers[n] < 0 ? nullptr : reinterpret_cast<const T*>(rows.of(numbers[n]));
+                    whole = whole && is_whole(own[n] + first);
+                    left &= left - 1;
+                }
+                Wide<T> values[kAtOnce][kStretches] = {};
+                // One branch around all loads: with one around each, the next load would wait for it.
+                if (whole) {
+#pragma unroll
+                    for (int n = 0; n < kAtOnce; ++n) {
+                        const int last = numbers[n] < 0 ? 0 : end;
+#pragma unroll
+                        for (int s = 0; s < kStretches; ++s) {
+                            const int i = first + s * kTurn;
+                            if (i < last) values[n][s] = *reinterpret_cast<const Wide<T>*>(own[n] + i);
+                        }
                     }
                 } else {
 #pragma unroll
-                    for (int s = 0; s < kStretches; ++s) {
-                        const int i = first + s * kTurn;
-                        if (i < end) values[s] = get_wide<T>(own, i, count);
+                    for (int n = 0; n < kAtOnce; ++n) {
+                        const int last = numbers[n] < 0 ? 0 : end;
+#pragma unroll
+                        for (int s = 0; s < kStretches; ++s) {
+                            const int i = first + s * kTurn;
+                            if (i < last) values[n][s] = get_wide<T>(own[n], i, count);
+                        }
                     }
                 }
                 // By all lanes, since `add` may be for the warp.
 #pragma unroll
-                for (int s = 0; s < kStretches; ++s) add(sums[s], k, values[s]);
+                for (int n = 0; n < kAtOnce; ++n) {
+                    if (numbers[n] < 0) continue;
+#pragma unroll
+                    for (int s = 0; s < kStretches; ++s) add(sums[s], numbers[n], values[n][s]);
+                }
             }
         }
 #pragma unroll

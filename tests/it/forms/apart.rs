@@ -151,34 +151,37 @@ fn a_row_is_added_up_by_several_warps() {
     );
 }
 
-/// Each rank fills a slot of every rank for each of its rows, with the row that is given.
-fn filled(row: &str) -> String {
+/// Each rank fills a slot of every rank for each of its rows, with the row that is given. `few`: the option by which
+/// messages go as words.
+fn filled(row: &str, few: &str) -> String {
     format!(
         "shape {{ ranks: 1..=64, hidden: 8..=4096 step 8, rows: 1..=200, let picks = 1 + 3 }}
+         size tokens in 0..=rows;
          input
              x: bf16[ranks * rows, hidden], w: f32[ranks * rows, 5], pick: i32[ranks * rows, 3] in -1..ranks * rows,
              list: i32[ranks * rows, picks] in -1..ranks * rows, by: f32[ranks * rows];
-         output o: bf16[rows, hidden], few: f32[rows, 5];
-         message Part {{ row x: bf16[hidden], w: f32[5] }}
-         channel parts: slots<Part> over nvlink from Send to Sum per all {{ slot: [source, row: rows] }};
-         role Send on all blocks, 2 warps, warps shared by source {{
+         output o: bf16[tokens, hidden], few: f32[tokens, 5];
+         message Part {{ row x: bf16[hidden], w: f32[5], n: f32 }}
+         channel parts: slots<Part> over nvlink from Send to Sum per all {{ slot: [source, row: rows]{few} }};
+         role Send on all blocks, 8 warps, warps shared by source {{
              for row in source * rows..(source + 1) * rows {{
-                 push parts[source] at row - source * rows {{ x: {row}, w: w[row] }};
+                 push parts[source] at row - source * rows {{ x: {row}, w: w[row], n: by[row] * 2.0 }};
              }}
          }}
          role Sum on all blocks, 3 warps, warps shared by token {{
-             for t in rows gather part from parts[peer] at t across peer in ranks {{
+             for t in tokens gather part from parts[peer] at t across peer in ranks {{
                  store o[t] = sum(part.x);
-                 store few[t] = sum(part.w);
+                 store few[t] = sum(part.w * part.n);
              }}
          }}"
     )
 }
 
-/// Fewer rows than warps and more, and rows of less than a slice.
+/// Fewer rows than warps and more, and rows of less than a slice. With `few`, rows go as words to all ranks, or only in some
+/// calls, where a rank with few tokens may get more rows.
 #[test]
 fn a_slot_is_filled_by_several_warps() {
-    let shapes = [(5, 264), (1, 8), (1, 2304), (3, 1032), (150, 520)];
+    let shapes = [(5, 1032), (1, 8), (1, 2304), (3, 264), (150, 520)];
     let shapes = shapes.map(|(rows, hidden)| [("rows", rows), ("hidden", hidden)]);
     let shapes = shapes.each_ref().map(|it| &it[..]);
     let sum = "sum(at in pick[row]: x[at] as f32) as bf16";
@@ -188,15 +191,12 @@ fn a_slot_is_filled_by_several_warps() {
         (sum, "team.lane * ep::kWide"),
         (weighted, "ep::row_values<float"),
     ] {
-        agrees(
-            &filled(row),
-            &shapes,
-            &[
-                "parts.publish_slices(slices)",
-                "ep::slice_begin(slices.begin, Cfg::Parts::kSlices",
-                cut,
-            ],
-        );
+        for few in ["", ", few: 3", ", few: 200"] {
+            let room = if few.is_empty() { "parts.reserve(" } else { "parts.reserve_few(" };
+            let slices = "ep::slice_begin(slices.begin, Cfg::Parts::kSlices";
+            let held = ["parts.publish_slices(slices)", slices, room, cut];
+            agrees(&filled(row, few), &shapes, &held);
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use crate::ir::naming::{
 };
 use crate::ir::network::{carriers, readers, uses_network};
 use crate::ir::once::message_index;
-use crate::ir::slots::is_read_on_entry;
+use crate::ir::slots::{comes_in_words, is_read_on_entry};
 use crate::ir::text::transport;
 use crate::ir::{Blocks, Channel, Role, Tensor, Transport, walk};
 use crate::plan::config::NETWORK;
@@ -19,13 +19,16 @@ use crate::plan::window::{Extent, SlotExtent, Window, option};
 use crate::plan::{CfgGroup, CfgKind, CfgMember, RoleWarps, channels, flag, int};
 use crate::schedule::cut::{RUNS, loops_in_runs};
 use crate::schedule::extents::written_row;
-use crate::schedule::rules::{SLOT_SLICES, back_channel};
+use crate::schedule::rules::{COPIED_SLICES, back_channel};
 
 /// Warps that share the row of a token where rules let several of them.
 const SLICES: i64 = 32;
 
 /// Values that a warp computes at a time.
 const TURN: i64 = 256;
+
+/// Values that the lanes of a warp read at once: more are read by several warps.
+const TURN_VALUES: i64 = 256;
 
 impl Planner<'_> {
     pub(super) fn top(&self, threads: i64, shared_bytes: i64) -> CfgGroup {
@@ -71,7 +74,7 @@ impl Planner<'_> {
             let slots = SlotExtent::of(self.ir, channel, peers, self.numbers);
             let (senders, rows) = (self.route_tokens(), self.rows_of(channel));
             let goes_back = self.goes_back(channel);
-            let slices = if goes_back || self.is_sliced(channel) { SLOT_SLICES } else { 1 };
+            let slices = if goes_back { COPIED_SLICES } else { self.slot_slices(channel).max(1) };
             let parts = channel.parts_per.as_ref().and_then(|parts| self.number(parts));
             let (parts, net) = (parts.unwrap_or(1), self.net_extent(channel));
             let slots = slots.map(|slots| self.filled_once(channel, slots, (net, message)));
@@ -83,10 +86,9 @@ impl Planner<'_> {
                 stripes,
                 senders,
                 pieces: self.pieces_told(),
-                goes_back,
                 slices,
                 rows,
-                few: self.few(channel, slots),
+                few: self.few(channel, slots, message),
                 message,
                 slots,
                 skips_absent,
@@ -127,10 +129,19 @@ impl Planner<'_> {
 
     /// With how many tokens of a rank rows travel as words: those of a dispatch in one launch, and those that go
     /// back to their tokens.
-    fn few(&self, channel: &Channel, slots: Option<SlotExtent>) -> i64 {
+    fn few(&self, channel: &Channel, slots: Option<SlotExtent>, message: &MessageLayout) -> i64 {
         let most = match slots {
             None => self.route_tokens(),
             Some(slots) if self.goes_back(channel) => slots.source_stride,
+            Some(slots)
+                if self.slot_slices(channel) > 0
+                    && self.ways.all_staged(&channel.to)
+                    && comes_in_words(self.ir, channel)
+                    && message.record_words() <= TURN_VALUES
+                    && !self.leaves_out_absent() =>
+            {
+                slots.source_stride
+            }
             Some(_) => 0,
         };
         option(channel, "few", self.numbers).unwrap_or(0).clamp(0, most)
@@ -141,10 +152,10 @@ impl Planner<'_> {
         !self.ways.is_composed(&channel.to) && back_channel(self.ir).is_some()
     }
 
-    /// Whether several warps share the row of a slot of a channel.
-    fn is_sliced(&self, channel: &Channel) -> bool {
-        let sender = |role: &String| self.ways.recipe.role(role);
-        channel.from.iter().filter_map(sender).any(|role| role.uses.slot_slices)
+    /// Slices of the row of a slot of a channel, which several warps share; 0: none do.
+    fn slot_slices(&self, channel: &Channel) -> i64 {
+        let senders = channel.from.iter().filter_map(|role| self.ways.recipe.role(role));
+        senders.map(|role| role.uses.slot_slices).max().unwrap_or(0)
     }
 
     /// Where the sums of counters are, and which counter is whose.

@@ -2,7 +2,7 @@
 
 use super::Planner;
 use crate::ir::parts::{LINE_BYTES, align, elem_bytes, row_field};
-use crate::ir::slots::travels_in_words;
+use crate::ir::slots::{comes_in_words, travels_in_words};
 use crate::ir::{Action, Channel, Role, Share, walk};
 use crate::plan::RoleWarps;
 use crate::plan::counted::Counters;
@@ -230,18 +230,16 @@ impl Planner<'_> {
     }
 
     /// A composed role that reads rows of parts takes as many stages as fit: of large pieces, if a piece of every part
-    /// can come while another one is read.
+    /// can come while another one is read. Where rows may come as words, lanes load the few others from where they are: stages
+    /// and words together would take too many registers.
     fn part_cut(&self, role: &Role, parts: &Constant) -> Cut {
         let parts = self.number_of(parts);
+        let of_words =
+            |channel: &Channel| channel.to == role.name && comes_in_words(self.ir, channel);
+        let tma = self.config.arch.has_tma() && !self.ir.channels.iter().any(of_words);
         let have = self.bytes_a_staged_warp(role).min(PART_BYTES + PART_BYTES / 8);
         let cut = |piece_bytes: i64| {
-            let of = |stages: i64| Cut {
-                tma: self.config.arch.has_tma(),
-                stages,
-                piece_bytes,
-                row_bytes: 0,
-                meta_bytes: 0,
-            };
+            let of = |stages: i64| Cut { tma, stages, piece_bytes, row_bytes: 0, meta_bytes: 0 };
             let mut tried = (PART_STAGES_MIN..=PART_BYTES / piece_bytes).rev().map(of);
             tried.find(|cut| cut.parts().0 <= have).unwrap_or(of(PART_STAGES_MIN))
         };

@@ -224,10 +224,15 @@ impl<'a> RoleLowering<'a> {
         let Action::For { domain, .. } = &stmt.action else { return Err(broken("no loop")) };
         let numbers = self.numbers(scope, domain, out)?;
         let from_zero = numbers.from.is(0);
+        // Each turn would load it again.
+        let first = match from_zero {
+            true => numbers.from,
+            false => self.named("first", numbers.from, out),
+        };
         let turns = match from_zero {
             true => numbers.to.clone(),
             false => {
-                let count = arithmetic(BinaryOp::Sub, numbers.to.clone(), numbers.from.clone());
+                let count = arithmetic(BinaryOp::Sub, numbers.to.clone(), first.clone());
                 Term::call(ep::max, vec![count.wide(), Term::int(0).wide()], Elem::I64)
             }
         };
@@ -238,7 +243,7 @@ impl<'a> RoleLowering<'a> {
         steps.push(Step::Object { class, name: span.clone(), args: vec![cut] });
         let end = |what| {
             let own = Term::index(format!("{span}.{what}"));
-            if from_zero { own } else { numbers.from.clone().plus(own) }
+            if from_zero { own } else { first.clone().plus(own) }
         };
         let begin = scope.with(BEGIN, Meaning::Value(end("begin")));
         Ok(begin.with(END, Meaning::Value(end("end"))))

@@ -34,12 +34,12 @@ pub(in crate::schedule) fn rewrite(role: &mut RoleLowering<'_>, steps: Vec<Step>
 /// Takes the numbers of rows out of a step that waits for parts or for room, so that they are computed before the wait.
 fn before_wait(step: &mut Step) -> Vec<Step> {
     let Step::If { condition, body } = step else { return Vec::new() };
-    if !condition.is_method("open") && !condition.is_method("reserve") {
+    if !["open", "reserve", "reserve_few"].iter().any(|what| condition.is_method(what)) {
         return Vec::new();
     }
     let is_number = |step: &&Step| match step {
         Step::Made { value: Term { node: Node::Call(function, _), .. }, .. } => {
-            [ep::part_values, ep::row_values].iter().any(|it| function.is(*it))
+            [ep::part_values, ep::row_values, ep::found_rows].iter().any(|it| function.is(*it))
         }
         Step::Made { value, .. } => matches!(value.node, Node::Lambda(_)),
         _ => false,
@@ -91,13 +91,14 @@ fn of_rows(role: &mut RoleLowering<'_>, call: &mut Term) -> Vec<Step> {
         return Vec::new();
     };
     let names = (number.name.clone(), vec![sum.name.clone(), values.name.clone()]);
-    let rows = Term::name(role.names.fresh("row_at"), Elem::I32);
+    let rows = Term::name(role.names.fresh("rows"), Elem::I32);
     let ahead = of_each(role, (&ep::row_values.of(count.clone()), &rows), names, add);
     if ahead.is_empty() {
         return ahead;
     }
     let name = rows.root().unwrap_or_default().to_string();
-    let value = std::mem::replace(row, rows);
+    let find = ep::found_rows.of(count.clone());
+    let value = Term::call(find, vec![std::mem::replace(row, rows)], Elem::I32);
     [vec![Step::Made { name, value }], ahead].concat()
 }
 

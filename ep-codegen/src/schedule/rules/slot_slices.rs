@@ -8,7 +8,7 @@ use super::asked::{asked, name_of};
 use super::copies::{copy_of, pointers};
 use crate::ir::network::over_network;
 use crate::ir::parts::elem_bytes;
-use crate::ir::slots::{Arrival, arrival};
+use crate::ir::slots::{Arrival, arrival, comes_in_words};
 use crate::ir::{BinaryOp, Elem};
 use crate::schedule::RoleLowering;
 use crate::schedule::channels::{End, bytes_behind};
@@ -17,8 +17,9 @@ use crate::schedule::step::{Copy, Loop, Step, Takers};
 use crate::schedule::symbol::{Constant, Root, Symbol};
 use crate::schedule::term::{Node, Term, arithmetic, counting};
 
-/// Slices of the row of a slot.
-pub(crate) const SLOT_SLICES: i64 = 4;
+/// Slices of the row of a slot that is copied, and of one that is computed: that takes more time.
+pub(crate) const COPIED_SLICES: i64 = 4;
+pub(super) const COMPUTED_SLICES: i64 = 8;
 
 /// The steps of a role that copies rows to slots, a slice at a time; `None`: it does not.
 pub(super) fn copies(role: &mut RoleLowering<'_>, steps: &[Step]) -> Option<Vec<Step>> {
@@ -102,7 +103,8 @@ fn rewrite(role: &mut RoleLowering<'_>, steps: &[Step], find: Find) -> Option<Ve
     let row = Term::name(&rows.binder, rows.elem.clone());
     let row = arithmetic(BinaryOp::Sub, row, (**base).clone());
     let each = Constant::of_channel(channel).at("kSlices");
-    let slices = message(role, &object, rows, (find, &each))?;
+    let in_words = comes_in_words(role.ir, channel).then(|| Term::index(format!("{turns}.rows")));
+    let slices = message(role, &object, rows, (find, &each, in_words))?;
     rows.body.insert(
         0,
         Step::Object {
@@ -134,12 +136,25 @@ fn of_slots(steps: &mut Vec<Step>) -> Option<&mut Vec<Step>> {
     Some(steps)
 }
 
-/// Has the step that fills a slot, the last one of a turn, fill slices of it. Gives their name.
+/// Has the steps that fill a slot put the message where it goes: to the slot, or as words.
+fn as_words(object: &str, (reserve, body): (&mut Term, &mut [Step]), (slot, rows): (&str, Term)) {
+    if let Node::Call(function, args) = &mut reserve.node {
+        function.root = Root::Method(object.to_string(), "reserve_few");
+        args.push(rows);
+    }
+    if let Some(made) = body.first_mut() {
+        let value = Term::method(object, "place", Vec::new(), Elem::U8);
+        *made = Step::Made { name: slot.to_string(), value };
+    }
+}
+
+/// Has the step that fills a slot, the last one of a turn, fill slices of it. Gives their name. `in_words`: how many rows the
+/// peer gets, if messages may go as words.
 fn message(
     role: &mut RoleLowering<'_>,
     object: &str,
     rows: &mut Loop,
-    (find, each): (Find, &Constant),
+    (find, each, in_words): (Find, &Constant, Option<Term>),
 ) -> Option<String> {
     let pointers = pointers(&rows.body);
     let of_slots = of_slots(&mut rows.body)?;
@@ -148,6 +163,7 @@ fn message(
     else {
         return None;
     };
+    let slot = slot.clone();
     let calls = |call: &Term, what| match &call.node {
         Node::Call(function, _) => function.root == Root::Method(object.to_string(), what),
         _ => false,
@@ -155,15 +171,15 @@ fn message(
     if !calls(condition, "reserve") || !calls(publish, "publish") {
         return None;
     }
-    let at = fields.iter().position(|step| find(step, slot, &pointers).is_some())?;
-    let row = find(&fields[at], slot, &pointers)?;
+    let at = fields.iter().position(|step| find(step, &slot, &pointers).is_some())?;
+    let row = find(&fields[at], &slot, &pointers)?;
     let mut others = [&fields[..at], &fields[at + 1..]].concat();
     let slices = role.names.fresh("slices");
     let (mut ahead, mut filled) = (Vec::new(), vec![made.clone()]);
     // All loads of a message are under way before anyone waits for room.
     for step in &mut others {
         let Step::Loop(repeat) = &*step else { continue };
-        let Some((value, to)) = asked(repeat, slot) else { continue };
+        let Some((value, to)) = asked(repeat, &slot) else { continue };
         let name = role.names.fresh(&name_of(&repeat.to));
         *step = Step::Do(Term::method(&name, "put", vec![to], Elem::I32));
         ahead.push(Step::Made { name, value });
@@ -188,6 +204,9 @@ fn message(
     let told = vec![Term::name(&slices, Elem::I32)];
     filled.push(Step::Do(Term::method(object, "publish_slices", told, Elem::I32)));
     *body = filled;
+    if let Some(rows) = in_words {
+        as_words(object, (condition, body), (&slot, rows));
+    }
     let last = of_slots.len() - 1;
     of_slots.splice(last..last, ahead);
     Some(slices)

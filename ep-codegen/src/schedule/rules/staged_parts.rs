@@ -48,6 +48,23 @@ pub(in crate::schedule) fn rewrite(
     (steps, Some(parts))
 }
 
+/// Whether some of these steps reads the row of a part, or of anything else, otherwise.
+pub(in crate::schedule) fn reads_others(steps: &[Step]) -> bool {
+    steps.iter().any(|step| step.terms().into_iter().any(is_other) || reads_others(step.inner()))
+}
+
+fn is_other(term: &Term) -> bool {
+    let here = match &term.node {
+        Node::Call(function, _) => {
+            [ep::for_parts, ep::for_wide_parts].iter().any(|it| function.is(*it))
+                || function.is_method("row")
+        }
+        Node::Lambda(own) => reads_others(&own.body) || own.gives.as_ref().is_some_and(is_other),
+        _ => false,
+    };
+    here || term.inner().into_iter().any(is_other)
+}
+
 /// The number of parts of the first loop over rows of parts.
 fn first(step: &Step) -> Option<Constant> {
     let own = match step {
