@@ -23,6 +23,7 @@ pub mod rows;
 mod select;
 mod simple;
 pub mod slots;
+mod split;
 pub mod stripes;
 pub mod text;
 pub mod walk;

@@ -1,6 +1,7 @@
 //! Choosing one arm per axis: what is left of a pipeline when every guard is decided.
 
 use super::simple::simplify;
+use super::split::split;
 use super::{Arm, Pipeline, Stmt, When, change, walk};
 
 /// One arm per axis, in the order of the pipeline's axes.
@@ -35,6 +36,7 @@ impl Pipeline {
     pub fn select(&self, choice: &Choice) -> Pipeline {
         let mut selected = self.select_as_declared(choice);
         simplify(&mut selected);
+        split(&mut selected);
         selected
     }
 

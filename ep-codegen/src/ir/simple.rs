@@ -1,6 +1,6 @@
 //! One form for statements that mean the same, so that no later stage sees a difference:
 //!
-//! - `x + 0`, `x * 1` and `!!c` are `x`, `x` and `c`;
+//! - `x + 0`, `x * 1` and `!!c` are `x`, `x` and `c`, and `a as i32 * b as i32` of two conditions is `(a && b) as i32`;
 //! - a literal stands to the right of what it is compared with, added to or multiplied by, a name to the right of an element
 //!   that it is compared with, an element to the right of a sum that it is added to, and the stripe to the right of an index;
 //! - a `let` that only gives a name another name is gone;
@@ -44,6 +44,19 @@ fn simple(ir: &Pipeline, whole: &mut Expr, is_number: bool) {
         *op = other;
         std::mem::swap(left, right);
     }
+    if *op == BinaryOp::Mul
+        && let (Expr::Cast { value: first, elem }, Expr::Cast { value: second, elem: other }) =
+            (left.as_ref(), right.as_ref())
+        && elem == other
+        && matches!(elem, Elem::I32 | Elem::I64)
+        && is_condition(first)
+        && is_condition(second)
+    {
+        let (left, right) = (first.clone(), second.clone());
+        let both = Expr::Binary { op: BinaryOp::And, left, right };
+        *whole = Expr::Cast { value: Box::new(both), elem: elem.clone() };
+        return;
+    }
     let says_nothing = match (&op, right.as_ref()) {
         (BinaryOp::Add | BinaryOp::Sub, Expr::Int { value: 0 }) => is_number || is_whole(ir, left),
         (BinaryOp::Mul | BinaryOp::Div, Expr::Int { value: 1 }) => !is_truth(ir, left),
@@ -51,6 +64,16 @@ fn simple(ir: &Pipeline, whole: &mut Expr, is_number: bool) {
     };
     if says_nothing {
         *whole = std::mem::replace(left, Expr::Bool { value: false });
+    }
+}
+
+/// Whether a value is known to be a `bool`.
+fn is_condition(value: &Expr) -> bool {
+    match value {
+        Expr::Bool { .. } | Expr::Not { .. } => true,
+        Expr::Call { helper, .. } => ["routed", "listed"].contains(&helper.as_str()),
+        Expr::Binary { op, .. } => !op.is_arithmetic(),
+        _ => false,
     }
 }
 
