@@ -15,8 +15,8 @@
 //   back.as_words    0x01c50180     921600 bytes  8 peers x 4 rows x 28800; Send writes, Reduce reads
 //   back.taken       0x01d31180         32 bytes  8 peers x 1 x 4; Send writes, Send reads
 //   back.closers     0x01d31200          4 bytes  1 word x 4; Send writes, Send reads
-//   back.readers     0x01d31280          4 bytes  1 word x 4; Reduce writes, Reduce reads
 // Message Part: row of 14336 bytes, meta record of 32 bytes: weights[8] at 0
+#include <ep/slot_rows.cuh>
 #include <ep/way_back.cuh>
 #include <ep/rows.cuh>
 #include <ep/sync.cuh>
@@ -61,7 +61,6 @@ struct Cfg {
         static constexpr ep::u64 kAsWords = 0x1c50180;
         static constexpr ep::u64 kTaken = 0x1d31180;
         static constexpr ep::u64 kClosers = 0x1d31200;
-        static constexpr ep::u64 kReaders = 0x1d31280;
     };
 
     struct Send {
@@ -147,7 +146,7 @@ __device__ __forceinline__ void reduce(const Args& args, ep::Team& team) {
 extern "C" __global__ void __launch_bounds__(Cfg::kThreads, 1)
 decode_combine(const __grid_constant__ Args args) {
     const ep::Call call = ep::enter(args.group, [&] {
-        ep::back_begin<Cfg::Back>(args.group, ep::rows_of(args.tokens, args.tokens_from));
+        ep::slots_are_read<Cfg::Back>(args.group, ep::rows_of(args.tokens, args.tokens_from));
     });
 
     const int block = static_cast<int>(blockIdx.x);

@@ -15,8 +15,8 @@
 //   back.as_words    0x005c8180     397312 bytes  4 peers x 8 rows x 12416; Send writes, Reduce reads
 //   back.taken       0x00629180         16 bytes  4 peers x 1 x 4; Send writes, Send reads
 //   back.closers     0x00629200          4 bytes  1 word x 4; Send writes, Send reads
-//   back.readers     0x00629280          4 bytes  1 word x 4; Reduce writes, Reduce reads
 // Message Part: row of 5760 bytes, meta record of 16 bytes: weights[4] at 0
+#include <ep/slot_rows.cuh>
 #include <ep/way_back.cuh>
 #include <ep/rows.cuh>
 #include <ep/sync.cuh>
@@ -61,7 +61,6 @@ struct Cfg {
         static constexpr ep::u64 kAsWords = 0x5c8180;
         static constexpr ep::u64 kTaken = 0x629180;
         static constexpr ep::u64 kClosers = 0x629200;
-        static constexpr ep::u64 kReaders = 0x629280;
     };
 
     struct Send {
@@ -147,7 +146,7 @@ __device__ __forceinline__ void reduce(const Args& args, ep::Team& team) {
 extern "C" __global__ void __launch_bounds__(Cfg::kThreads, 1)
 decode_combine(const __grid_constant__ Args args) {
     const ep::Call call = ep::enter(args.group, [&] {
-        ep::back_begin<Cfg::Back>(args.group, ep::rows_of(args.tokens, args.tokens_from));
+        ep::slots_are_read<Cfg::Back>(args.group, ep::rows_of(args.tokens, args.tokens_from));
     });
 
     const int block = static_cast<int>(blockIdx.x);

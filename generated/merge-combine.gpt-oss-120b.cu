@@ -15,8 +15,8 @@
 //   back.as_words    0x005a8180     393216 bytes  4 peers x 8 rows x 12288; Send writes, Reduce reads
 //   back.taken       0x00608180         16 bytes  4 peers x 1 x 4; Send writes, Send reads
 //   back.closers     0x00608200          4 bytes  1 word x 4; Send writes, Send reads
-//   back.readers     0x00608280          4 bytes  1 word x 4; Reduce writes, Reduce reads
 // Message Part: row of 5760 bytes, meta record of 0 bytes
+#include <ep/slot_rows.cuh>
 #include <ep/way_back.cuh>
 #include <ep/rows.cuh>
 #include <ep/sync.cuh>
@@ -54,7 +54,6 @@ struct Cfg {
         static constexpr ep::u64 kAsWords = 0x5a8180;
         static constexpr ep::u64 kTaken = 0x608180;
         static constexpr ep::u64 kClosers = 0x608200;
-        static constexpr ep::u64 kReaders = 0x608280;
     };
 
     struct Send {
@@ -130,7 +129,7 @@ __device__ __forceinline__ void reduce(const Args& args, ep::Team& team) {
 extern "C" __global__ void __launch_bounds__(Cfg::kThreads, 1)
 merge_combine(const __grid_constant__ Args args) {
     const ep::Call call = ep::enter(args.group, [&] {
-        ep::back_begin<Cfg::Back>(args.group, ep::rows_of(args.tokens, args.tokens_from));
+        ep::slots_are_read<Cfg::Back>(args.group, ep::rows_of(args.tokens, args.tokens_from));
     });
 
     const int block = static_cast<int>(blockIdx.x);

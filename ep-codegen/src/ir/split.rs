@@ -77,24 +77,27 @@ fn is_apart(one: &Stmt, token: &str, filter: Option<&Expr>, rest: &[Stmt]) -> bo
     let (Action::Record { target, .. } | Action::Store { target, .. }) = &one.action else {
         return false;
     };
-    let (mut touched, mut written) = (Vec::new(), Vec::new());
-    let mut see = |part: &Expr| {
-        if let Expr::Element { tensor, .. } = part {
-            touched.push(tensor.clone());
-        }
+    let (mut asked, mut touched, mut written) = (Vec::new(), Vec::new(), Vec::new());
+    let tensor_of = |part: &Expr| match part {
+        Expr::Element { tensor, .. } => Some(tensor.clone()),
+        _ => None,
     };
-    filter.into_iter().for_each(|filter| walk::expr(filter, &mut see));
-    walk::stmts(rest, &mut |stmt| walk::exprs(stmt, &mut see));
+    let filter = filter.into_iter();
+    filter.for_each(|filter| walk::expr(filter, &mut |part| asked.extend(tensor_of(part))));
     walk::stmts(rest, &mut |stmt| {
+        walk::exprs(stmt, &mut |part| touched.extend(tensor_of(part)));
         written.extend(walk::target(stmt).map(|place| place.tensor.clone()));
     });
+    // The condition of the loop is tested again behind it.
+    let is_changed = |tensor: &String| written.contains(tensor) || *tensor == target.tensor;
+    let mut fits = !asked.iter().any(is_changed);
     let mut folds = vec![token.to_string()];
     walk::exprs(one, &mut |part| {
         if let Expr::Fold { binder, .. } = part {
             folds.push(binder.clone());
         }
     });
-    let mut fits = !touched.contains(&target.tensor) && !written.contains(&target.tensor);
+    fits &= !touched.contains(&target.tensor) && !written.contains(&target.tensor);
     walk::exprs(one, &mut |part| {
         fits &= match part {
             Expr::Element { tensor, .. } => *tensor != target.tensor && !written.contains(tensor),

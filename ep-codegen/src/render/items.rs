@@ -5,7 +5,7 @@ use super::role::role_fn;
 use super::{RenderError, Rendered, Renderer};
 use crate::ir::naming::kernel_of;
 use crate::ir::slots::is_read_on_entry;
-use crate::ir::{Blocks, Channel, Elem, Expr, Role};
+use crate::ir::{Blocks, Elem, Expr, Role};
 use crate::plan::{
     Param, ParamKind, RoleUse, block_groups, has_sequences, joined, params, role_use,
 };
@@ -183,10 +183,7 @@ impl Renderer<'_> {
 
     /// Calls that tell the peers, as a rank enters a call, that it has read its slots.
     fn slots_are_read(&self) -> Vec<String> {
-        let read = |channel: &&Channel| {
-            self.ways.is_composed(&channel.to) && is_read_on_entry(self.ir, channel)
-        };
-        let channels = self.ir.channels.iter().filter(read);
+        let channels = self.ir.channels.iter().filter(|it| is_read_on_entry(self.ir, it));
         let said = channels.map(|channel| {
             let cfg = self.constant(Constant::of_channel(channel));
             let tokens = schedule::tokens_of_words(self.ir, channel);

@@ -11,13 +11,12 @@ mod packed;
 mod published;
 mod way_back;
 
-use super::rules::{OneLaunch, WayBack, back_channel};
+use super::rules::{OneLaunch, WayBack};
 use super::scope::Scope;
 use super::step::{Lambda, Param, ParamType, Step};
 use super::term::{Node, Term};
 use super::{Lowered, Make, RoleLowering};
 use crate::ir::{BinaryOp, Channel, Elem, Expr, Pipeline, Place, Source, Stmt, Tensor};
-use crate::schedule::library::ep;
 use crate::schedule::limit::broken;
 use crate::schedule::symbol::{Constant, Symbol};
 
@@ -35,17 +34,9 @@ pub(super) fn others(ir: &Pipeline) -> &'static [Make] {
 
 /// What every block does as it enters the kernel of such roles.
 pub(super) fn entered(role: &mut RoleLowering<'_>) -> Lowered<Vec<Step>> {
-    let (ir, mut steps) = (role.ir, Vec::new());
-    if let Some(one) = OneLaunch::of(ir) {
-        Whole::of(role).counts_routes(&one, &mut steps)?;
-    } else if let Some(channel) = back_channel(ir) {
-        let begin = ep::back_begin.of(cfg_of(channel));
-        let mut args = vec![name("args.group")];
-        args.extend(Whole::of(role).tokens_back(&mut steps)?);
-        steps.push(Step::Do(call(begin, args)));
-    } else {
-        return Err(broken("they do nothing"));
-    }
+    let one = OneLaunch::of(role.ir).ok_or(broken("they do nothing"))?;
+    let mut steps = Vec::new();
+    Whole::of(role).counts_routes(&one, &mut steps)?;
     Ok(steps)
 }
 

@@ -321,7 +321,7 @@ __device__ __forceinline__ void rounds(const ep::Group& given, ep::u32 first, ep
             __syncwarp();
             // Elsewhere a launch begins between two calls.
             __threadfence_system();
-            ep::back_begin<Slots>(group, tokens(call));
+            ep::slots_are_read<Slots>(group, tokens(call));
             ep::Team team(group, it, 4);
             add(team, out + (call - first) * 2000);
         } else {

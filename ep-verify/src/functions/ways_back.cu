@@ -42,8 +42,8 @@ __device__ __forceinline__ void begin(const ep::Group& given) {
         ep::store_relaxed_gpu(other.stop, 1u);
         ep::store_relaxed_gpu(&other.state->epoch, kCall);
     }
-    ep::back_begin<Many>(group);
-    ep::back_begin<Many>(other);
+    ep::slots_are_read<Many>(group);
+    ep::slots_are_read<Many>(other);
 }
 
 __device__ __forceinline__ void prepare_begin(const ep::Group& given) {

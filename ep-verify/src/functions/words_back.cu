@@ -50,7 +50,7 @@ __device__ __forceinline__ void begin(const ep::Group& given) {
         if (speaks && ep::lane_index() == 0) group.state->epoch = i == 3 ? ~0u : kCall + i;
         if (speaks) __syncwarp();
         group.rank = i * 11;
-        ep::back_begin<ToMany>(group, i == 2 ? 3 : i == 1 ? 0 : 2);
+        ep::slots_are_read<ToMany>(group, i == 2 ? 3 : i == 1 ? 0 : 2);
     }
 }
 

@@ -38,12 +38,6 @@ struct FewSlots {
     static __device__ __forceinline__ u64* takes(char* window, int receiver) {
         return reinterpret_cast<u64*>(window + Slots::kTakesWords) + receiver;
     }
-
-    /// Whether this rank takes words in a call, with so many tokens. Whether a rank that takes no part sends is for flags to
-    /// say.
-    static __device__ __forceinline__ bool are_taken(const Group& group, u32 epoch, int tokens) {
-        return are_words<Slots>(epoch, tokens) && everyone_is_alive(group);
-    }
 };
 
 /// Eight neighbors of a row with values of two bytes, which are a unit.

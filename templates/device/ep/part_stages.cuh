@@ -372,14 +372,11 @@ __device__ __forceinline__ void for_staged_parts(Ahead& ahead, const Parts& part
         const PartPieces<kParts> pieces = stages.pieces();
         const int end = base + kPiece < to ? kPiece : to - base;
         int turn = 0;
+        // Both ways in one role would take too many registers.
 #pragma unroll 1
-        for (; turn + kMost * kTurn <= end; turn += kMost * kTurn) {
+        for (; staged == Role::kTma && turn + kMost * kTurn <= end; turn += kMost * kTurn) {
             const Some i{base + turn + lane}, at{turn + lane};
-            if (staged) {
-                body(i, StagedParts<T, Role, kParts, Some, Role::kTma>{stages, pieces, i, count, at, end, true});
-            } else {
-                body(i, StagedParts<T, Role, kParts, Some, false>{stages, pieces, i, count, at, end, false});
-            }
+            body(i, StagedParts<T, Role, kParts, Some, Role::kTma>{stages, pieces, i, count, at, end, staged});
         }
 #pragma unroll 1
         for (; turn < end; turn += kTurn) {

@@ -87,7 +87,7 @@ __device__ __forceinline__ void slots_are_read(const Group& group, int tokens = 
         // M4: what earlier kernels of this stream loaded is over; `reserve` acquires.
         store_entry_sys(reinterpret_cast<u32*>(group.windows[peer] + Slots::kReleased) + group.rank, epoch);
         if constexpr (Slots::kFewTokens > 0) {
-            const bool takes = FewSlots<Slots>::are_taken(group, epoch + 1, tokens);
+            const bool takes = are_words<Slots>(epoch + 1, tokens);
             store_entry_sys(FewSlots<Slots>::takes(group.windows[peer], group.rank),
                             stamped(epoch + 1, takes ? kTakes : kTakesNot));
         }
@@ -631,7 +631,7 @@ public:
     static constexpr int kMeta = Slots::kMeta, kSlices = Slots::kSlices;
     /// Whether messages may come as words, and how many words their other fields have then.
     static constexpr int kFewTokens = Slots::kFewTokens;
-    static constexpr int field_words() { return Slots::kFieldWords; }
+    static __device__ constexpr int field_words() { return Slots::kFieldWords; }
 
     __device__ __forceinline__ explicit SlotRowsIn(Team& team) : End(team) {}
     __device__ __forceinline__ SlotRowsIn(Team& team, const Net* net) : End(team, net) {}
@@ -761,9 +761,10 @@ public:
     }
 
     /// Whether rows come as words to a rank with so many tokens.
-    __device__ __forceinline__ bool takes_words(int tokens) const {
-        return FewSlots<Slots>::are_taken(team_.group, team_.epoch, tokens);
-    }
+    __device__ __forceinline__ bool takes_words(int tokens) const { return are_words<Slots>(team_.epoch, tokens); }
+
+    /// Whether the message of a key may come: its source takes part.
+    __device__ __forceinline__ bool may_come(int key) const { return key >= 0 && End::alive(End::source_of(key)); }
 
     /// Waits for the neighbors from `i` on of the rows of messages (-1: none). The rows have `count` values.
     template <class T, int kBatch>
@@ -907,8 +908,12 @@ public:
     /// becomes -1.
     __device__ __forceinline__ bool arrived(i32 (&keys)[kGroups], bool) {
         are_fields_here_ = false;
-        // Who reads words waits for them.
-        if (in_words()) return !team_.stopped;
+        if (in_words()) {
+            // Who reads words waits for them.
+#pragma unroll
+            for (int g = 0; g < kGroups; ++g) keys[g] = slots_.may_come(keys[g]) ? keys[g] : -1;
+            return !team_.stopped;
+        }
         // A lane for each slice, so that one look is for the slices of several slots.
         constexpr int kEach = kLanes / kSlices;
         constexpr u32 kAll = kLanes == kSlices ? kAllLanes : (1u << kSlices) - 1;

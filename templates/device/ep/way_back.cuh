@@ -92,21 +92,9 @@ __device__ __forceinline__ u64* back_words(char* window, i64 set, int key) {
     return reinterpret_cast<u64*>(window + Slots::kFlags) + slot * kQuarters;
 }
 
-/// Rows of a channel as words.
+/// Rows of a channel as words. Calls need no places of their own: who sends has heard that the receiver is in this one.
 template <class Slots, int kEach>
-struct BackWords : WordRow<Slots::kMeta, kEach> {
-    /// The row of a token from a source, in a window. Calls need no places of their own: who sends has heard that
-    /// the receiver is in this one.
-    static __device__ __forceinline__ WordPair* at(char* window, int source, int token) {
-        const i64 row = static_cast<i64>(source) * Slots::kFewTokens + token;
-        return reinterpret_cast<WordPair*>(window + Slots::kAsWords + row * Slots::kWordRowBytes);
-    }
-
-    /// What a rank takes, at the sender.
-    static __device__ __forceinline__ u64* takes(char* window, int receiver) {
-        return reinterpret_cast<u64*>(window + Slots::kTakesWords) + receiver;
-    }
-};
+struct BackWords : WordRow<Slots::kMeta, kEach>, FewSlots<Slots> {};
 
 /// Calls `each(row, quarter, quarters)` for this warp's share of `rows` rows: so many quarters of a row, from
 /// that one on. False from it ends that, and so does a stop.
@@ -177,29 +165,6 @@ __device__ __forceinline__ void write_sums(char* row, const float (&sum)[Cut::kE
 #pragma unroll
     for (int i = 0; i < Cut::kEach; ++i) sums[i] = pack_bf16(sum[i]);
     Cut::write(row, sums, base, end);
-}
-
-/// Tells every rank that this one has read the slots of all calls before, and how it takes rows: the last warp
-/// of the first block does.
-template <class Slots>
-__device__ __forceinline__ void back_begin(const Group& group, int tokens = 0) {
-    const int warp = static_cast<int>(threadIdx.x) / kLanes;
-    if (blockIdx.x != 0 || warp != static_cast<int>(blockDim.x) / kLanes - 1) return;
-    const u32 epoch = load_relaxed_gpu(&group.state->epoch);
-    // The call before did not read them then.
-    const bool halted = load_relaxed_gpu(group.stop) != 0;
-#pragma unroll 1
-    for (int peer = lane_index(); peer < Slots::kPeers; peer += kLanes) {
-        if (halted || !is_alive(group, peer)) continue;
-        u32* released = reinterpret_cast<u32*>(group.windows[peer] + Slots::kReleased);
-        // M4: what earlier kernels of this stream loaded is over; BackOut acquires.
-        store_entry_sys(released + group.rank, epoch);
-        if constexpr (Slots::kFewTokens > 0) {
-            const u64 word = stamped(epoch + 1, are_words<Slots>(epoch + 1, tokens) ? 1 : 2);
-            store_entry_sys(BackWords<Slots, 1>::takes(group.windows[peer], group.rank), word);
-        }
-    }
-    __syncwarp();
 }
 
 /// The sending end of one warp.
@@ -394,7 +359,7 @@ protected:
             u64 found = 0;
             wait(team_, site, [&](u32& seen) {
                 if (!used) return true;
-                // M4: pairs with the store in back_begin; all lanes store after the ballot. Each look acquires:
+                // M4: pairs with the store in slots_are_read; all lanes store after the ballot. Each look acquires:
                 // another one would cost a round trip.
                 found = load_acquire_sys(said);
                 seen = epoch_of(found);
@@ -402,8 +367,8 @@ protected:
             });
             // A rank that is calls ahead has what it wanted from this warp: nothing.
             const bool now = used && epoch_of(found) == team_.epoch;
-            words_ |= static_cast<u64>(__ballot_sync(kAllLanes, now && value_of(found) == 1)) << g * kLanes;
-            rows_ |= static_cast<u64>(__ballot_sync(kAllLanes, now && value_of(found) != 1)) << g * kLanes;
+            words_ |= static_cast<u64>(__ballot_sync(kAllLanes, now && value_of(found) == kTakes)) << g * kLanes;
+            rows_ |= static_cast<u64>(__ballot_sync(kAllLanes, now && value_of(found) != kTakes)) << g * kLanes;
         }
         __syncwarp();
         heard_ = true;
@@ -511,7 +476,7 @@ protected:
         const Site site{Slots::kChannel, Waiting::kCredit, -1, End::rank_of(peer), want};
         wait(team_, site, [&](u32& seen) {
             if (!team_.leader()) return true;
-            // M4: pairs with the release in back_begin; all lanes store after the barrier. Each look
+            // M4: pairs with the release in slots_are_read; all lanes store after the barrier. Each look
             // acquires: another one would cost a round trip.
             seen = load_acquire_sys(End::released(peer));
             return reached(seen, want);

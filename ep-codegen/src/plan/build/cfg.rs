@@ -79,8 +79,7 @@ impl Planner<'_> {
             let (parts, net) = (parts.unwrap_or(1), self.net_extent(channel));
             let slots = slots.map(|slots| self.filled_once(channel, slots, (net, message)));
             let skips_absent = self.leaves_out_absent();
-            let read_on_entry =
-                self.ways.is_composed(&channel.to) && is_read_on_entry(self.ir, channel);
+            let read_on_entry = is_read_on_entry(self.ir, channel);
             let extent = Extent {
                 peers,
                 stripes,
@@ -132,15 +131,13 @@ impl Planner<'_> {
     fn few(&self, channel: &Channel, slots: Option<SlotExtent>, message: &MessageLayout) -> i64 {
         let most = match slots {
             None => self.route_tokens(),
-            Some(slots) if self.goes_back(channel) => slots.source_stride,
-            Some(slots)
-                if self.slot_slices(channel) > 0
+            Some(slots) if comes_in_words(self.ir, channel) => {
+                let is_composed = self.slot_slices(channel) > 0
                     && self.ways.all_staged(&channel.to)
-                    && comes_in_words(self.ir, channel)
                     && message.record_words() <= TURN_VALUES
-                    && !self.leaves_out_absent() =>
-            {
-                slots.source_stride
+                    && !self.leaves_out_absent();
+                let may = self.goes_back(channel) || is_composed;
+                if may { slots.source_stride } else { 0 }
             }
             Some(_) => 0,
         };

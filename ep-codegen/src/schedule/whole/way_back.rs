@@ -21,13 +21,6 @@ impl Whole<'_, '_> {
         }
     }
 
-    /// How many tokens rows go back to.
-    pub(super) fn tokens_back(&mut self, out: &mut Vec<Step>) -> Lowered<Option<Term>> {
-        let Some(back) = WayBack::of(self.role.ir) else { return Ok(None) };
-        let Action::Gather { domain, .. } = &back.gather.action else { return Ok(None) };
-        Ok(Some(self.role.numbers(&Scope::default(), domain, out)?.to.converted(&Elem::I32)))
-    }
-
     fn sent_back(&mut self, back: &WayBack<'_>, out: &mut Vec<Step>) -> Lowered<()> {
         let scope = Scope::default();
         let slots = self.role.names.fresh(&back.channel.name);
