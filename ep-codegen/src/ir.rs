@@ -26,6 +26,7 @@ pub mod slots;
 mod split;
 pub mod stripes;
 pub mod text;
+pub(crate) mod typed;
 pub mod walk;
 
 pub use body::{

@@ -29,7 +29,6 @@ mod statements;
 mod step;
 mod symbol;
 mod term;
-pub(crate) mod typed;
 mod uniform;
 mod unsent;
 mod value;

@@ -8,8 +8,9 @@
 //! - `for t in 0..tokens` is `for t in tokens`, and two loops that do the same for two parts of a range are one.
 
 use super::put::{is_made_of, put};
+use super::typed::{elem_of, first_part};
 use super::{
-    Action, BinaryOp, CONDITION, Domain, Elem, Expr, NameKind, Pipeline, Stmt, change, parts, walk,
+    Action, BinaryOp, CONDITION, Domain, Elem, Expr, NameKind, Pipeline, Stmt, change, walk,
 };
 
 /// Brings all roles of a selected pipeline into this form.
@@ -49,8 +50,7 @@ fn simple(ir: &Pipeline, whole: &mut Expr, is_number: bool) {
             (left.as_ref(), right.as_ref())
         && elem == other
         && matches!(elem, Elem::I32 | Elem::I64)
-        && is_condition(first)
-        && is_condition(second)
+        && [first, second].iter().all(|it| elem_of(ir, it) == Elem::Bool)
     {
         let (left, right) = (first.clone(), second.clone());
         let both = Expr::Binary { op: BinaryOp::And, left, right };
@@ -64,16 +64,6 @@ fn simple(ir: &Pipeline, whole: &mut Expr, is_number: bool) {
     };
     if says_nothing {
         *whole = std::mem::replace(left, Expr::Bool { value: false });
-    }
-}
-
-/// Whether a value is known to be a `bool`.
-fn is_condition(value: &Expr) -> bool {
-    match value {
-        Expr::Bool { .. } | Expr::Not { .. } => true,
-        Expr::Call { helper, .. } => ["routed", "listed"].contains(&helper.as_str()),
-        Expr::Binary { op, .. } => !op.is_arithmetic(),
-        _ => false,
     }
 }
 
@@ -118,7 +108,7 @@ fn is_whole(ir: &Pipeline, value: &Expr) -> bool {
         Expr::Int { .. } => true,
         Expr::Name { kind, .. } => matches!(kind, Dim | Me | Size | Stripe),
         Expr::Element { tensor, .. } => {
-            matches!(elem_of(ir, tensor), Some(Elem::I32 | Elem::I64))
+            matches!(elem_of_tensor(ir, tensor), Some(Elem::I32 | Elem::I64))
         }
         Expr::Cast { elem, .. } => matches!(elem, Elem::I32 | Elem::I64),
         Expr::Fold { body, .. } => is_whole(ir, body),
@@ -132,7 +122,9 @@ fn is_whole(ir: &Pipeline, value: &Expr) -> bool {
 /// Whether a value may be a `bool`: its product with 1 is an `i32`.
 fn is_truth(ir: &Pipeline, value: &Expr) -> bool {
     match value {
-        Expr::Element { tensor, .. } => elem_of(ir, tensor).is_none_or(|elem| elem == Elem::Bool),
+        Expr::Element { tensor, .. } => {
+            elem_of_tensor(ir, tensor).is_none_or(|elem| elem == Elem::Bool)
+        }
         Expr::Cast { elem, .. } => *elem == Elem::Bool,
         Expr::Int { .. } | Expr::Real { .. } => false,
         Expr::Name { kind, .. } => *kind == super::NameKind::Binder,
@@ -143,9 +135,8 @@ fn is_truth(ir: &Pipeline, value: &Expr) -> bool {
 }
 
 /// The type of the elements of a tensor.
-fn elem_of(ir: &Pipeline, tensor: &str) -> Option<Elem> {
-    let own = ir.tensors.iter().find(|own| own.name == tensor)?;
-    parts::parts(ir, &own.elem).into_iter().next().map(|(_, elem, _)| elem)
+fn elem_of_tensor(ir: &Pipeline, tensor: &str) -> Option<Elem> {
+    ir.tensors.iter().find(|own| own.name == tensor).map(|own| first_part(ir, &own.elem))
 }
 
 /// Moves the condition of an `if` that is the whole body of a loop, or of another `if`, to that loop.

@@ -87,7 +87,7 @@ const DECODES: [(&str, bool, Edits); 9] = [
         "a gate of whole tokens, and what is recorded of a pair and of a token",
         true,
         &[
-            ("x: payload[tokens, hidden],\n", "x: payload[tokens, hidden], keep: i32[tokens] in 0..=1,\n"),
+            ("x: payload[tokens, hidden],\n", "x: payload[tokens, hidden], keep: bool[tokens],\n"),
             ("send_row: i32[tokens, ranks]", "send_row: i32[tokens, ranks], sent: i32[tokens, ranks], seen: i32[tokens]"),
             (
                 "count_and_exchange(
@@ -96,19 +96,19 @@ const DECODES: [(&str, bool, Edits); 9] = [
             );",
                 "for peer in ranks {
                 record tokens_per_rank[peer] =
-                    sum(token in tokens: (keep[token] > 0) as i32 * routed(topk_idx[token], peer) as i32);
+                    sum(token in tokens: keep[token] as i32 * routed(topk_idx[token], peer) as i32);
             }
             for expert in experts {
                 record tokens_per_expert[expert] = sum(token in tokens: listed(topk_idx[token], expert) as i32);
             }
             exchange(counts, tokens_per_rank, tokens_per_expert, rank_prefix);",
             ),
-            ("for token in tokens {\n                for peer", "for token in tokens where keep[token] > 0 {\n                for peer"),
+            ("for token in tokens {\n                for peer", "for token in tokens where keep[token] {\n                for peer"),
             (
                 "record send_row[token, peer] = rows[peer].position;\n                }",
                 "record send_row[token, peer] = rows[peer].position;\n let own = peer * 3; record sent[token, peer] = own + token;
                 }
-                record seen[token] = 2 * token + keep[token];",
+                record seen[token] = 2 * token + keep[token] as i32;",
             ),
         ],
     ),

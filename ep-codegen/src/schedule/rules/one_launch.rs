@@ -172,7 +172,7 @@ impl<'s> Forms<'s> {
         }
         let (token, turn) = pushed_in_turn(self.ir, role, send, rows)
             .ok_or_else(|| Unfit::new(&send.at, "the rows of a token are not known ahead"))?;
-        let goes = condition(&turn)
+        let goes = condition(self.ir, &turn)
             .ok_or_else(|| Unfit::new(&send.at, "a token goes to each rank at most once"))?;
         let fanout = self.fanout(send, rows)?;
         let forwards = forwards(self.ir, &role.body);

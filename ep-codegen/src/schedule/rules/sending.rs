@@ -4,8 +4,8 @@ use super::packed::row_cast;
 use super::values::NOT_PLAIN;
 use super::{Checked, Forms};
 use crate::ir::parts::parts;
+use crate::ir::typed::{elem_of, field_of, is_plain, rank_of};
 use crate::ir::{Channel, Expr, Field, FieldValue, Memory, Place, Stmt, walk};
-use crate::schedule::typed::{elem_of, field_of, is_plain, rank_of};
 
 impl Forms<'_> {
     /// An expression where nothing is loaded ahead and nothing is skipped.

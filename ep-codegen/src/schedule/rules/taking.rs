@@ -4,8 +4,8 @@ use super::sum_and_bias;
 use super::values::{is_bf16, is_name};
 use super::{Checked, Forms, Unfit};
 use crate::ir::parts::parts;
+use crate::ir::typed::field_of;
 use crate::ir::{Action, Channel, Domain, Elem, Expr, Memory, PeerSet, Stmt};
-use crate::schedule::typed::field_of;
 
 impl Forms<'_> {
     /// `for token in .. gather part from .. { store ..; }`.

@@ -2,10 +2,10 @@
 
 use super::{Checked, Forms, Unfit};
 use crate::ir::parts::parts;
+use crate::ir::typed::{elem_of, first_part, is_plain, rank_of};
 use crate::ir::{
     Action, CudaParam, Elem, ElemType, Expr, Fold, Memory, NameKind, Place, Stmt, Tensor, walk,
 };
-use crate::schedule::typed::{elem_of, first_part, is_plain, rank_of};
 
 /// Helpers of the language that have a device function.
 const EMITTED_HELPERS: [&str; 8] =

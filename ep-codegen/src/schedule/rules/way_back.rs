@@ -9,11 +9,11 @@ use super::values::{is_name, is_of};
 use super::{Forms, Unfit};
 use crate::ir::parts::parts;
 use crate::ir::slots::{Arrival, arrival};
+use crate::ir::typed::{elem_of, rank_of};
 use crate::ir::{
     Action, BinaryOp, Blocks, Channel, DimKind, Domain, Elem, Expr, Field, FieldValue, Fold,
     NameKind, PeerSet, Pipeline, Role, Share, Stmt, Transport,
 };
-use crate::schedule::typed::{elem_of, rank_of};
 
 /// A lane has each row of a sum.
 const ROWS_OF_SUM: i64 = 32;

@@ -1,5 +1,6 @@
 //! `place = prefix_sum(..)`: the lanes of a warp add whole numbers up together, one lane adds up all others in order.
 
+use crate::ir::typed::{elem_of, first_part, is_plain};
 use crate::ir::{Action, BinaryOp, Domain, Elem, Expr, Fold, PeerSet, Place, Stmt, Tensor, walk};
 use crate::schedule::extents::{is_one_more, range_of};
 use crate::schedule::hazards::reads;
@@ -10,7 +11,6 @@ use crate::schedule::sabotage::{self, Bug};
 use crate::schedule::scope::{Meaning, Scope};
 use crate::schedule::step::{Lambda, Param, ParamType, Step, Takers};
 use crate::schedule::term::Term;
-use crate::schedule::typed::{elem_of, first_part, is_plain};
 use crate::schedule::value::{Numbers, counted_loop};
 use crate::schedule::{Lowered, RoleLowering, RoleRule};
 

@@ -1,6 +1,7 @@
 //! What a rank publishes of what it has counted.
 
 use super::{Whole, binary, call, method, name};
+use crate::ir::typed::first_part;
 use crate::ir::{Action, BinaryOp, Elem, FieldValue};
 use crate::schedule::Lowered;
 use crate::schedule::library::ep;
@@ -11,7 +12,6 @@ use crate::schedule::step::ParamType::Index;
 use crate::schedule::step::{Loop, Step, Takers};
 use crate::schedule::symbol::Constant;
 use crate::schedule::term::Term;
-use crate::schedule::typed::first_part;
 
 impl Whole<'_, '_> {
     /// The counts that a rank publishes, as far as blocks have them in shared memory: each field by a block that has counted

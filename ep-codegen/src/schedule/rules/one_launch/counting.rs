@@ -4,7 +4,10 @@ use super::super::Forms;
 use super::super::values::{is_name, mentions_name};
 use super::is_ranks;
 use crate::ir::put::put;
-use crate::ir::{Action, BinaryOp, Channel, Domain, Elem, ElemType, Expr, Fold, Memory, Stmt};
+use crate::ir::typed::elem_of;
+use crate::ir::{
+    Action, BinaryOp, Channel, Domain, Elem, ElemType, Expr, Fold, Memory, Pipeline, Stmt,
+};
 use crate::schedule::cut::{PEER, own_name};
 
 /// The kind of a count over all tokens.
@@ -60,7 +63,7 @@ impl<'s> Forms<'s> {
             return None;
         }
         let (of, values) = if is_ranks(&Domain::Dim { name: count.clone() })
-            && condition(body).is_some_and(|mut holds| {
+            && condition(self.ir, body).is_some_and(|mut holds| {
                 put(&mut holds, own, &own_name(token));
                 put(&mut holds, binder, &own_name(PEER));
                 all_of(&holds) == all_of(goes)
@@ -80,25 +83,17 @@ impl<'s> Forms<'s> {
 }
 
 /// The condition of a number that is one where the condition holds, and zero elsewhere.
-pub(super) fn condition(number: &Expr) -> Option<Expr> {
+pub(super) fn condition(ir: &Pipeline, number: &Expr) -> Option<Expr> {
     match number {
         Expr::Int { value: 1 } => Some(Expr::Bool { value: true }),
-        Expr::Cast { value, elem: Elem::I32 } => is_condition(value).then(|| (**value).clone()),
+        Expr::Cast { value, elem: Elem::I32 } => {
+            (elem_of(ir, value) == Elem::Bool).then(|| (**value).clone())
+        }
         Expr::If { condition: holds, yes, no } if **no == (Expr::Int { value: 0 }) => {
-            let (left, right) = (holds.clone(), Box::new(condition(yes)?));
+            let (left, right) = (holds.clone(), Box::new(condition(ir, yes)?));
             Some(Expr::Binary { op: BinaryOp::And, left, right })
         }
         _ => None,
-    }
-}
-
-/// Whether an expression is a condition.
-fn is_condition(value: &Expr) -> bool {
-    match value {
-        Expr::Bool { .. } | Expr::Not { .. } => true,
-        Expr::Call { helper, .. } => ["listed", "routed"].contains(&helper.as_str()),
-        Expr::Binary { op, .. } => !op.is_arithmetic(),
-        _ => false,
     }
 }
 

@@ -1,7 +1,7 @@
 //! The element type of an expression, as the emitted C++ computes it.
 
-use crate::ir::parts::parts;
-use crate::ir::{Elem, ElemType, Expr, Field, NameKind, Pipeline};
+use super::parts::parts;
+use super::{Elem, ElemType, Expr, Field, NameKind, Pipeline};
 
 /// Whether C++ computes with elements of this type as they are.
 pub(crate) fn is_plain(elem: &Elem) -> bool {
