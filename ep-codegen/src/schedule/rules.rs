@@ -32,7 +32,6 @@ mod staged;
 pub(super) mod staged_parts;
 mod sums;
 mod taking;
-mod values;
 mod way_back;
 mod wide;
 
@@ -49,7 +48,6 @@ use super::step::{CopyBy, Loop, Step, Takers};
 use super::symbol::Constant;
 use super::{RoleLowering, RoleRule, RuleSet};
 
-use crate::ir::kind::Traits;
 use crate::ir::{BinaryOp, Channel, Expr, Message, Pipeline, Role, Source, Stmt, Tensor};
 
 /// What the rules over steps need from the plan for a role.
@@ -256,11 +254,6 @@ impl<'a> Forms<'a> {
     fn message(&self, channel: &Channel) -> Result<&'a Message, Unfit> {
         let found = self.ir.messages.iter().find(|message| message.name == channel.message);
         found.ok_or_else(|| self.lacks("message", &channel.message))
-    }
-
-    /// Whether something is true of a channel's kind.
-    fn is_kind(&self, channel: &str, fact: fn(&Traits) -> bool) -> bool {
-        self.ir.channels.iter().any(|known| known.name == channel && fact(known.kind.traits()))
     }
 }
 

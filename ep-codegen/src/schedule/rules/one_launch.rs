@@ -14,8 +14,8 @@
 mod counting;
 mod fits;
 
+use super::forms::{is_name, mentions_name};
 use super::packed::{Packs, Turns, row_cast};
-use super::values::{is_name, mentions_name};
 use super::{Fanout, Forms, Unfit};
 use crate::ir::kind::Traits;
 use crate::ir::rows::is_own_row;

@@ -3,8 +3,8 @@
 //!
 //! What it gains: rows are packed without a launch of their own, and those that come as words from registers.
 
+use super::forms::{is_name, mentions_name};
 use super::one_launch::sum_of_slots;
-use super::values::{is_name, mentions_name};
 use super::{Checked, Forms, OneLaunch, Unfit};
 use crate::ir::parts::{elem_bytes, parts};
 use crate::ir::{
@@ -159,7 +159,7 @@ impl<'s> Forms<'s> {
             return self
                 .refuse(&stmt.at, "the other fields beside a row that is cast have to be words");
         }
-        indices.iter().try_for_each(|index| self.check_here(stmt, index))
+        indices.iter().try_for_each(|index| self.refuse_optional(stmt, index))
     }
 
     /// The parts of the loop over choices, or the first statement that is none of them.
@@ -215,19 +215,15 @@ impl<'s> Forms<'s> {
         };
         for stmt in names.iter().copied().chain(packs.written.iter().copied()).chain(packs.records)
         {
-            let known = match &stmt.action {
+            match &stmt.action {
                 Action::Let { .. } if std::ptr::eq(stmt, place) => continue,
-                Action::Let { .. } | Action::Store { .. } | Action::Record { .. } => true,
-                _ => false,
-            };
-            if !known {
-                return Err(self.no_form(stmt));
+                Action::Let { value, .. } => self.refuse_optional(stmt, value)?,
+                Action::Store { .. } | Action::Record { .. } => {}
+                _ => return Err(self.no_form(stmt)),
             }
-            self.check_write(stmt)?;
             self.check_reads(stmt, &packs, one)?;
         }
         if let Some(filter) = filter {
-            self.check_expr(takes, filter)?;
             self.refuse_optional(takes, filter)?;
             self.check_reads(takes, &packs, one)?;
         }
@@ -261,7 +257,7 @@ impl<'s> Forms<'s> {
         if !fits || !is_row || to.optional || to.copies > 1 || to.memory != Memory::Device {
             return self.refuse(&store.at, "a row has to be copied unchanged to rows of a tensor");
         }
-        target.indices.iter().try_for_each(|index| self.check_expr(store, index))
+        Ok(())
     }
 
     /// What a lane knows of a message: its small fields, its row and its source.

@@ -1,23 +1,14 @@
 //! The push of a dispatch in one launch, and the fields that it sends.
 
 use super::packed::row_cast;
-use super::values::NOT_PLAIN;
 use super::{Checked, Forms};
 use crate::ir::parts::parts;
-use crate::ir::typed::{elem_of, field_of, is_plain, rank_of};
+use crate::ir::typed::{field_of, rank_of};
 use crate::ir::{Channel, Expr, Field, FieldValue, Memory, Place, Stmt, walk};
 
 impl Forms<'_> {
-    /// An expression where nothing is loaded ahead and nothing is skipped.
-    pub(super) fn check_here(&self, stmt: &Stmt, whole: &Expr) -> Checked {
-        self.refuse_rows(stmt, whole)?;
-        self.refuse_optional(stmt, whole)?;
-        self.check_expr(stmt, whole)
-    }
-
     /// A place of one element that is always there.
     pub(super) fn check_element(&self, stmt: &Stmt, target: &Place) -> Checked {
-        self.check_target(stmt, target)?;
         let tensor = self.tensor(&target.tensor)?;
         if target.indices.len() != tensor.dims.len() || tensor.optional {
             return self.refuse(
@@ -54,7 +45,6 @@ impl Forms<'_> {
             } else if field.row {
                 self.check_pushed_row(stmt, field, &value.value)?;
             } else {
-                self.refuse_rows(stmt, &value.value)?;
                 self.check_field(stmt, &channel.name, &value.name, &value.value)?;
             }
         }
@@ -72,7 +62,7 @@ impl Forms<'_> {
             return self
                 .refuse(&stmt.at, "a row that is pushed has to be an unchanged row of a tensor");
         }
-        indices.iter().try_for_each(|index| self.check_here(stmt, index))
+        indices.iter().try_for_each(|index| self.refuse_optional(stmt, index))
     }
 
     /// The value of a small field: copied, or computed element by element.
@@ -84,10 +74,9 @@ impl Forms<'_> {
         value: &Expr,
     ) -> Checked {
         let Some(field) = field_of(self.ir, channel, name) else { return Ok(()) };
-        let to = match parts(self.ir, &field.elem).as_slice() {
-            [(_, elem, _)] => elem.clone(),
-            _ => return self.refuse(&stmt.at, "only the row of a message can have scales"),
-        };
+        if parts(self.ir, &field.elem).len() != 1 {
+            return self.refuse(&stmt.at, "only the row of a message can have scales");
+        }
         let mut absent = Ok(());
         walk::expr(value, &mut |part| {
             if let Expr::Element { tensor, .. } = part
@@ -97,30 +86,7 @@ impl Forms<'_> {
                 absent = self.refuse_optional(stmt, part);
             }
         });
-        absent?;
-        match value {
-            Expr::Call { helper, args } if helper == "owned" => match args.first() {
-                Some(Expr::Element { tensor, indices })
-                    if self.is_kind(channel, |kind| kind.is_indexed) =>
-                {
-                    let same =
-                        parts(self.ir, &self.tensor(tensor)?.elem) == parts(self.ir, &field.elem);
-                    if same && indices.is_empty() {
-                        return Ok(());
-                    }
-                    self.refuse(&stmt.at, "`owned` needs a whole tensor of the field's type")
-                }
-                _ => self.refuse(&stmt.at, "none has `owned` here"),
-            },
-            // The elements of a row of several extents lie one behind the other.
-            Expr::Element { tensor, indices } if elem_of(self.ir, value) == to => {
-                let tensor = self.tensor(tensor)?;
-                self.check_tensor(stmt, tensor, tensor.dims.len())?;
-                indices.iter().try_for_each(|index| self.check_expr(stmt, index))
-            }
-            _ if !is_plain(&to) => self.refuse(&stmt.at, NOT_PLAIN),
-            _ => self.check_expr(stmt, value),
-        }
+        absent
     }
 }
 

@@ -1,7 +1,7 @@
 //! Loops that take messages or gather parts.
 
+use super::forms::{is_bf16, is_name};
 use super::sum_and_bias;
-use super::values::{is_bf16, is_name};
 use super::{Checked, Forms, Unfit};
 use crate::ir::parts::parts;
 use crate::ir::typed::field_of;
@@ -23,7 +23,7 @@ impl Forms<'_> {
         if !all || !peer.as_ref().is_some_and(|peer| is_name(peer, across)) {
             return self.refuse(&stmt.at, "the gather has to be across `ranks`");
         }
-        self.check_here(stmt, position)?;
+        self.refuse_optional(stmt, position)?;
         let mut rows = 0;
         for inner in body {
             rows += usize::from(self.check_gathered(inner, channel, part)?);
@@ -43,7 +43,7 @@ impl Forms<'_> {
             return Err(self.no_form(stmt));
         };
         for index in &target.indices {
-            self.check_here(stmt, index)?;
+            self.refuse_optional(stmt, index)?;
         }
         if target.indices.len() + 1 != out.dims.len()
             || (out.optional && field.optional_with.is_none())
@@ -73,7 +73,7 @@ impl Forms<'_> {
                 return self.refuse(&stmt.at, "a bias is a row of `bf16`");
             }
             for index in indices {
-                self.check_here(stmt, index)?;
+                self.refuse_optional(stmt, index)?;
             }
         }
         Ok(field.row)

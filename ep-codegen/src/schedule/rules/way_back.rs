@@ -5,7 +5,7 @@
 //! and several warps carry a row, and add up a token, where both are few. What goes back may be a sum of rows,
 //! which is then made where it is sent: no kernel before it, and no memory between them.
 
-use super::values::{is_name, is_of};
+use super::forms::{is_name, is_of};
 use super::{Forms, Unfit};
 use crate::ir::parts::parts;
 use crate::ir::slots::{Arrival, arrival};
@@ -136,7 +136,7 @@ impl<'s> Forms<'s> {
             return self.refuse(&push.at, "rows have to go back to their senders");
         }
         for number in [first, end, token] {
-            self.check_here(push, number)?;
+            self.refuse_optional(push, number)?;
         }
         if !is_of(token, &[row.as_str()]) {
             return self.refuse(
@@ -160,7 +160,7 @@ impl<'s> Forms<'s> {
             for part in [sum.list, sum.factor, sum.row] {
                 self.refuse_optional(push, part)?;
             }
-            self.check_here(push, sum.factor)?;
+            self.refuse_optional(push, sum.factor)?;
             return Ok(Sent::Sum(sum));
         }
         let (mut sent, mut numbers) = (None, None);

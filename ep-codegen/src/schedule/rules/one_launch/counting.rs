@@ -1,7 +1,7 @@
 //! Counts over all tokens of a rank, and sums of the counts of other ranks.
 
 use super::super::Forms;
-use super::super::values::{is_name, mentions_name};
+use super::super::forms::{is_name, mentions_name};
 use super::is_ranks;
 use crate::ir::put::put;
 use crate::ir::typed::elem_of;

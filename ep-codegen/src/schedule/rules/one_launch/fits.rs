@@ -1,7 +1,7 @@
 //! Conditions under which the warps of such a role need not wait for one another.
 
 use super::super::forms::RANKS_MAX;
-use super::super::values::is_name;
+use super::super::forms::is_name;
 use super::super::{Checked, Forms};
 use super::OneLaunch;
 use crate::ir::rows::row_in_place;
