@@ -7,8 +7,8 @@
 //
 // `Slots` is the channel's Cfg struct, with, in a window,
 //   kTakesWords  [receiver]       {epoch, 1} if it takes words, {epoch, 2} if not, at the sender
-//   kAsWords     [source, place]  kWordRowBytes each; kFewTokens places. Calls need none of their own: who sends has heard
-//                                 that the receiver is in this one
+//   kAsWords     [source, place]  kWordRowBytes each; kFewTokens places. Calls need no places of their own: a sender has
+//                                 heard that the receiver is in this one
 #pragma once
 
 #include <ep/as_words.cuh>

@@ -2,7 +2,7 @@
 // warps that do their work in order.
 //
 //   SlotRowsOut  reserve -> slot -> [publish] -> ..  -> [close]
-//                reserve_few -> place -> publish_slices -> ..  -> tell_slices: as words to who has few tokens (few_slots.cuh)
+//                reserve_few -> place -> publish_slices -> ..  -> tell_slices: as words to a peer with few tokens (few_slots.cuh)
 //                reserve -> fills -> [slot] -> publish -> ..: the same bytes for each receiver of a message
 //                want -> .. -> reserve_wanted -> each_slot -> next, slot_of_next -> .. -> publish_each -> ..
 //   SlotRowsIn   count, arrived, await -> slot -> .. -> release
@@ -550,7 +550,7 @@ private:
                 return value_of(said) != 0 && reached(seen, team_.epoch);
             });
             if (!done) return false;
-            // In a later call, of which some lanes may hear, the peer has all that it needs of this one.
+            // A peer that is in a later call, as some lanes may hear, has all that it needs of this one.
             heard_ |= bit;
             if (__all_sync(kAllLanes, said == stamped(team_.epoch, kTakes))) takes_ |= bit;
         }
@@ -909,7 +909,7 @@ public:
     __device__ __forceinline__ bool arrived(i32 (&keys)[kGroups], bool) {
         are_fields_here_ = false;
         if (in_words()) {
-            // Who reads words waits for them.
+            // The reads wait for the words.
 #pragma unroll
             for (int g = 0; g < kGroups; ++g) keys[g] = slots_.may_come(keys[g]) ? keys[g] : -1;
             return !team_.stopped;

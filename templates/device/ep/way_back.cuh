@@ -92,7 +92,7 @@ __device__ __forceinline__ u64* back_words(char* window, i64 set, int key) {
     return reinterpret_cast<u64*>(window + Slots::kFlags) + slot * kQuarters;
 }
 
-/// Rows of a channel as words. Calls need no places of their own: who sends has heard that the receiver is in this one.
+/// Rows of a channel as words. Calls need no places of their own: a sender has heard that the receiver is in this one.
 template <class Slots, int kEach>
 struct BackWords : WordRow<Slots::kMeta, kEach>, FewSlots<Slots> {};
 
