@@ -258,7 +258,7 @@ fn order(ir: &mut Pipeline) {
 }
 
 fn names(ir: &mut Pipeline) {
-    // What comes from a handle has the name that it has there.
+    // A tensor from a handle keeps the name that the handle gives it.
     let given: Vec<String> =
         ir.tensors.iter().filter(|it| it.from_handle.is_some()).map(|it| it.name.clone()).collect();
     let own = |it: &&mut ep_codegen::ir::Tensor| {

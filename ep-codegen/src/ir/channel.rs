@@ -1,7 +1,7 @@
 //! Messages and channels.
 
 use super::canon::{Packed, ir_types};
-use super::{Canon, ChannelKind, ElemType, Expr, Source, When};
+use super::{Canon, ChannelKind, ElemType, Expr, Role, Source, When};
 
 ir_types! {
     /// The layout of what travels through a channel.
@@ -106,6 +106,11 @@ ir_types! {
 }
 
 impl Channel {
+    /// Whether a role holds both ends, and no other role sends.
+    pub fn is_held_by(&self, role: &Role) -> bool {
+        self.to == role.name && self.from.as_slice() == std::slice::from_ref(&role.name)
+    }
+
     /// Which word of the header a number is, if the channel announces it. The ends of the device library
     /// tell `first` before `count`, and either kind of end may be at the other side.
     pub fn header_word(&self, name: &str) -> Option<usize> {

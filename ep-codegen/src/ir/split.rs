@@ -1,44 +1,19 @@
 //! The loop that sends, in a role that takes the rows itself: statements for a token that have nothing to do with the rows get
 //! a loop of their own behind it, so that they belong to everything else that the role computes.
 
-use super::{Action, Channel, Domain, Expr, NameKind, Pipeline, Role, Stmt, walk};
+use super::{Action, Channel, Domain, Expr, NameKind, Pipeline, Stmt, walk};
 
 /// Splits the loops of such roles of a selected pipeline.
 pub(super) fn split(ir: &mut Pipeline) {
-    let mut roles = std::mem::take(&mut ir.roles);
-    for role in &mut roles {
-        let own = |channel: &&Channel| {
-            channel.kind.traits().lands
-                && channel.to == role.name
-                && channel.from.as_slice() == std::slice::from_ref(&role.name)
-        };
+    for role in &mut ir.roles {
+        let own = |it: &&Channel| it.kind.traits().lands && it.is_held_by(role);
         let Some(rows) = ir.channels.iter().find(own) else { continue };
-        split_role(role, &rows.name);
+        for mut stmt in std::mem::take(&mut role.body) {
+            let rest = if walk::pushes_to(&stmt, rows) { split_off(&mut stmt) } else { None };
+            role.body.push(stmt);
+            role.body.extend(rest);
+        }
     }
-    ir.roles = roles;
-}
-
-/// Splits the loops of a role that push to `rows`.
-fn split_role(role: &mut Role, rows: &str) {
-    let mut body = Vec::with_capacity(role.body.len());
-    for mut stmt in std::mem::take(&mut role.body) {
-        let rest = match pushes(&stmt, rows) {
-            true => split_off(&mut stmt),
-            false => None,
-        };
-        body.push(stmt);
-        body.extend(rest);
-    }
-    role.body = body;
-}
-
-/// Whether a statement, or one in it, pushes to a channel.
-fn pushes(stmt: &Stmt, rows: &str) -> bool {
-    let mut found = false;
-    walk::stmts(std::slice::from_ref(stmt), &mut |inner| {
-        found |= matches!(&inner.action, Action::Push { channel, .. } if channel == rows);
-    });
-    found
 }
 
 /// Takes what writes for a token out of a loop over tokens, as far as it touches nothing of the rest. Returns the loop that
@@ -77,30 +52,26 @@ fn is_apart(one: &Stmt, token: &str, filter: Option<&Expr>, rest: &[Stmt]) -> bo
     let (Action::Record { target, .. } | Action::Store { target, .. }) = &one.action else {
         return false;
     };
-    let (mut asked, mut touched, mut written) = (Vec::new(), Vec::new(), Vec::new());
-    let tensor_of = |part: &Expr| match part {
-        Expr::Element { tensor, .. } => Some(tensor.clone()),
-        _ => None,
-    };
-    let filter = filter.into_iter();
-    filter.for_each(|filter| walk::expr(filter, &mut |part| asked.extend(tensor_of(part))));
+    let own = &target.tensor;
+    let mut fits = !walk::writes(rest, own);
     walk::stmts(rest, &mut |stmt| {
-        walk::exprs(stmt, &mut |part| touched.extend(tensor_of(part)));
-        written.extend(walk::target(stmt).map(|place| place.tensor.clone()));
+        let mut see = |part: &Expr| {
+            fits &= !matches!(part, Expr::Element { tensor, .. } if tensor == own);
+        };
+        walk::exprs(stmt, &mut see);
     });
+    let changes = |part: &Expr| matches!(part, Expr::Element { tensor, .. } if tensor == own || walk::writes(rest, tensor));
     // The condition of the loop is tested again behind it.
-    let is_changed = |tensor: &String| written.contains(tensor) || *tensor == target.tensor;
-    let mut fits = !asked.iter().any(is_changed);
+    filter.into_iter().for_each(|it| walk::expr(it, &mut |part| fits &= !changes(part)));
     let mut folds = vec![token.to_string()];
     walk::exprs(one, &mut |part| {
         if let Expr::Fold { binder, .. } = part {
             folds.push(binder.clone());
         }
     });
-    fits &= !touched.contains(&target.tensor) && !written.contains(&target.tensor);
     walk::exprs(one, &mut |part| {
         fits &= match part {
-            Expr::Element { tensor, .. } => *tensor != target.tensor && !written.contains(tensor),
+            Expr::Element { .. } => !changes(part),
             Expr::Name { name, kind: NameKind::Binder } => folds.contains(name),
             Expr::OfChannel { .. } | Expr::Field { .. } => false,
             _ => true,

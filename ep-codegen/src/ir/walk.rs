@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    Action, DimKind, Domain, ElemType, Expr, FieldValue, Pipeline, Place, Stmt, Tensor, TensorKind,
+    Action, Channel, DimKind, Domain, ElemType, Expr, FieldValue, Pipeline, Place, Stmt, Tensor,
+    TensorKind,
 };
 
 /// Shows every statement of `body`, outer ones first.
@@ -186,6 +187,15 @@ pub fn reads(body: &[Stmt], tensor: &str) -> bool {
 pub fn writes(body: &[Stmt], tensor: &str) -> bool {
     let mut found = false;
     stmts(body, &mut |stmt| found |= target(stmt).is_some_and(|place| place.tensor == tensor));
+    found
+}
+
+/// Whether a statement, or one inside of it, pushes to a channel.
+pub fn pushes_to(stmt: &Stmt, channel: &Channel) -> bool {
+    let mut found = false;
+    stmts(std::slice::from_ref(stmt), &mut |inner| {
+        found |= matches!(&inner.action, Action::Push { channel: to, .. } if *to == channel.name);
+    });
     found
 }
 

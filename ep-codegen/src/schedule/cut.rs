@@ -140,7 +140,7 @@ impl<'p> Cut<'p, '_> {
         if !channel.kind.traits().lands {
             return None;
         }
-        let pushing = self.role.body.iter().filter(|stmt| pushes_to(stmt, channel));
+        let pushing = self.role.body.iter().filter(|stmt| walk::pushes_to(stmt, channel));
         let loops: Vec<&Stmt> = pushing.collect();
         let first =
             loops.first().and_then(|stmt| first_rows(std::slice::from_ref(stmt), channel))?;
@@ -158,7 +158,7 @@ impl<'p> Cut<'p, '_> {
             .ir
             .channels
             .iter()
-            .filter(|channel| channel.kind.traits().lands && pushes_to(stmt, channel))
+            .filter(|channel| channel.kind.traits().lands && walk::pushes_to(stmt, channel))
             .collect();
         if !lands.is_empty() {
             let fits = |channel: &&Channel| self.loops_of(channel).is_some();
@@ -239,7 +239,7 @@ impl<'p> Cut<'p, '_> {
 
     /// Why one warp does a statement.
     fn why(self, stmt: &Stmt) -> &'static str {
-        let lands = |it: &&Channel| it.kind.traits().lands && pushes_to(stmt, it);
+        let lands = |it: &&Channel| it.kind.traits().lands && walk::pushes_to(stmt, it);
         match self.order(stmt) {
             None if self.ir.channels.iter().any(|it| lands(&it)) => {
                 "the position of a turn's rows is known only after all earlier turns, so one warp \
@@ -333,15 +333,6 @@ impl<'s> Turn<'s> {
 pub(super) fn ends<'p>(ir: &'p Pipeline, role: &'p Role) -> impl Iterator<Item = &'p Channel> {
     let is_end = move |it: &&Channel| it.to == role.name || it.from.contains(&role.name);
     ir.channels.iter().filter(is_end)
-}
-
-/// Whether a statement, or one inside of it, pushes to a channel.
-pub(super) fn pushes_to(stmt: &Stmt, channel: &Channel) -> bool {
-    let mut found = false;
-    walk::stmts(std::slice::from_ref(stmt), &mut |inner| {
-        found |= matches!(&inner.action, Action::Push { channel: to, .. } if *to == channel.name);
-    });
-    found
 }
 
 /// The tensors that statements write.

@@ -19,7 +19,7 @@
 
 namespace ep {
 
-/// What a rank says that it takes.
+/// The answers of a receiver: send words, or fill slots.
 constexpr u32 kTakes = 1, kTakesNot = 2;
 
 /// Where the messages that a rank takes as words are.
@@ -34,7 +34,7 @@ struct FewSlots {
     /// The words of its other fields.
     static __device__ __forceinline__ u64* fields(WordPair* row) { return words_behind<Slots::kMeta>(row); }
 
-    /// What a rank takes, at the sender.
+    /// The word in the sender's window that holds the receiver's answer.
     static __device__ __forceinline__ u64* takes(char* window, int receiver) {
         return reinterpret_cast<u64*>(window + Slots::kTakesWords) + receiver;
     }

@@ -99,10 +99,10 @@ public:
         return at_lane(own, peer);
     }
 
-    /// Has them come so in this call, if a rank with `tokens` tokens takes words.
+    /// Expects rows as words in this call if a rank with `tokens` tokens takes words.
     __device__ __forceinline__ void take_words(int tokens) { source_.take_words(tokens); }
 
-    /// Whether they do.
+    /// Whether rows are expected as words.
     __device__ __forceinline__ bool in_words() const { return source_.in_words(); }
 
     /// Reads the neighbors from `i` on of the rows of peers from `first` on, once they have come as words: a bit for each peer

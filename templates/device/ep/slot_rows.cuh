@@ -937,7 +937,7 @@ public:
         return all;
     }
 
-    /// Has rows come as words in this call, if a rank with `tokens` tokens takes them.
+    /// Expects rows as words in this call if a rank with `tokens` tokens takes words.
     __device__ __forceinline__ void take_words(int tokens) { in_words_ = slots_.takes_words(tokens); }
     __device__ __forceinline__ bool in_words() const { return kInWords && in_words_; }
 

@@ -411,27 +411,22 @@ __device__ __forceinline__ void sum_some_rows(int begin, int end, int count, Row
                     left &= left - 1;
                 }
                 Wide<T> values[kAtOnce][kStretches] = {};
+                const auto load = [&](auto get) {
+#pragma unroll
+                    for (int n = 0; n < kAtOnce; ++n) {
+                        const int last = numbers[n] < 0 ? 0 : end;
+#pragma unroll
+                        for (int s = 0; s < kStretches; ++s) {
+                            const int i = first + s * kTurn;
+                            if (i < last) values[n][s] = get(own[n], i);
+                        }
+                    }
+                };
                 // One branch around all loads: with one around each, the next load would wait for it.
                 if (whole) {
-#pragma unroll
-                    for (int n = 0; n < kAtOnce; ++n) {
-                        const int last = numbers[n] < 0 ? 0 : end;
-#pragma unroll
-                        for (int s = 0; s < kStretches; ++s) {
-                            const int i = first + s * kTurn;
-                            if (i < last) values[n][s] = *reinterpret_cast<const Wide<T>*>(own[n] + i);
-                        }
-                    }
+                    load([](const T* row, int i) { return *reinterpret_cast<const Wide<T>*>(row + i); });
                 } else {
-#pragma unroll
-                    for (int n = 0; n < kAtOnce; ++n) {
-                        const int last = numbers[n] < 0 ? 0 : end;
-#pragma unroll
-                        for (int s = 0; s < kStretches; ++s) {
-                            const int i = first + s * kTurn;
-                            if (i < last) values[n][s] = get_wide<T>(own[n], i, count);
-                        }
-                    }
+                    load([&](const T* row, int i) { return get_wide<T>(row, i, count); });
                 }
                 // By all lanes, since `add` may be for the warp.
 #pragma unroll

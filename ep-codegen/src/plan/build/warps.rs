@@ -230,8 +230,8 @@ impl Planner<'_> {
     }
 
     /// A composed role that reads rows of parts takes as many stages as fit: of large pieces, if a piece of every part
-    /// can come while another one is read. Where rows may come as words, lanes load the few others from where they are: stages
-    /// and words together would take too many registers.
+    /// can come while another one is read. If rows may arrive as words, lanes load all other rows straight from memory, because
+    /// a role with both stages and words runs out of registers.
     fn part_cut(&self, role: &Role, parts: &Constant) -> Cut {
         let parts = self.number_of(parts);
         let of_words =

@@ -70,7 +70,7 @@ impl<'p> Cut<'p, '_> {
         for stmt in &self.role.body {
             let refuse = |why| (stmt.at.clone(), why);
             let kind = self.shared(stmt).map_err(refuse)?;
-            if self.out_rings().any(|it| super::pushes_to(stmt, it)) {
+            if self.out_rings().any(|it| walk::pushes_to(stmt, it)) {
                 pushing += 1;
                 any |= kind == Shared::Any;
                 if any && pushing > 1 {
@@ -155,9 +155,8 @@ impl<'p> Cut<'p, '_> {
         if let Some(why) = self.order(stmt) {
             return Err(why);
         }
-        let unknown = |it: &Channel| {
-            super::pushes_to(stmt, it) && self.rows_of_turn(stmt, it, None).is_none()
-        };
+        let unknown =
+            |it: &Channel| walk::pushes_to(stmt, it) && self.rows_of_turn(stmt, it, None).is_none();
         match self.out_rings().any(unknown) {
             true => Err("how many messages a turn pushes is not known ahead of it"),
             false => Ok(()),
@@ -396,7 +395,7 @@ impl<'a> RoleLowering<'a> {
                 out.push(call("claim", vec![ring.clone(), index.clone(), count]));
                 continue;
             }
-            if super::pushes_to(stmt, channel) {
+            if walk::pushes_to(stmt, channel) {
                 let mut steps = Vec::new();
                 self.expected(scope, (cut, stmt, channel), &mut steps)?;
                 match passes {

@@ -1,6 +1,6 @@
 //! How many rows a run of turns pushes to a peer, as an expression of the declaration.
 
-use super::{Cut, pushes_to, written};
+use super::{Cut, written};
 use crate::ir::put::{hides, put};
 use crate::ir::slots::places;
 use crate::ir::{
@@ -165,7 +165,7 @@ impl Cut<'_, '_> {
                 lets.push((name, value));
                 continue;
             }
-            if !pushes_to(stmt, channel) {
+            if !walk::pushes_to(stmt, channel) {
                 continue;
             }
             let mut own = self.rows_of(stmt, (channel, axis), known)?;

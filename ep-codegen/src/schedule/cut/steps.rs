@@ -1,9 +1,9 @@
 //! The steps of a role that is cut.
 
 use super::runs::{BEGIN, END};
-use super::{Cut, Deal, PEER, RUNS, Touched, first_rows, loops_in_runs, pushes_to};
+use super::{Cut, Deal, PEER, RUNS, Touched, first_rows, loops_in_runs};
 use crate::ir::put::mentions;
-use crate::ir::{Action, BinaryOp, Channel, Domain, Elem, Expr, PeerSet, Stmt};
+use crate::ir::{Action, BinaryOp, Channel, Domain, Elem, Expr, PeerSet, Stmt, walk};
 use crate::schedule::channels::End;
 use crate::schedule::library::ep;
 use crate::schedule::limit::broken;
@@ -106,7 +106,7 @@ impl<'a> RoleLowering<'a> {
                 && cut.loops_of(channel).is_none()
         };
         let with_pushes = |channel: &'p Channel| {
-            let mut pushes = cut.role.body.iter().filter(|stmt| pushes_to(stmt, channel));
+            let mut pushes = cut.role.body.iter().filter(|stmt| walk::pushes_to(stmt, channel));
             let first = pushes.next();
             (channel, first.map(|first| [first, pushes.next_back().unwrap_or(first)]))
         };
@@ -124,7 +124,7 @@ impl<'a> RoleLowering<'a> {
                     .ir
                     .channels
                     .iter()
-                    .filter(|it| it.kind.traits().lands && pushes_to(stmt, it));
+                    .filter(|it| it.kind.traits().lands && walk::pushes_to(stmt, it));
                 let counts: Vec<String> = own.map(|it| format!("rows of {}", it.name)).collect();
                 let rows = Self::loops_that_push(cut, stmt).into_iter();
                 let rows: Vec<Expr> = rows.filter_map(|(it, _)| cut.count(stmt, it)).collect();

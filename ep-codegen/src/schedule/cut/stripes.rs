@@ -5,7 +5,7 @@
 //! counts the rows of the stripe before its part, so rows get the positions that a single warp would give them.
 
 use super::runs::{BEGIN, END, PEER};
-use super::{Cut, DEPENDENT, ends, first_rows, pushes_to};
+use super::{Cut, DEPENDENT, ends, first_rows};
 use crate::ir::stripes::is_by_stripe;
 use crate::ir::{
     Action, BinaryOp, Channel, Domain, Elem, Expr, NameKind, PeerSet, Pipeline, Role, Share,
@@ -60,7 +60,8 @@ impl<'p> Cut<'p, '_> {
             let first = first_rows(&self.role.body, channel);
             let reads = |first: &Expr| own.iter().any(|tensor| reads(first, tensor));
             if first.is_none_or(|first| reads(&first)) {
-                let mut pushes = self.role.body.iter().filter(|stmt| pushes_to(stmt, channel));
+                let mut pushes =
+                    self.role.body.iter().filter(|stmt| walk::pushes_to(stmt, channel));
                 let at = pushes.next().map_or(&self.role.at, |stmt| &stmt.at);
                 return Err((at.clone(), "where the rows of a stripe begin is not known ahead"));
             }
@@ -79,7 +80,7 @@ impl<'p> Cut<'p, '_> {
         walk::stmts(std::slice::from_ref(stmt), &mut |inner| {
             counts |= matches!(inner.action, Action::Count { .. } | Action::Raise { .. });
         });
-        let unknown = |it: &Channel| pushes_to(stmt, it) && self.count(stmt, it).is_none();
+        let unknown = |it: &Channel| walk::pushes_to(stmt, it) && self.count(stmt, it).is_none();
         match &stmt.action {
             Action::Let { .. } => None,
             _ if counts => Some("it counts for the stripe, or raises a word"),
@@ -191,7 +192,7 @@ impl<'a> RoleLowering<'a> {
                 self.one(&mut scope, stmt, out);
                 continue;
             }
-            for channel in cut.sent().filter(|channel| pushes_to(stmt, channel)) {
+            for channel in cut.sent().filter(|channel| walk::pushes_to(stmt, channel)) {
                 let spans = [("begin", &all), ("begin", &own), ("end", &all)];
                 let [from, to, end] = spans.map(|(what, span)| end(span, what));
                 self.rows_ahead(cut, (&scope, [from, to, end]), (channel, stmt), out)?;
@@ -238,7 +239,7 @@ impl<'a> RoleLowering<'a> {
             Some(peer) => Some(self.scalar(scope, peer, out)?.converted(&Elem::I32)),
             None => None,
         };
-        let pushes = || cut.role.body.iter().filter(|other| pushes_to(other, channel));
+        let pushes = || cut.role.body.iter().filter(|other| walk::pushes_to(other, channel));
         let is_alone = pushes().count() == 1;
         let before = pushes().take_while(|other| !std::ptr::eq(*other, stmt)).map(|it| (it, &end));
         let mut method = "behind";

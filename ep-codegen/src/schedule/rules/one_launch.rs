@@ -25,7 +25,7 @@ use crate::ir::{
     Stmt, walk,
 };
 use crate::schedule::cut::{
-    Forward, PEER, computed, first_rows, forwards, order_of, pushed_in_turn, pushes_to,
+    Forward, PEER, computed, first_rows, forwards, order_of, pushed_in_turn,
 };
 use counting::condition;
 pub(super) use counting::sum_of_slots;
@@ -137,11 +137,7 @@ impl<'s> OneLaunch<'s> {
 
 /// Whether a role holds both ends of a direct channel as one team of all blocks.
 pub(super) fn is_candidate(ir: &Pipeline, role: &Role) -> bool {
-    let both = |channel: &Channel| {
-        channel.kind.traits().lands
-            && channel.to == role.name
-            && channel.from.as_slice() == std::slice::from_ref(&role.name)
-    };
+    let both = |channel: &Channel| channel.kind.traits().lands && channel.is_held_by(role);
     role.share == Share::Team && role.blocks == Blocks::All && ir.channels.iter().any(both)
 }
 
@@ -150,13 +146,13 @@ impl<'s> Forms<'s> {
     pub(super) fn one_launch(&self, role: &'s Role) -> Result<OneLaunch<'s>, Unfit> {
         let (slots, rows) = self.two_channels(role)?;
         self.check_alone(role, rows)?;
-        let tell = only(role, "publishes counts", &|stmt| pushes_to(stmt, slots))?;
+        let tell = only(role, "publishes counts", &|stmt| walk::pushes_to(stmt, slots))?;
         let awaits = only(
             role,
             "awaits the counts",
             &|stmt| matches!(&stmt.action, Action::Await { channel } if *channel == slots.name),
         )?;
-        let send = only(role, "sends rows", &|stmt| pushes_to(stmt, rows))?;
+        let send = only(role, "sends rows", &|stmt| walk::pushes_to(stmt, rows))?;
         let take = only(
             role,
             "takes rows",
@@ -267,11 +263,7 @@ impl<'s> Forms<'s> {
 
     /// The slots and the direct channel that the role has to itself.
     fn two_channels(&self, role: &Role) -> Result<(&'s Channel, &'s Channel), Unfit> {
-        let own = |channel: &&&Channel| {
-            channel.to == role.name
-                && channel.from.as_slice() == std::slice::from_ref(&role.name)
-                && channel.per == PeerSet::All
-        };
+        let own = |channel: &&&Channel| channel.is_held_by(role) && channel.per == PeerSet::All;
         let of_kind = |fact: fn(&Traits) -> bool| {
             let mut found = self.ir.channels.iter().filter(|it| fact(it.kind.traits()));
             found.next().filter(|it| own(&it))

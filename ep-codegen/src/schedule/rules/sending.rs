@@ -3,7 +3,7 @@
 use super::packed::row_cast;
 use super::{Checked, Forms};
 use crate::ir::parts::parts;
-use crate::ir::typed::{field_of, rank_of};
+use crate::ir::typed::rank_of;
 use crate::ir::{Channel, Expr, Field, FieldValue, Memory, Place, Stmt, walk};
 
 impl Forms<'_> {
@@ -45,7 +45,7 @@ impl Forms<'_> {
             } else if field.row {
                 self.check_pushed_row(stmt, field, &value.value)?;
             } else {
-                self.check_field(stmt, &channel.name, &value.name, &value.value)?;
+                self.check_field(stmt, field, &value.value)?;
             }
         }
         Ok(())
@@ -65,15 +65,8 @@ impl Forms<'_> {
         indices.iter().try_for_each(|index| self.refuse_optional(stmt, index))
     }
 
-    /// The value of a small field: copied, or computed element by element.
-    pub(super) fn check_field(
-        &self,
-        stmt: &Stmt,
-        channel: &str,
-        name: &str,
-        value: &Expr,
-    ) -> Checked {
-        let Some(field) = field_of(self.ir, channel, name) else { return Ok(()) };
+    /// The value of a small field reads no tensor that may be absent, but the one that the field goes with.
+    fn check_field(&self, stmt: &Stmt, field: &Field, value: &Expr) -> Checked {
         if parts(self.ir, &field.elem).len() != 1 {
             return self.refuse(&stmt.at, "only the row of a message can have scales");
         }
