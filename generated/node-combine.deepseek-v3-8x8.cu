@@ -273,15 +273,15 @@ __device__ __forceinline__ void forward(const Args& args, Smem& smem, ep::Team& 
                     // W4: takes credit of rail, from RdmaReceive +61
                     if (rail.reserve((node + stripe) % Cfg::kNodes)) {
                         char* slot = rail.slot((node + stripe) % Cfg::kNodes);
-                        ep::for_staged_parts<ep::bf16, Cfg::kLocalRanks, Cfg::Forward>(stages,
-                            parts, 0, Cfg::kHidden, Cfg::kHidden,
+                        ep::for_staged_parts<ep::bf16, Cfg::kLocalRanks, Cfg::Forward,
+                            Cfg::kThreads>(stages, parts, 0, Cfg::kHidden, Cfg::kHidden,
                             [&](auto i, const auto& of_parts) {
                                 ep::WideAt<float, decltype(i)> sum(0.0f);
                                 of_parts.each([&](int, const auto& row_2) {
                                     sum += ep::to_float(row_2);
                                 });
                                 ep::set_wide<ep::bf16>(slot, i, Cfg::kHidden, ep::to_bf16(sum));
-                        });
+                            });
                         for (int base_2 = 0; base_2 < Cfg::Part::kWeightsCount;
                             base_2 += ep::kLanes * ep::kWide) {
                             const int i_2 = base_2 + team.lane * ep::kWide;

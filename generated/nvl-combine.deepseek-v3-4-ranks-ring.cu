@@ -192,8 +192,8 @@ __device__ __forceinline__ void recv(const Args& args, Smem& smem, ep::Team& tea
             }
             if (parts.open()) {
                 // +32  store combined[token] = sum(part.x) + bias[token]
-                ep::for_staged_parts<ep::bf16, Cfg::kRanks, Cfg::Recv>(stages, parts, 0,
-                    Cfg::kHidden, Cfg::kHidden, [&](auto i, const auto& of_parts) {
+                ep::for_staged_parts<ep::bf16, Cfg::kRanks, Cfg::Recv, Cfg::kThreads>(stages, parts,
+                    0, Cfg::kHidden, Cfg::kHidden, [&](auto i, const auto& of_parts) {
                         ep::WideAt<float, decltype(i)> sum(0.0f);
                         of_parts.each([&](int, const auto& row) {
                             sum += ep::to_float(row);

@@ -127,8 +127,8 @@ __device__ __forceinline__ void reduce(const Args& args, Smem& smem, ep::Team& t
     for (int token; (token = ahead.take()) >= 0;) {
         if (parts_2.open()) {
             // +47  store combined[token] = sum(part.x) + bias[token]
-            ep::for_staged_parts<ep::bf16, Cfg::kRanks, Cfg::Reduce>(ahead, parts_2, 0,
-                Cfg::kHidden, Cfg::kHidden, [&](auto i, const auto& of_parts) {
+            ep::for_staged_parts<ep::bf16, Cfg::kRanks, Cfg::Reduce, Cfg::kThreads>(ahead, parts_2,
+                0, Cfg::kHidden, Cfg::kHidden, [&](auto i, const auto& of_parts) {
                     ep::WideAt<float, decltype(i)> sum(0.0f);
                     of_parts.each([&](int, const auto& row) {
                         sum += ep::to_float(row);

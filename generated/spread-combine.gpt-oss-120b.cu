@@ -215,7 +215,7 @@ __device__ __forceinline__ void reduce(const Args& args, Smem& smem, ep::Team& t
             // +38  store combined[token] = sum(sum(entry in topk: topk_weights[token, entry] *
             //     (topk_idx[token, entry] == topk_idx[token, choice]) as f32) * part.x as f32) as
             //     bf16
-            ep::for_staged_parts<ep::bf16, Cfg::kTopk, Cfg::Reduce>(ahead, parts,
+            ep::for_staged_parts<ep::bf16, Cfg::kTopk, Cfg::Reduce, Cfg::kThreads>(ahead, parts,
                 ep::slice_begin(slice, slices, Cfg::kHidden),
                 ep::slice_begin(slice + 1, slices, Cfg::kHidden), Cfg::kHidden,
                 [&](auto i, const auto& of_parts) {

@@ -48,7 +48,6 @@ pub const HEADERS: &[(&str, &str)] = headers![
     "slot_times",
     "slots",
     "sync",
-    "way_back",
     "wide",
     "words",
 ];

@@ -1,7 +1,6 @@
 //! Functions of the device library, called over the ranges of their arguments and compared with plain
 //! answers: what no call of a pipeline comes to, or would not show.
 
-mod back_slots;
 mod counts;
 mod direct_ends;
 mod lone_net;
@@ -26,9 +25,7 @@ mod sources;
 mod values;
 mod waits;
 mod warps;
-mod ways_back;
 mod words;
-mod words_back;
 
 use std::sync::Arc;
 
@@ -98,20 +95,8 @@ const SOURCES_TEXT: &str = include_str!("functions/sources.cu");
 const VALUES_TEXT: &str = include_str!("functions/values.cu");
 const WAITS_TEXT: &str = include_str!("functions/waits.cu");
 const WARPS_TEXT: &str = include_str!("functions/warps.cu");
-const WAYS_BACK_TEXT: &str = concat!(
-    include_str!("functions/given_up.cu"),
-    include_str!("functions/back_slots.cu"),
-    include_str!("functions/back_rows.cu"),
-    include_str!("functions/ways_back.cu")
-);
 const WORDS_TEXT: &str =
     concat!(include_str!("functions/given_up.cu"), include_str!("functions/words.cu"));
-const WORDS_BACK_TEXT: &str = concat!(
-    include_str!("functions/given_up.cu"),
-    include_str!("functions/back_slots.cu"),
-    include_str!("functions/back_rows.cu"),
-    include_str!("functions/words_back.cu")
-);
 
 /// Numbers that a check may give.
 const ROOM: usize = 1 << 15;
@@ -199,11 +184,6 @@ pub enum FunctionSet {
     OnceWords,
     /// Rows in pieces to receivers that pack them.
     Packed,
-    /// Rows and sums back to their tokens.
-    WaysBack,
-    /// The same as words.
-    WordsBack,
-    /// Rows back to the choices of their tokens.
     /// Rows to other machines, by queues that the processor empties.
     Puts,
     /// The same by queues that the network card empties.
@@ -226,7 +206,7 @@ pub enum FunctionSet {
 
 impl FunctionSet {
     /// All kernels.
-    pub const ALL: [FunctionSet; 28] = [
+    pub const ALL: [FunctionSet; 26] = [
         FunctionSet::Values,
         FunctionSet::Warps,
         FunctionSet::Waits,
@@ -244,8 +224,6 @@ impl FunctionSet {
         FunctionSet::Once,
         FunctionSet::OnceWords,
         FunctionSet::Packed,
-        FunctionSet::WaysBack,
-        FunctionSet::WordsBack,
         FunctionSet::Puts,
         FunctionSet::CardPuts,
         FunctionSet::NetQueues,
@@ -277,8 +255,6 @@ impl FunctionSet {
             FunctionSet::Once => "one launch",
             FunctionSet::OnceWords => "one launch as words",
             FunctionSet::Packed => "rows that are packed",
-            FunctionSet::WaysBack => "ways back",
-            FunctionSet::WordsBack => "ways back as words",
             FunctionSet::Puts => "puts",
             FunctionSet::CardPuts => "puts by cards",
             FunctionSet::NetQueues => "queues that nobody empties",
@@ -311,8 +287,6 @@ impl FunctionSet {
             FunctionSet::Once => (ONCE_TEXT, "once_of"),
             FunctionSet::OnceWords => (ONCE_WORDS_TEXT, "once_words_of"),
             FunctionSet::Packed => (PACKED_TEXT, "packed_of"),
-            FunctionSet::WaysBack => (WAYS_BACK_TEXT, "ways_back_of"),
-            FunctionSet::WordsBack => (WORDS_BACK_TEXT, "words_back_of"),
             FunctionSet::Puts | FunctionSet::CardPuts => (PUTS_TEXT, "puts_of"),
             FunctionSet::NetQueues => (NET_QUEUES_TEXT, "net_queues_of"),
             FunctionSet::NetEnds => (NET_ENDS_TEXT, "net_ends_of"),
@@ -344,8 +318,6 @@ impl FunctionSet {
             FunctionSet::Once => &once::CHECKS,
             FunctionSet::OnceWords => &once_words::CHECKS,
             FunctionSet::Packed => &packed::CHECKS,
-            FunctionSet::WaysBack => &ways_back::CHECKS,
-            FunctionSet::WordsBack => &words_back::CHECKS,
             FunctionSet::Puts | FunctionSet::CardPuts => &puts::CHECKS,
             FunctionSet::NetQueues => &net_queues::CHECKS,
             FunctionSet::NetEnds => &net_ends::CHECKS,
@@ -362,8 +334,6 @@ impl FunctionSet {
             FunctionSet::Rings => rings::RANKS,
             FunctionSet::Slots => slots::RANKS,
             FunctionSet::Words => words::RANKS,
-            FunctionSet::WaysBack => ways_back::RANKS,
-            FunctionSet::WordsBack => words_back::RANKS,
             FunctionSet::Puts | FunctionSet::CardPuts => puts::RANKS,
             FunctionSet::NetRings | FunctionSet::CardRings => net_rings::RANKS,
             FunctionSet::NetSlots => net_slots::RANKS,
@@ -384,8 +354,6 @@ impl FunctionSet {
                 | Once
                 | OnceWords
                 | Packed
-                | WaysBack
-                | WordsBack
                 | LoneRings
                 | NetQueues
                 | NetEnds
@@ -442,8 +410,6 @@ impl FunctionSet {
             FunctionSet::Once => (3, 64, once::SHARED_BYTES, once::WINDOW_BYTES),
             FunctionSet::OnceWords => (1, 32, once_words::SHARED_BYTES, once_words::WINDOW_BYTES),
             FunctionSet::Packed => (1, 32, packed::SHARED_BYTES, packed::WINDOW_BYTES),
-            FunctionSet::WaysBack => (2, 96, 0, ways_back::WINDOW_BYTES),
-            FunctionSet::WordsBack => (2, 96, 0, words_back::WINDOW_BYTES),
             FunctionSet::Puts | FunctionSet::CardPuts => (2, 64, 0, 0),
             FunctionSet::NetQueues => (1, 64, 0, net_queues::WINDOW_BYTES),
             FunctionSet::NetEnds => (1, 32, net_ends::SHARED_BYTES, net_ends::WINDOW_BYTES),
@@ -568,7 +534,7 @@ mod tests {
     }
 
     /// Bugs, and a set that shows each.
-    const BUGS: [(FunctionSet, &str); 18] = [
+    const BUGS: [(FunctionSet, &str); 17] = [
         (FunctionSet::Values, "== counts to 65\nin ep/compute.cuh\n- index < 64\n+ index <= 64\n"),
         (
             FunctionSet::Warps,
@@ -605,10 +571,6 @@ mod tests {
         (
             FunctionSet::Slots,
             "== warps do not agree\nin ep/slot_rows.cuh\n- if (done && key >= 0) value = agreed(key, value);\n+ \n",
-        ),
-        (
-            FunctionSet::WaysBack,
-            "== slots are filled a call early\nin ep/way_back.cuh\n- const u32 want = team_.epoch - Slots::kEpochs;\n+ const u32 want = team_.epoch - Slots::kEpochs - 1;\n",
         ),
         (
             FunctionSet::DirectEnds,

@@ -514,7 +514,8 @@ fn which_pipelines_go_on_without_a_rank() {
             able.extend(says.then_some(entry.name));
         }
     }
-    assert_eq!(able, ["low-latency-combine", "low-latency-dispatch", "merge-combine"].into());
+    let wanted = ["decode-combine", "low-latency-combine", "low-latency-dispatch", "merge-combine"];
+    assert_eq!(able, wanted.into());
 }
 
 #[test]

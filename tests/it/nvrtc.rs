@@ -416,8 +416,8 @@ fn kernels_that_go_on_without_a_rank_compile() {
     let able = Vec::from_iter(able);
     assert_eq!(
         able.len(),
-        7,
-        "each choice of arms of the low-latency pair, and two of `merge-combine`"
+        9,
+        "each choice of arms of the low-latency pair, and all of `decode-combine` and `merge-combine`"
     );
     compile(jit, &able);
 }

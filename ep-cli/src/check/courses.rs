@@ -117,15 +117,8 @@ mod tests {
     const PLANTED: [(&str, &str); 22] = [
         (
             "decode-combine, many rows of a warp",
-            "== a quarter is told of before the numbers beside the row are stored\nin ep/way_back.cuh\n\
-             - float* numbers = reinterpret_cast<float*>(out + Slots::kMeta);\n\
-             + owe(source, key, quarter, quarters);\n\
-             + float* numbers = reinterpret_cast<float*>(out + Slots::kMeta);\nand\n\
-             - if (quarter == 0 && at < kFloats) numbers[at] = held[i];\n\
-             -             }\n\
-             -             owe(source, key, quarter, quarters);\n\
-             + if (quarter == 0 && at < kFloats) numbers[at] = held[i];\n\
-             +             }\n",
+            "== more slices are held than there are lanes\nin ep/slot_rows.cuh\n\
+             - if (held_ + count > kLanes) tell_slices();\n+ \n",
         ),
         (
             "node-dispatch, tight",

@@ -158,9 +158,7 @@ impl Planner<'_> {
     /// Whether waits for ranks that do not answer end: every wait for slots has to know its source.
     fn leaves_out_absent(&self) -> bool {
         let (wish, channels) = (self.config.leaves_out_absent, &self.ir.channels);
-        let knows = |channel: &Channel| {
-            !self.goes_back(channel) && channel.slot_names.iter().any(|name| name == "source")
-        };
+        let knows = |channel: &Channel| channel.slot_names.iter().any(|name| name == "source");
         wish && self.skips_ranks() && !channels.is_empty() && channels.iter().all(knows)
     }
 

@@ -3,7 +3,7 @@
 use crate::ir::walk::stmts;
 use crate::ir::{Action, Blocks, Expr, Pipeline, Role};
 use crate::schedule::Ways;
-use crate::schedule::rules::{OneLaunch, back_channel};
+use crate::schedule::rules::OneLaunch;
 
 /// The warps of one role inside each of its blocks.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,10 +56,6 @@ pub fn role_use(ir: &Pipeline, ways: &Ways, role: &Role) -> RoleUse {
     let one = OneLaunch::of(ir);
     found.packs = one.as_ref().is_some_and(|one| one.packs.is_some());
     found.routes = one.is_some();
-    // What goes back through slots, warps keep in registers.
-    if back_channel(ir).is_some() {
-        return found;
-    }
     let kind = |name: &String| {
         ir.channels.iter().find(|it| it.name == *name).map(|channel| channel.kind.traits())
     };

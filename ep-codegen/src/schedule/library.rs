@@ -73,7 +73,6 @@ pub mod ep {
             all_blocks, Call, clear, enter, Group, is_alive, is_between, kLanes, leave, meet, meet_block, Net, product,
             Shares, shares_of, Sequence, Team, Units,
         }
-        way_back { BackIn, BackOut }
         words { await_word, has_come, raise_word }
         wide {
             cast_row, cast_slice, for_elements, found_rows, for_parts, for_row_elements, for_some_rows, for_wide_parts, get_wide, kWide, row_elements, row_if, row_of_slice, row_values,

@@ -31,8 +31,6 @@ mod slot_slices;
 mod staged;
 pub(super) mod staged_parts;
 mod sums;
-mod taking;
-mod way_back;
 mod wide;
 
 pub use fanout::Fanout;
@@ -40,15 +38,13 @@ pub(super) use message_fields::asked_first;
 pub(crate) use one_launch::{Counted, Counts, OneLaunch};
 pub(crate) use packed::{AHEAD, BEFORE, Packs, Turns, row_cast};
 pub(crate) use sending::is_position;
-pub(crate) use slot_slices::COPIED_SLICES;
 pub use staged::{Carried, Staged};
-pub(crate) use way_back::{Sent, SumOfRows, WayBack, back_channel};
 
 use super::step::{CopyBy, Loop, Step, Takers};
 use super::symbol::Constant;
 use super::{RoleLowering, RoleRule, RuleSet};
 
-use crate::ir::{BinaryOp, Channel, Expr, Message, Pipeline, Role, Source, Stmt, Tensor};
+use crate::ir::{Channel, Message, Pipeline, Role, Source, Stmt, Tensor};
 
 /// What the rules over steps need from the plan for a role.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -213,11 +209,7 @@ type Checked = Result<(), Unfit>;
 
 /// Whether a rule is for `role`; `None`: no rule is for roles of its kind.
 pub fn check(ir: &Pipeline, role: &Role) -> Option<Result<(), Unfit>> {
-    let forms = Forms { ir };
-    if one_launch::is_candidate(ir, role) {
-        return Some(forms.one_launch(role).map(drop));
-    }
-    way_back::is_candidate(ir).then(|| forms.way_back().map(drop))
+    one_launch::is_candidate(ir, role).then(|| Forms { ir }.one_launch(role).map(drop))
 }
 
 /// A pipeline whose roles are looked at.
@@ -246,31 +238,8 @@ impl<'a> Forms<'a> {
         found.ok_or_else(|| self.lacks("tensor", name))
     }
 
-    fn channel(&self, name: &str) -> Result<&'a Channel, Unfit> {
-        let found = self.ir.channels.iter().find(|channel| channel.name == name);
-        found.ok_or_else(|| self.lacks("channel", name))
-    }
-
     fn message(&self, channel: &Channel) -> Result<&'a Message, Unfit> {
         let found = self.ir.messages.iter().find(|message| message.name == channel.message);
         found.ok_or_else(|| self.lacks("message", &channel.message))
-    }
-}
-
-/// The field of `sum(part.field)` and the tensor of `+ bias[token]`.
-pub(crate) fn sum_and_bias<'e>(value: &'e Expr, part: &str) -> Option<(&'e str, Option<&'e Expr>)> {
-    match value {
-        Expr::Call { helper, args } if helper == "sum" => match args.as_slice() {
-            [Expr::Field { of, field, .. }] if of == part => Some((field, None)),
-            _ => None,
-        },
-        Expr::Binary { op: BinaryOp::Add, left, right } => match (&**left, &**right) {
-            (sum, bias @ Expr::Element { .. }) => match sum_and_bias(sum, part)? {
-                (field, None) => Some((field, Some(bias))),
-                _ => None,
-            },
-            _ => None,
-        },
-        _ => None,
     }
 }

@@ -5,18 +5,16 @@
 //! them and those of composed roles.
 
 mod fields;
-mod gather;
 mod one_launch;
 mod packed;
 mod published;
-mod way_back;
 
-use super::rules::{OneLaunch, WayBack};
+use super::rules::OneLaunch;
 use super::scope::Scope;
 use super::step::{Lambda, Param, ParamType, Step};
 use super::term::{Node, Term};
 use super::{Lowered, Make, RoleLowering};
-use crate::ir::{BinaryOp, Channel, Elem, Expr, Pipeline, Place, Source, Stmt, Tensor};
+use crate::ir::{BinaryOp, Channel, Elem, Expr, Pipeline, Source, Stmt, Tensor};
 use crate::schedule::limit::broken;
 use crate::schedule::symbol::{Constant, Symbol};
 
@@ -55,15 +53,9 @@ impl<'r, 'a> Whole<'r, 'a> {
 
     fn steps(mut self) -> Lowered<Vec<Step>> {
         let mut out = Vec::new();
-        if let Some(one) = OneLaunch::of(self.role.ir) {
-            self.one_launch(&one, &mut out)?;
-            return Ok(out);
-        }
-        if let Some(back) = WayBack::of(self.role.ir) {
-            self.way_back(&back, &mut out)?;
-            return Ok(out);
-        }
-        Err(broken("no class of the library does it"))
+        let one = OneLaunch::of(self.role.ir).ok_or(broken("no class of the library does it"))?;
+        self.one_launch(&one, &mut out)?;
+        Ok(out)
     }
 
     // ---- Names ----
@@ -123,11 +115,6 @@ impl<'r, 'a> Whole<'r, 'a> {
         }
         let name = self.role.part_name(tensor, part);
         Ok(Term::name(format!("args.{name}_block_stride"), Elem::I64))
-    }
-
-    /// The address of the row that is written.
-    fn written(&mut self, scope: &Scope, place: &Place, out: &mut Vec<Step>) -> Lowered<Term> {
-        self.row(scope, (&place.tensor, 0), &place.indices, out)
     }
 
     /// How many rows the stripes share.

@@ -1,5 +1,5 @@
 // A group of one's own, and what becomes of a team of it, for the kernels that one warp plays many ranks in; and what lets
-// time pass and spoils a stack. This stands before slot_ends.cu, back_slots.cu, words.cu and others. See `state` in waits.rs.
+// time pass and spoils a stack. This stands before slot_ends.cu, words.cu and others. See `state` in waits.rs.
 #include <ep/sync.cuh>
 
 namespace given_up {

@@ -102,8 +102,8 @@ fn halves() -> Vec<i64> {
         let whole = |bits: &u16| bf16_to_f32(*bits);
         let bits = |value: f32| i64::from(value.to_bits());
         all.extend(rounded.iter().flat_map(|it| [i64::from(*it), bits(whole(it))]));
-        all.extend(rounded.iter().map(|it| bits(whole(it))));
-        all.extend((0..8_u8).zip(&rounded).map(|(k, it)| bits(0.5 * f32::from(k) + whole(it))));
+        let packed = |pair: &[u16]| i64::from(pair[0]) | i64::from(pair[1]) << 16;
+        all.extend(rounded.chunks_exact(2).map(packed));
     }
     all
 }

@@ -7,16 +7,6 @@ namespace ep {
 
 // ---- bf16: the upper half of a float ----
 
-/// The lower of two packed bf16.
-__device__ __forceinline__ float low_bf16(u32 packed) {
-    return float_of(packed << 16);
-}
-
-/// The upper of two packed bf16.
-__device__ __forceinline__ float high_bf16(u32 packed) {
-    return float_of(packed & 0xffff0000u);
-}
-
 /// A bf16 as a float, exactly. By reference, as all of its kind: host compilers do not tell the checker of a read that
 /// only copies an argument.
 __device__ __forceinline__ float to_float(const bf16& value) {
@@ -26,28 +16,6 @@ __device__ __forceinline__ float to_float(const bf16& value) {
 /// A float to bf16, to nearest even.
 __device__ __forceinline__ bf16 to_bf16(float value) {
     return bf16{static_cast<u16>(pack_bf16(value, 0.0f))};
-}
-
-/// Adds eight packed bf16 to eight floats.
-__device__ __forceinline__ void add_bf16(float (&sum)[8], Quad packed) {
-    sum[0] += low_bf16(packed.x), sum[1] += high_bf16(packed.x);
-    sum[2] += low_bf16(packed.y), sum[3] += high_bf16(packed.y);
-    sum[4] += low_bf16(packed.z), sum[5] += high_bf16(packed.z);
-    sum[6] += low_bf16(packed.w), sum[7] += high_bf16(packed.w);
-}
-
-/// Adds eight packed bf16, each times a factor, to eight floats.
-__device__ __forceinline__ void add_products(float (&sum)[8], float factor, Quad packed) {
-    sum[0] += product(factor, low_bf16(packed.x)), sum[1] += product(factor, high_bf16(packed.x));
-    sum[2] += product(factor, low_bf16(packed.y)), sum[3] += product(factor, high_bf16(packed.y));
-    sum[4] += product(factor, low_bf16(packed.z)), sum[5] += product(factor, high_bf16(packed.z));
-    sum[6] += product(factor, low_bf16(packed.w)), sum[7] += product(factor, high_bf16(packed.w));
-}
-
-/// Eight floats as packed bf16.
-__device__ __forceinline__ Quad pack_bf16(const float (&sum)[8]) {
-    return Quad{pack_bf16(sum[0], sum[1]), pack_bf16(sum[2], sum[3]), pack_bf16(sum[4], sum[5]),
-                pack_bf16(sum[6], sum[7])};
 }
 
 // ---- e4m3 with a scale per block ----

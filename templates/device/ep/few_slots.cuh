@@ -102,10 +102,11 @@ __device__ __forceinline__ void set_wide(const SlotPlace<Slots>& row, int i, int
 }
 
 /// The values of a lane at a place of the rows of all parts, which come as words.
-template <class T, int kParts, class Parts>
+template <class T, int kParts, class Parts, class At>
 struct PartsAsWords {
     const Parts& parts;
-    int i, count;
+    At i;
+    int count;
 
     /// `each(part, values)`, in order, for every part that there is.
     template <class Each>
@@ -113,7 +114,7 @@ struct PartsAsWords {
         constexpr int kBatch = kParts < 2 ? kParts : 2;
 #pragma unroll 1
         for (int first = 0; first < kParts; first += kBatch) {
-            Wide<T> values[kBatch] = {};
+            WideAt<T, At> values[kBatch] = {};
             const u32 there = parts.template read<T>(first, i, count, values);
 #pragma unroll
             for (int k = 0; k < kBatch; ++k) {

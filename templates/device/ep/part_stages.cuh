@@ -306,9 +306,25 @@ private:
     bool begun_ = false;     // whether this one has read its rows
 };
 
-/// The values of a lane at a place of the rows of all parts: a stretch, or `Stretches` of pieces in stages (`kStaged`).
-/// The rows have `count` values.
-template <class T, class Role, int kParts, class At, bool kStaged>
+/// The values of a lane at a place of the rows of all parts, which are read where they are. The rows have `count` values.
+template <class T, class Role, int kParts, class At>
+struct PartsInPlace {
+    const PartStages<Role, kParts>& stages;
+    At i;
+    int count;
+
+    /// `each(part, values)`, in order, for every part that there is.
+    template <class Each>
+    __device__ __forceinline__ void each(Each each) const {
+        const auto row = [&](int part) { return reinterpret_cast<const T*>(stages.row(part)); };
+        // More rows at once would not stay in registers beside a role of two hops.
+        constexpr int kMost = kParts > 4 || sizeof(WideAt<T, At>) > sizeof(Wide<T>) ? 2 : 4;
+        for_some_rows<T, kParts, kMost>(row, i, count, each);
+    }
+};
+
+/// The values of a lane at a place of pieces in stages: a stretch, which may be read where it is, or `Stretches`.
+template <class T, class Role, int kParts, class At>
 struct StagedParts {
     const PartStages<Role, kParts>& stages;
     const PartPieces<kParts>& pieces;
@@ -321,71 +337,84 @@ struct StagedParts {
     /// `each(part, values)`, in order, for every part that there is.
     template <class Each>
     __device__ __forceinline__ void each(Each each) const {
-        if constexpr (!kStaged) {
-            if (!Role::kTma || !is_staged) {
-                const auto row = [&](int part) { return reinterpret_cast<const T*>(stages.row(part)); };
-                // More rows at once would not stay in registers beside a role of two hops.
-                constexpr int kMost = kParts > 4 || sizeof(WideAt<T, At>) > sizeof(Wide<T>) ? 2 : 4;
-                for_some_rows<T, kParts, kMost>(row, i, count, each);
-                return;
-            }
+        if constexpr (sizeof(WideAt<T, At>) == sizeof(Wide<T>)) {
+            if (!is_staged) return PartsInPlace<T, Role, kParts, At>{stages, i, count}.each(each);
         }
-        if constexpr (Role::kTma) {
 #pragma unroll(PartPieces<kParts>::kKept ? kParts : 1)
-            for (int part = 0; part < kParts; ++part) {
-                if ((pieces.lanes[part / kLanes] >> part % kLanes & 1) == 0) continue;
-                const char* piece = PartPieces<kParts>::kKept ? pieces.from[part] : stages.piece(part);
-                each(part, get_whole(reinterpret_cast<const T*>(piece), at, end));
-            }
+        for (int part = 0; part < kParts; ++part) {
+            if ((pieces.lanes[part / kLanes] >> part % kLanes & 1) == 0) continue;
+            const char* piece = PartPieces<kParts>::kKept ? pieces.from[part] : stages.piece(part);
+            each(part, get_whole(reinterpret_cast<const T*>(piece), at, end));
         }
     }
 };
 
-/// Calls `body(i, parts)` for all stretches of a row from `from` up to `to`, as `for_wide_parts` does, with pieces of the
-/// rows brought into shared memory ahead; warp. `body` takes several stretches at once as long as they are whole: it
-/// does what is not for a single value once for all of them. `Ahead` is a `PartStages` or a `PartsAhead`.
-template <class T, int kParts, class Role, class Ahead, class Parts, class Body>
-__device__ __forceinline__ void for_staged_parts(Ahead& ahead, const Parts& parts, int from, int to, int count,
-                                                 Body body) {
-    constexpr int kBytes = sizeof(T), kPiece = Role::kPieceBytes / kBytes;
+/// Calls `body(i, parts)` for the pieces of rows from `from` up to `to` that are brought into shared memory ahead; warp.
+/// `body` takes several stretches at once as long as they are whole.
+template <class T, int kParts, class Role, class Ahead, class Body>
+__device__ __forceinline__ void for_pieces(Ahead& ahead, int from, int to, int count, Body body) {
+    constexpr int kPiece = Role::kPieceBytes / static_cast<int>(sizeof(T));
     // More would not stay in registers.
     constexpr int kMost = kPiece / kTurn < 4 ? kPiece / kTurn : 4;
     using Some = Stretches<kMost>;
     static_assert(kPiece % kTurn == 0, "a piece is read in whole turns of a warp");
     const int lane = lane_index() * kWide;
-    if constexpr (Parts::kInWords) {
-        if (parts.in_words()) {
-#pragma unroll 1
-            for (int i = from + lane; i - lane < to; i += kTurn) body(i, PartsAsWords<T, kParts, Parts>{parts, i, count});
-            return;
-        }
-    }
-    ahead.begin(parts, from * kBytes, to * kBytes);
     PartStages<Role, kParts>& stages = ahead.stages();
 #pragma unroll 1
     for (int base = from; base < to; base += kPiece) {
-        if constexpr (Role::kTma) {
-            ahead.refill();
-            if (stages.staged()) stages.wait();
-        }
-        const bool staged = Role::kTma && stages.staged();
+        ahead.refill();
+        const bool staged = stages.staged();
+        if (staged) stages.wait();
         const PartPieces<kParts> pieces = stages.pieces();
         const int end = base + kPiece < to ? kPiece : to - base;
         int turn = 0;
-        // Both ways in one role would take too many registers.
+        // Both ways of several stretches in one role would take too many registers.
 #pragma unroll 1
-        for (; staged == Role::kTma && turn + kMost * kTurn <= end; turn += kMost * kTurn) {
+        for (; staged && turn + kMost * kTurn <= end; turn += kMost * kTurn) {
             const Some i{base + turn + lane}, at{turn + lane};
-            body(i, StagedParts<T, Role, kParts, Some, Role::kTma>{stages, pieces, i, count, at, end, staged});
+            body(i, StagedParts<T, Role, kParts, Some>{stages, pieces, i, count, at, end, staged});
         }
 #pragma unroll 1
         for (; turn < end; turn += kTurn) {
             const int i = base + turn + lane, at = turn + lane;
-            body(i, StagedParts<T, Role, kParts, int, false>{stages, pieces, i, count, at, end, staged});
+            body(i, StagedParts<T, Role, kParts, int>{stages, pieces, i, count, at, end, staged});
         }
-        if constexpr (Role::kTma) {
-            if (staged) stages.taken();
+        if (staged) stages.taken();
+    }
+}
+
+/// Calls `body(at)` for the stretches of a row from `from` up to `to`, of `kCount` at once; warp.
+template <int kCount, class Body>
+__device__ __forceinline__ void for_stretches(int from, int to, Body body) {
+#pragma unroll 1
+    for (int base = from; base < to; base += kCount * kTurn) {
+        body(Stretches<kCount, false>{base + lane_index() * kWide, to});
+    }
+}
+
+/// Calls `body(i, parts)` for all stretches of a row from `from` up to `to`, as `for_wide_parts` does, or for several of
+/// them at once: what is not for a single value is done once for all of them; warp. `Ahead` is a `PartStages` or a
+/// `PartsAhead`, `kThreads` the number of threads of the block.
+template <class T, int kParts, class Role, int kThreads, class Ahead, class Parts, class Body>
+__device__ __forceinline__ void for_staged_parts(Ahead& ahead, const Parts& parts, int from, int to, int count,
+                                                 Body body) {
+    if constexpr (Parts::kInWords) {
+        if (parts.in_words()) {
+            // The words of a value take twice its registers.
+            for_stretches<kThreads <= 384 ? 2 : 1>(from, to, [&](auto i) {
+                body(i, PartsAsWords<T, kParts, Parts, decltype(i)>{parts, i, count});
+            });
+            return;
         }
+    }
+    ahead.begin(parts, from * static_cast<int>(sizeof(T)), to * static_cast<int>(sizeof(T)));
+    if constexpr (Role::kTma) {
+        for_pieces<T, kParts, Role>(ahead, from, to, count, body);
+    } else {
+        // As many as stay in registers: two rows of them are loaded at once.
+        for_stretches<kThreads <= 384 ? 7 : kThreads <= 512 ? 5 : 4>(from, to, [&](auto i) {
+            body(i, PartsInPlace<T, Role, kParts, decltype(i)>{ahead.stages(), i, count});
+        });
     }
 }
 

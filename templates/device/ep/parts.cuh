@@ -105,10 +105,10 @@ public:
     /// Whether rows are expected as words.
     __device__ __forceinline__ bool in_words() const { return source_.in_words(); }
 
-    /// Reads the neighbors from `i` on of the rows of peers from `first` on, once they have come as words: a bit for each peer
+    /// Reads the neighbors at a place of the rows of peers from `first` on, once they have come as words: a bit for each peer
     /// that has a part. The rows have `count` values.
-    template <class T, class Values, int kBatch>
-    __device__ __forceinline__ u32 read(int first, int i, int count, Values (&values)[kBatch]) const {
+    template <class T, class At, class Values, int kBatch>
+    __device__ __forceinline__ u32 read(int first, At at, int count, Values (&values)[kBatch]) const {
         i32 keys[kBatch];
         u32 there = 0;
 #pragma unroll
@@ -116,7 +116,7 @@ public:
             keys[k] = first + k < Source::kPartCount ? entry_of(first + k) : -1;
             if (keys[k] >= 0) there |= 1u << k;
         }
-        source_.template read<T>(keys, i, count, values);
+        source_.template read<T>(keys, at, count, values);
         return there;
     }
 

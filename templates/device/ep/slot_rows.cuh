@@ -766,28 +766,38 @@ public:
     /// Whether the message of a key may come: its source takes part.
     __device__ __forceinline__ bool may_come(int key) const { return key >= 0 && End::alive(End::source_of(key)); }
 
-    /// Waits for the neighbors from `i` on of the rows of messages (-1: none). The rows have `count` values.
-    template <class T, int kBatch>
-    __device__ __forceinline__ void read_words(const i32 (&keys)[kBatch], int i, int count,
-                                               Wide<T> (&values)[kBatch]) const {
+    /// Waits for the neighbors at a place of the rows of messages (-1: none). The rows have `count` values.
+    template <class T, int kBatch, int kCount>
+    __device__ __forceinline__ void read_words(const i32 (&keys)[kBatch], Stretches<kCount, false> at, int count,
+                                               Wide<T, kCount * kWide> (&values)[kBatch]) const {
         Site site{Slots::kChannel, Waiting::kFlag, -1, -1, team_.epoch};
         wait(team_, site, [&](u32& seen) {
-            UnitWords found[kBatch];
+            UnitWords found[kBatch][kCount];
             bool is_told[kBatch];
 #pragma unroll
             for (int k = 0; k < kBatch; ++k) {
-                const bool used = keys[k] >= 0 && i < count;
-                if (used && may_be_words(keys[k])) found[k] = UnitWords::load(words_of(keys[k]), i / kWide);
+                const bool used = keys[k] >= 0 && at.has(0);
+#pragma unroll
+                for (int s = 0; s < kCount; ++s) {
+                    if (!used || !at.has(s) || !may_be_words(keys[k])) continue;
+                    found[k][s] = UnitWords::load(words_of(keys[k]), (at.first + s * kTurn) / kWide);
+                }
                 is_told[k] = used && End::looks_filled(keys[k], 0, seen);
             }
             bool come = true;
 #pragma unroll
             for (int k = 0; k < kBatch; ++k) {
-                if (keys[k] < 0 || i >= count) continue;
-                if (may_be_words(keys[k]) && found[k].are_of(team_.epoch, seen)) {
-                    unit_of(values[k]) = found[k].value();
-                } else if (is_told[k] && is_in_slot(keys[k], seen)) {
-                    values[k] = get_wide<T>(slot(keys[k], 0), i, count);
+                if (keys[k] < 0 || !at.has(0)) continue;
+                bool own = may_be_words(keys[k]);
+#pragma unroll
+                for (int s = 0; s < kCount; ++s) {
+                    if (!own || !at.has(s)) continue;
+                    own = found[k][s].are_of(team_.epoch, seen);
+                    unit_of(stretch(values[k], s)) = found[k][s].value();
+                }
+                if (own) continue;
+                if (is_told[k] && is_in_slot(keys[k], seen)) {
+                    values[k] = get_wide<T>(slot(keys[k], 0), at, count);
                 } else {
                     site.peer = End::rank_of(End::source_of(keys[k]));
                     come = false;
@@ -941,10 +951,11 @@ public:
     __device__ __forceinline__ void take_words(int tokens) { in_words_ = slots_.takes_words(tokens); }
     __device__ __forceinline__ bool in_words() const { return kInWords && in_words_; }
 
-    /// Waits for the neighbors from `i` on of rows that come as words.
-    template <class T, int kBatch>
-    __device__ __forceinline__ void read(const i32 (&keys)[kBatch], int i, int count, Wide<T> (&values)[kBatch]) const {
-        slots_.template read_words<T>(keys, i, count, values);
+    /// Waits for the neighbors at a place of rows that come as words.
+    template <class T, class At, int kBatch>
+    __device__ __forceinline__ void read(const i32 (&keys)[kBatch], At at, int count,
+                                         WideAt<T, At> (&values)[kBatch]) const {
+        slots_.template read_words<T>(keys, at, count, values);
     }
 
     /// Brings the other fields of messages that come as words to their slots.

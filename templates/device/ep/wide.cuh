@@ -216,10 +216,22 @@ __device__ __forceinline__ void set_wide(void* row, int i, int count, const Wide
     }
 }
 
-/// Neighbours of a lane in several whole stretches of a row, a turn of the warp apart.
-template <int kCount>
+/// Neighbours of a lane in several stretches of a row, a turn of the warp apart: whole ones, or those before `end`.
+template <int kCount, bool kAreWhole = true>
 struct Stretches {
     int first;
+
+    __device__ __forceinline__ bool has(int) const { return true; }
+    __device__ __forceinline__ bool are_whole() const { return true; }
+};
+template <int kCount>
+struct Stretches<kCount, false> {
+    int first, end;
+
+    /// Whether the lane has some of stretch `k`.
+    __device__ __forceinline__ bool has(int k) const { return first + k * kTurn < end; }
+    /// Whether it has all of each that it has.
+    __device__ __forceinline__ bool are_whole() const { return end % kWide == 0; }
 };
 
 /// The values of a lane at a place of a row: those of a stretch, or of several.
@@ -227,8 +239,8 @@ template <class T, class At>
 struct WideAtPlace {
     using Type = Wide<T>;
 };
-template <class T, int kCount>
-struct WideAtPlace<T, Stretches<kCount>> {
+template <class T, int kCount, bool kAreWhole>
+struct WideAtPlace<T, Stretches<kCount, kAreWhole>> {
     using Type = Wide<T, kCount * kWide>;
 };
 template <class T, class At>
@@ -237,10 +249,10 @@ using WideAt = typename WideAtPlace<T, At>::Type;
 /// The first value of a lane at a place, and whether all of them are in a row of `count` values.
 __device__ __forceinline__ int first_of(int i) { return i; }
 __device__ __forceinline__ bool is_inside(int i, int count) { return i + kWide <= count; }
-template <int kCount>
-__device__ __forceinline__ int first_of(Stretches<kCount> at) { return at.first; }
-template <int kCount>
-__device__ __forceinline__ bool is_inside(Stretches<kCount>, int) { return true; }
+template <int kCount, bool kAreWhole>
+__device__ __forceinline__ int first_of(Stretches<kCount, kAreWhole> at) { return at.first; }
+template <int kCount, bool kAreWhole>
+__device__ __forceinline__ bool is_inside(Stretches<kCount, kAreWhole> at, int) { return at.are_whole(); }
 
 /// The elements of one of the stretches.
 template <class T, int kCount>
@@ -254,34 +266,45 @@ __device__ __forceinline__ Wide<T> get_whole(const T* row, int i, int count) {
     return i < count ? *reinterpret_cast<const Wide<T>*>(row + i) : Wide<T>(T{});
 }
 
-template <class T, int kCount>
-__device__ __forceinline__ Wide<T, kCount * kWide> get_whole(const T* row, Stretches<kCount> at, int) {
+template <class T, int kCount, bool kAreWhole>
+__device__ __forceinline__ Wide<T, kCount * kWide> get_whole(const T* row, Stretches<kCount, kAreWhole> at, int) {
     Wide<T, kCount * kWide> all;
 #pragma unroll
-    for (int k = 0; k < kCount; ++k) stretch(all, k) = *reinterpret_cast<const Wide<T>*>(row + at.first + k * kTurn);
+    for (int k = 0; k < kCount; ++k) {
+        const T* own = row + at.first + k * kTurn;
+        stretch(all, k) = at.has(k) ? *reinterpret_cast<const Wide<T>*>(own) : Wide<T>(T{});
+    }
     return all;
 }
 
-template <class T, int kCount>
-__device__ __forceinline__ Wide<T, kCount * kWide> get_wide(const void* row, Stretches<kCount> at, int count) {
+template <class T, int kCount, bool kAreWhole>
+__device__ __forceinline__ Wide<T, kCount * kWide> get_wide(const void* row, Stretches<kCount, kAreWhole> at,
+                                                            int count) {
     const T* own = static_cast<const T*>(row);
     // One branch around all loads: with one around each, the next load would wait for it.
-    if (is_whole(own + at.first)) return get_whole(own, at, count);
+    if (at.are_whole() && is_whole(own + at.first)) return get_whole(own, at, count);
     Wide<T, kCount * kWide> all;
 #pragma unroll
-    for (int k = 0; k < kCount; ++k) stretch(all, k) = get_wide<T>(row, at.first + k * kTurn, count);
+    for (int k = 0; k < kCount; ++k) {
+        stretch(all, k) = at.has(k) ? get_wide<T>(row, at.first + k * kTurn, count) : Wide<T>(T{});
+    }
     return all;
 }
 
-template <class T, int kCount>
-__device__ __forceinline__ void set_wide(void* row, Stretches<kCount> at, int count, Wide<T, kCount * kWide> all) {
+template <class T, int kCount, bool kAreWhole>
+__device__ __forceinline__ void set_wide(void* row, Stretches<kCount, kAreWhole> at, int count,
+                                         Wide<T, kCount * kWide> all) {
     T* own = static_cast<T*>(row) + at.first;
-    if (is_whole(own)) {
+    if (at.are_whole() && is_whole(own)) {
 #pragma unroll
-        for (int k = 0; k < kCount; ++k) put_whole(own + k * kTurn, stretch(all, k));
+        for (int k = 0; k < kCount; ++k) {
+            if (at.has(k)) put_whole(own + k * kTurn, stretch(all, k));
+        }
     } else {
 #pragma unroll
-        for (int k = 0; k < kCount; ++k) set_wide<T>(row, at.first + k * kTurn, count, stretch(all, k));
+        for (int k = 0; k < kCount; ++k) {
+            if (at.has(k)) set_wide<T>(row, at.first + k * kTurn, count, stretch(all, k));
+        }
     }
 }
 

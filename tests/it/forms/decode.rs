@@ -4,6 +4,7 @@
 use std::cell::Cell;
 
 use ep_codegen::meaning::Drawn;
+use ep_codegen::plan::{Arch, Config, plan};
 use ep_codegen::schedule::{RuleSet, Ways};
 use ep_runtime::pipelines::{
     DecodeCombine, DecodeDispatch, MergeCombine, PackedDispatch, SpreadCombine,
@@ -65,6 +66,27 @@ fn a_dispatch_in_one_launch_leaves_what_it_means() {
     assert!(ruled.get() >= calls / 2, "the rule took {} of {calls} calls", ruled.get());
 }
 
+/// A field that a dispatch in one launch sends has to go somewhere: its output may be left away with its input alone.
+#[test]
+fn an_absent_output_of_a_field_is_refused() {
+    let ir = DecodeDispatch::ir();
+    let refusal = |absent: &[&str]| {
+        let mut config = Config::new(&ir, Arch::Sm90a);
+        let numbers = [("ranks", "2"), ("hidden", "64"), ("topk", "2"), ("experts", "4")];
+        for (name, value) in numbers.into_iter().chain([("max_tokens", "4")]) {
+            config.set(&ir, name, value).expect("the shape is legal");
+        }
+        config.copies.extend(absent.iter().map(|name| (name.to_string(), 0)));
+        plan(&ir, &config).err().map(|error| error.to_string()).unwrap_or_default()
+    };
+    assert_eq!(refusal(&[]), "");
+    assert_eq!(refusal(&["topk_weights", "recv_topk_weights"]), "");
+    assert_eq!(refusal(&["topk_weights"]), "");
+    let said = "needs 1 tensor `recv_topk_weights`, there are 0; pass this tensor, or leave out `topk_weights` too";
+    let own = refusal(&["recv_topk_weights"]);
+    assert!(own.ends_with(said), "{own}");
+}
+
 /// Bugs of rows that a dispatch in one launch sends as words.
 const BUGS_OF_SENT_WORDS: &str = "
 == the halves of a unit are exchanged
@@ -119,15 +141,7 @@ fn back_as(
         ("topk", 1 + seed as i64 % 5),
         ("words", words),
     ];
-    let ruled = |drawn: Drawn| {
-        let ways = Ways::of(&drawn.ir, RuleSet::All);
-        assert!(
-            drawn.ir.roles.iter().all(|role| !ways.is_composed(&role.name)),
-            "rules are for it"
-        );
-        drawn
-    };
-    held_by(&[DecodeDispatch::ir(), DecodeCombine::ir()], &numbers, seed, &ruled, run)
+    held_by(&[DecodeDispatch::ir(), DecodeCombine::ir()], &numbers, seed, &|drawn| drawn, run)
 }
 
 fn come_back(shapes: &[(i64, i64, i64)]) {
@@ -137,7 +151,7 @@ fn come_back(shapes: &[(i64, i64, i64)]) {
     }
 }
 
-/// Quarters of whole steps, short ones and empty ones.
+/// Slices of several turns, short ones and empty ones.
 #[test]
 fn rows_come_back_to_their_tokens() {
     come_back(&[(2, 3, 4240), (1, 9, 16)]);
@@ -153,16 +167,6 @@ fn rows_of_other_shapes_come_back_at_length() {
 /// a row.
 fn packed(
     combine: ir::Pipeline,
-    shape: (i64, i64, i64, u64),
-    run: &dyn Fn(Form) -> Form,
-) -> Result<(), String> {
-    packed_as(words_of(shape.3), combine, shape, run)
-}
-
-/// The same where so many tokens of all ranks travel as words.
-fn packed_as(
-    words: i64,
-    combine: ir::Pipeline,
     (ranks, tokens, hidden, seed): (i64, i64, i64, u64),
     run: &dyn Fn(Form) -> Form,
 ) -> Result<(), String> {
@@ -172,17 +176,10 @@ fn packed_as(
         ("hidden", hidden),
         ("experts", 3 * ranks + 2),
         ("topk", 1 + seed as i64 * 5 % 11),
-        ("words", words),
+        ("words", words_of(seed)),
     ];
-    let ruled = |drawn: Drawn| {
-        let ways = Ways::of(&drawn.ir, RuleSet::All);
-        let composed = drawn.ir.roles.iter().any(|role| ways.is_composed(&role.name));
-        let is_whole = drawn.ir.name == "MergeCombine";
-        assert!(!is_whole || !composed, "rules are for it");
-        drawn
-    };
     let pipelines = [only(PackedDispatch::ir(), "via", "Direct"), combine.clone()];
-    held_by(&pipelines, &numbers, seed, &ruled, run)
+    held_by(&pipelines, &numbers, seed, &|drawn| drawn, run)
 }
 
 /// No row, fewer and more than are loaded at once; quarters of whole steps, short and empty ones; more rows than warps.
@@ -225,106 +222,27 @@ fn choices_at_a_rank_that_is_left_out_count_for_nothing_at_length() {
     }
 }
 
-/// Sums that the library does not make where they are sent: of lists longer than a warp, of other rows, or without a
-/// factor.
-#[test]
-fn other_sums_are_composed() {
-    let made = "sum(at in list[row]: w[at] * x[at] as f32) as bf16";
-    assert!(!adds_composed(32, made), "the rule is for it");
-    assert!(adds_composed(64, made), "a lane has a row of the list");
-    assert!(adds_composed(32, "sum(at in list[row]: x[at] as f32) as bf16"));
-    assert!(adds_composed(32, "sum(at in list[row]: w[row] * w[at] * x[at] as f32) as bf16"));
-    assert!(adds_composed(32, "sum(at in most: w[at] * x[at] as f32) as bf16"));
-}
-
-/// Whether a way back of rows that are `made` of lists of so many is composed.
-fn adds_composed(most: i64, made: &str) -> bool {
-    let source = format!(
-        "shape {{ ranks: 1..=64, hidden: 8..=4096 step 8, most: 1..={most}, max_tokens: 1..=64 }}
-         size tokens in 0..=max_tokens;
-         uses handle ep_runtime::pipelines::DecodeDispatch {{
-             rank_prefix: i32[ranks + 1, ranks], recv_src: i32[ranks * max_tokens], send_row: i32[tokens, ranks],
-         }};
-         input x: bf16[max_tokens, hidden], w: f32[max_tokens], list: i32[max_tokens, most] in -1..max_tokens;
-         output out: bf16[tokens, hidden];
-         message Part {{ row x: bf16[hidden] }}
-         channel back: slots<Part> over nvlink from Send to Reduce per all {{
-             slot: [source, token: max_tokens], epochs: 2,
-         }};
-         role Send on all blocks, 4 warps, warps shared by source {{
-             for row in rank_prefix[source, me]..rank_prefix[source + 1, me] {{
-                 push back[source] at recv_src[row] {{ x: {made} }};
-             }}
-         }}
-         role Reduce on all blocks, 4 warps, warps shared by token {{
-             for token in tokens gather part from back[peer]
-                 at (token + 1) * (send_row[token, peer] >= 0) as i32 - 1 across peer in ranks
-             {{
-                 store out[token] = sum(part.x);
-             }}
-         }}"
-    );
-    let shape = [("ranks", 2), ("hidden", 64), ("most", 4), ("max_tokens", 8)];
-    Form::new(&source, &shape).is_plain()
-}
-
 /// Bugs of sums that are made where they are sent.
 const BUGS_OF_SUMS: &str = "
 == the first row of a sum is left out
-in ep/way_back.cuh
-- for (u32 left = lanes; left != 0;) {
-+ for (u32 left = lanes & (lanes - 1); left != 0;) {
+in ep/wide.cuh
+- for (u32 left = there[g]; left != 0;) {
++ for (u32 left = there[g] & (there[g] - 1); left != 0;) {
 
-== rows of a sum count with the factor of the first one
-in ep/way_back.cuh
-- factors[n] = __shfl_sync(kAllLanes, factor, lane);
-+ factors[n] = __shfl_sync(kAllLanes, factor, __ffs(static_cast<int>(lanes)) - 1);
+== a row of a sum counts with the number of another one
+in ep/wide.cuh
+- return __shfl_sync(kAllLanes, value, number % kLanes);
++ return __shfl_sync(kAllLanes, value, number % kLanes / 2);
 
-== four rows are loaded, and three added
-in ep/way_back.cuh
--         for (int n = 0; n < kRowsAtOnce; ++n) {
--             if (n >= some) continue;
-+         for (int n = 0; n < 3; ++n) {
-+             if (n >= some) continue;
+== the first stretch alone is added up
+in ep/wide.cuh
+- for (int s = 0; s < kStretches; ++s) add(sums[s],
++ for (int s = 0; s < 1; ++s) add(sums[s],
 
-== rows that are there are skipped with those that are not
-in ep/way_back.cuh
-- __ballot_sync(kAllLanes, at >= 0)};
-+ __ballot_sync(kAllLanes, at > 0)};
-
-== the sum of a row of this rank is not sent
-in ep/way_back.cuh
-- count<true>(rows);
-+ count<false>(rows);
-";
-
-/// Bugs of sums that go as words.
-const BUGS_OF_SUMS_AS_WORDS: &str = "
-== the words of a sum are one token off
-in ep/way_back.cuh
-- Parts::send(Parts::at(End::window_of(source), End::own(), to), units,
-+ Parts::send(Parts::at(End::window_of(source), End::own(), to ^ 1), units,
-
-== each part of a sum is the first one
-in ep/way_back.cuh
-- listed(row), from, part * Cut::kStep, Slots::kMeta);
-+ listed(row), from, 0, Slots::kMeta);
-
-== the last parts of sums are not sent
-in ep/way_back.cuh
-- unit < total * Parts::kParts && !team_.stopped;
-+ unit < total * (Parts::kParts - 1) && !team_.stopped;
-
-== sums go as words to ranks that do not take them
-in ep/way_back.cuh
-- // The first units are added up while the others say what they take.
--             if (!takes_words(source)) continue;
-+ // The first units are added up while the others say what they take.
-
-== the sums of this rank are looked for where rows lie
-in ep/way_back.cuh
-- own_elsewhere_ && number == End::own()
-+ number == End::own()
+== the sum of a slice ends early
+in ep/wide.cuh
+- if (i < end) set(i, sums[s]);
++ if (i + kTurn < end) set(i, sums[s]);
 ";
 
 #[test]
@@ -336,118 +254,98 @@ fn planted_bugs_of_sums_are_found_at_length() {
             planted,
         )
     });
-    all_are_found(BUGS_OF_SUMS_AS_WORDS, 6, |_, seed, planted| {
-        packed_as(16, only(MergeCombine::ir(), "via", "Direct"), (3, 7, 2064, seed + 1), planted)
-    });
 }
 
-/// Bugs of the way back: what they change in its header.
+/// Bugs of rows that come back in slices.
 const BUGS: &str = "
-== a quarter is told without a release
-in ep/way_back.cuh
-- store_release_sys(word_, stamped(team_.epoch, 1));
-+ store_relaxed_sys(word_, stamped(team_.epoch, 1));
-
-== a quarter is told before all lanes have stored
-in ep/way_back.cuh
--     __device__ __forceinline__ void tell() {
+== slices are published before all lanes have stored them
+in ep/slot_rows.cuh
+-     __device__ __forceinline__ void tell_slices() {
 -         __syncwarp();
-+     __device__ __forceinline__ void tell() {
++     __device__ __forceinline__ void tell_slices() {
 
-== one quarter too few is told
-in ep/way_back.cuh
-- if (team_.lane / quarters == owed_) word_
-+ if (team_.lane / quarters == owed_ && team_.lane % quarters + 1 < quarters) word_
+== one slice too few is published
+in ep/slot_rows.cuh
+- if (behind >= 0 && behind < count) held_peer_
++ if (behind >= 0 && behind + 1 < count) held_peer_
 
-== quarters are seen without an acquire
-in ep/way_back.cuh
-- found = load_acquire_sys(word);
-+ found = load_relaxed_sys(word);
+== the slices of a row count from its begin
+in ep/slot_rows.cuh
+- held_slice_ = slices.begin + behind;
++ held_slice_ = behind;
 
-== nobody waits for quarters
-in ep/way_back.cuh
-- return seen == team_.epoch && value_of(found) != 0;
-+ return true;
+== slices are seen without an acquire
+in ep/slot_rows.cuh
+- return load_acquire_sys(flag(team_.group.window, key, slice))
++ return load_relaxed_sys(flag(team_.group.window, key, slice))
 
-== numbers go with the second quarter
-in ep/way_back.cuh
-- if (quarter == 0 && at < kFloats) numbers[at] = held[i];
-+ if (quarter != 0 && at < kFloats) numbers[at] = held[i];
+== every slice of a slot is the first one
+in ep/slot_rows.cuh
+- const u32 come = slots_.wait_for_slice(key, team_.lane % kSlices);
++ const u32 come = slots_.wait_for_slice(key, 0);
 
-== rows are those of the source before
-in ep/way_back.cuh
-- totals_upto<kPeers>(through_, number);
-+ totals_upto<kPeers>(through_, number - 1);
+== the stretch behind the last one is left out
+in ep/wide.cuh
+- return first + k * kTurn < end;
++ return first + (k + 1) * kTurn < end;
 
-== a row of this rank is taken for the one before it
-in ep/way_back.cuh
-- static_cast<u32>(row) + 2
-+ static_cast<u32>(row) + 1
+== a slice begins a turn late
+in ep/wide.cuh
+- return begin < count ? begin : count;
++ return begin < count && begin > 0 ? begin + kTurn : begin < count ? begin : count;
+";
 
-== rows of this rank are told by one quarter
-in ep/way_back.cuh
-- for (int i = 0; i < kQuarters; ++i) {
--             store_relaxed_sys(words + i,
-+ for (int i = 0; i < 1; ++i) {
-+             store_relaxed_sys(words + i,
-
-== the third part of a token is left out
-in ep/way_back.cuh
-- for (int n = 2; n < parts_; ++n) {
-+ for (int n = 3; n < parts_; ++n) {
-
-== the second of two parts is left out
-in ep/way_back.cuh
--                 add_bf16(sum[i], second[i]);
-
-== a token is added up by one warp too many
-in ep/way_back.cuh
-- if (quarter_ != 0 || part_ >= 0) return;
-+ if (quarter_ == 0 || part_ >= 0) return;
+/// A bug that shows where a warp has many slices.
+const BUG_OF_MANY: &str = "
+== more slices are held than there are lanes
+in ep/slot_rows.cuh
+- if (held_ + count > kLanes) tell_slices();
++
 ";
 
 /// Bugs of rows that come back as words.
 const BUGS_OF_WORDS: &str = "
 == the words of a row are one row off
-in ep/way_back.cuh
-- End::window_of(source), End::own(), to);
-+ End::window_of(source), End::own(), to ^ 1);
+in ep/slot_rows.cuh
+- words_ = FewSlots<Slots>::at(End::window_of(peer), End::own(), place);
++ words_ = FewSlots<Slots>::at(End::window_of(peer), End::own(), place ^ 1);
 
-== one part too few goes as words
-in ep/way_back.cuh
-- if (part < Words::kParts) Words::read(units, from(row), part);
-+ if (part + 1 < Words::kParts) Words::read(units, from(row), part);
+== rows go as words to ranks that do not take them
+in ep/slot_rows.cuh
+- return (takes_ & bit) != 0;
++ return true;
 
-== parts that come as words are added up by half of the lanes
-in ep/as_words.cuh
-- if (is_in(part, i)) store_quad
-+ if (is_in(part, i) && lane_index() < 16) store_quad
+== words of a slice are those of the first one
+in ep/few_slots.cuh
+- send_unit(words, at / 16 + number, it, epoch);
++ send_unit(words, number, it, epoch);
 
 == a word that has not come is taken for zero
 in ep/as_words.cuh
--             come = false;
-+             come = seen == 0;
+-             if (own == epoch) continue;
++             if (own == epoch || own == 0) continue;
 
-== rows of this rank are looked for as words
-in ep/way_back.cuh
-- return source_of(key) == End::own() && own_.row != nullptr;
-+ return false;
+== words of the second of two parts are not waited for
+in ep/slot_rows.cuh
+- if (keys[k] < 0 || !at.has(0)) continue;
++ if (k > 0 || keys[k] < 0 || !at.has(0)) continue;
+
+== fields are taken before they have come
+in ep/slot_rows.cuh
+- has_words = may_be_words(key) && seen == team_.epoch;
++ has_words = may_be_words(key);
+
+== the fields of a part are those of the part before
+in ep/slot_rows.cuh
+- slots_.bring_field(key, number - part * kWords);
++ slots_.bring_field(key, (number - part * kWords) ^ 1);
 ";
 
-/// A bug that shows where a warp has several quarters of a row.
-const BUG_OF_QUARTERS: &str = "
-== the words of the first quarter are waited for alone
-in ep/way_back.cuh
-- const bool used = key >= 0 && quarter < quarters_ && is_told;
-+ const bool used = key >= 0 && quarter == 0 && is_told;
-";
-
-/// Bugs of the way back that show when a rank is calls ahead of those that it takes nothing from.
+/// Bugs that show when a rank is calls ahead of those that it takes nothing from.
 const BUGS_AHEAD: &str = "
 == nobody waits for the slots of the call before the last
-in ep/way_back.cuh
-- return reached(seen, want);
-+ return true;
+in ep/slot_rows.cuh
+-             wait_counter(team_, site, released);
 
 == slots are offered before they are read
 in ep/slot_rows.cuh
@@ -458,20 +356,14 @@ in ep/slot_rows.cuh
 in ep/slot_rows.cuh
 - store_entry_sys(reinterpret_cast<u32*>(group.windows[peer] + Slots::kReleased)
 + store_relaxed_sys(reinterpret_cast<u32*>(group.windows[peer] + Slots::kReleased)
-
-== an offer of slots is seen without an acquire
-in ep/way_back.cuh
-- seen = load_acquire_sys(End::released(peer));
-+ seen = load_relaxed_sys(End::released(peer));
 ";
 
-/// The same of rows that come back as words.
+/// Bugs that show when a rank is calls ahead, and rows come as words.
 const BUGS_OF_WORDS_AHEAD: &str = "
 == nobody waits until a rank has said what it takes
-in ep/way_back.cuh
-- return value_of(found) != 0 && reached(seen, team_.epoch);
+in ep/slot_rows.cuh
+- return value_of(said) != 0 && reached(seen, team_.epoch);
 + return true;
-
 ";
 
 #[test]
@@ -490,6 +382,6 @@ fn slots_are_free_before_they_are_filled_again_at_length() {
 #[test]
 fn planted_bugs_of_the_way_back_are_found_at_length() {
     all_are_found(BUGS, 6, |_, seed, planted| back((3, 2, 4240, seed), planted));
-    all_are_found(BUGS_OF_WORDS, 6, |_, seed, planted| back((3, 2, 4240, seed), planted));
-    all_are_found(BUG_OF_QUARTERS, 8, |_, seed, planted| back_as(0, (2, 60, 64, seed), planted));
+    all_are_found(BUGS_OF_WORDS, 12, |_, seed, planted| back_as(16, (3, 7, 528, seed), planted));
+    all_are_found(BUG_OF_MANY, 8, |_, seed, planted| back_as(0, (2, 60, 64, seed), planted));
 }

@@ -195,43 +195,6 @@ fn one_role_takes_two_channels() {
     }
 }
 
-/// A field that comes has to go somewhere: the output may be left away with its tensor alone.
-#[test]
-fn an_absent_output_of_a_field_is_refused() {
-    let source = "
-        shape { ranks: 1..=8, hidden: 16..=64 step 16, topk: 1..=4, max_tokens: 1..=64 }
-        size tokens in 0..=max_tokens;
-        size rows;
-        input x: bf16[rows, hidden], w: optional f32[rows, topk], first: i32[ranks + 1, ranks], src: i32[rows],
-            sent: i32[tokens, ranks];
-        output sums: bf16[tokens, hidden], weights: optional f32[tokens, topk];
-        message Part { row x: bf16[hidden], w: f32[topk] with w }
-        channel back: slots<Part> over nvlink from Send to Sum per all {
-            slot: [source, token: max_tokens], epochs: 2,
-        };
-        role Send on all blocks, 4 warps, warps shared by source {
-            for row in first[source, me]..first[source + 1, me] {
-                push back[source] at src[row] { x: x[row], w: w[row] };
-            }
-        }
-        role Sum on all blocks, 4 warps, warps shared by token {
-            for token in tokens gather part from back[peer]
-                at if sent[token, peer] >= 0 { token } else { -1 } across peer in ranks
-            {
-                store sums[token] = sum(part.x);
-                store weights[token] = sum(part.w);
-            }
-        }";
-    let numbers = [("ranks", 2), ("hidden", 16), ("topk", 2), ("max_tokens", 4)];
-    let form = || Form::new(source, &numbers);
-    assert!(!form().is_plain());
-    assert_eq!(form().refusal(), "");
-    assert_eq!(form().copies("w", 0).refusal(), "");
-    assert_eq!(form().copies("w", 0).copies("weights", 0).refusal(), "");
-    let said = "needs 1 tensor `weights`, there are 0; pass this tensor, or leave out `w` too";
-    assert!(form().copies("weights", 0).refusal().ends_with(said));
-}
-
 /// What the least shape misses is no reason to refuse the pipeline: only that shape.
 #[test]
 fn rows_of_uneven_size_are_refused_by_their_shape() {

@@ -19,7 +19,6 @@ use crate::plan::window::{Extent, SlotExtent, Window, option};
 use crate::plan::{CfgGroup, CfgKind, CfgMember, RoleWarps, channels, flag, int};
 use crate::schedule::cut::{RUNS, loops_in_runs};
 use crate::schedule::extents::written_row;
-use crate::schedule::rules::{COPIED_SLICES, back_channel};
 
 /// Warps that share the row of a token where rules let several of them.
 const SLICES: i64 = 32;
@@ -73,8 +72,7 @@ impl Planner<'_> {
             let peers = self.peers(channel);
             let slots = SlotExtent::of(self.ir, channel, peers, self.numbers);
             let (senders, rows) = (self.route_tokens(), self.rows_of(channel));
-            let goes_back = self.goes_back(channel);
-            let slices = if goes_back { COPIED_SLICES } else { self.slot_slices(channel).max(1) };
+            let slices = self.slot_slices(channel).max(1);
             let parts = channel.parts_per.as_ref().and_then(|parts| self.number(parts));
             let (parts, net) = (parts.unwrap_or(1), self.net_extent(channel));
             let slots = slots.map(|slots| self.filled_once(channel, slots, (net, message)));
@@ -126,27 +124,20 @@ impl Planner<'_> {
         slots.filled_once((are, messages), (peers - net.near, peers), message.slot_bytes)
     }
 
-    /// With how many tokens of a rank rows travel as words: those of a dispatch in one launch, and those that go
-    /// back to their tokens.
+    /// With how many tokens of a rank rows travel as words: those of a dispatch in one launch, and those in slots.
     fn few(&self, channel: &Channel, slots: Option<SlotExtent>, message: &MessageLayout) -> i64 {
         let most = match slots {
             None => self.route_tokens(),
             Some(slots) if comes_in_words(self.ir, channel) => {
-                let is_composed = self.slot_slices(channel) > 0
+                let may = self.slot_slices(channel) > 0
                     && self.ways.all_staged(&channel.to)
                     && message.record_words() <= TURN_VALUES
                     && !self.leaves_out_absent();
-                let may = self.goes_back(channel) || is_composed;
                 if may { slots.source_stride } else { 0 }
             }
             Some(_) => 0,
         };
         option(channel, "few", self.numbers).unwrap_or(0).clamp(0, most)
-    }
-
-    /// Whether the device library takes rows through the slots of a channel back to their tokens.
-    pub(super) fn goes_back(&self, channel: &Channel) -> bool {
-        !self.ways.is_composed(&channel.to) && back_channel(self.ir).is_some()
     }
 
     /// Slices of the row of a slot of a channel, which several warps share; 0: none do.

@@ -103,11 +103,7 @@ impl Planner<'_> {
         // A role that is composed leaves out what has no place.
         for role in self.ir.roles.iter().filter(|role| !self.ways.is_composed(&role.name)) {
             walk::stmts(&role.body, &mut |outer| {
-                let (Action::Receive { channel, .. } | Action::Gather { channel, .. }) =
-                    &outer.action
-                else {
-                    return;
-                };
+                let Action::Receive { channel, .. } = &outer.action else { return };
                 for stmt in walk::nested(outer) {
                     let gone = walk::target(stmt).filter(|place| absent(&place.tensor));
                     let with = self.comes_with(channel, stmt);

@@ -1,10 +1,7 @@
 //! Checks that a role which a class of the library carries has the inputs and numbers that its helpers read implicitly.
 
 use super::{Checked, Forms};
-use crate::ir::parts::parts;
-use crate::ir::{
-    Action, DimKind, Domain, Elem, ElemType, Expr, NameKind, Pipeline, Role, Stmt, TensorKind, walk,
-};
+use crate::ir::{Action, DimKind, Domain, Elem, ElemType, Expr, Role, Stmt, TensorKind, walk};
 use crate::schedule::extents::range_of;
 
 /// Helpers that look up where experts live.
@@ -92,25 +89,4 @@ pub(super) fn mentions_name(whole: &Expr, name: &str) -> bool {
     let mut found = false;
     walk::expr(whole, &mut |part| found |= is_name(part, name));
     found
-}
-
-/// Whether an expression names no binder but these and those of its own sums: a function of them gives it.
-pub(super) fn is_of(whole: &Expr, binders: &[&str]) -> bool {
-    let mut known: Vec<&str> = binders.to_vec();
-    walk::expr(whole, &mut |part| {
-        if let Expr::Fold { binder, .. } = part {
-            known.push(binder);
-        }
-    });
-    let mut all = true;
-    walk::expr(whole, &mut |part| {
-        if let Expr::Name { name, kind: NameKind::Binder | NameKind::Stripe } = part {
-            all &= known.contains(&name.as_str());
-        }
-    });
-    all
-}
-
-pub(super) fn is_bf16(elem: &ElemType, ir: &Pipeline) -> bool {
-    matches!(parts(ir, elem).as_slice(), [(_, Elem::Bf16, _)])
 }

@@ -277,8 +277,9 @@ impl<'s> Forms<'s> {
 
     /// Whether each of so many choices has a lane.
     fn has_lanes(&self, width: &str) -> bool {
-        let width = Expr::Name { name: width.to_string(), kind: NameKind::Dim };
-        self.is_at_most(&width, CHOICES)
+        self.ir.dims.iter().any(|dim| {
+            dim.name == width && matches!(dim.kind, DimKind::Given { high, .. } if high <= CHOICES)
+        })
     }
 
     /// Whether rows of so many elements are made of whole units in every shape, and begin with one.

@@ -18,7 +18,7 @@ use crate::schedule::symbol::{Constant, Root, Symbol};
 use crate::schedule::term::{Node, Term, arithmetic, counting};
 
 /// Slices of the row of a slot that is copied, and of one that is computed: that takes more time.
-pub(crate) const COPIED_SLICES: i64 = 4;
+pub(super) const COPIED_SLICES: i64 = 4;
 pub(super) const COMPUTED_SLICES: i64 = 8;
 
 /// The steps of a role that copies rows to slots, a slice at a time; `None`: it does not.

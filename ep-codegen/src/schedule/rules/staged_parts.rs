@@ -11,7 +11,7 @@ use crate::schedule::RoleLowering;
 use crate::schedule::library::ep;
 use crate::schedule::rules::parts_ahead;
 use crate::schedule::step::{Lambda, ParamType, Step};
-use crate::schedule::symbol::{Constant, Of, Root, Symbol};
+use crate::schedule::symbol::{Constant, Of, Root, Symbol, THREADS};
 use crate::schedule::term::{Node, Term};
 
 /// The steps with the parts of rows read through shared memory, and how many parts a row has at most, if any are.
@@ -81,7 +81,7 @@ fn stage(step: &mut Step, parts: &Constant, role: &Constant, stages: &str) {
         && let Node::Call(function, args) = &mut call.node
         && let Some(Of::Elem(elem)) = function.of.first().cloned()
     {
-        *function = ep::for_staged_parts.of(&elem).of(parts.clone()).of(role.clone());
+        *function = ep::for_staged_parts.of(&elem).of(parts.clone()).of(role.clone()).of(THREADS);
         args.insert(0, Term::name(stages, Elem::I32));
         if let Some(Term { node: Node::Lambda(body), .. }) = args.last_mut() {
             of_places(body);
