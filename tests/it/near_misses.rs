@@ -313,7 +313,7 @@ fn lets(ir: &mut Pipeline) {
 }
 
 /// Lets only tokens go that an input keeps.
-fn gate(ir: &mut Pipeline) {
+pub(crate) fn gate(ir: &mut Pipeline) {
     add(ir, "keep", TensorKind::Input);
     let kept = |token: &str| {
         let value = Expr::Element { tensor: "keep".to_string(), indices: vec![binder_of(token)] };
@@ -445,7 +445,7 @@ fn stmts(ir: &mut Pipeline, see: &mut dyn FnMut(&mut Stmt)) {
 }
 
 /// Shows every expression in all roles, inner ones first.
-fn exprs(ir: &mut Pipeline, see: &mut dyn FnMut(&mut Expr)) {
+pub(crate) fn exprs(ir: &mut Pipeline, see: &mut dyn FnMut(&mut Expr)) {
     stmts(ir, &mut |stmt| own_exprs(stmt, see));
 }
 

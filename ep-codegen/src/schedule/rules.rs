@@ -40,6 +40,8 @@ pub(crate) use packed::{AHEAD, BEFORE, Packs, Turns, row_cast};
 pub(crate) use sending::is_position;
 pub use staged::{Carried, Staged};
 
+pub(super) use sums::rewrite as shared_sums;
+
 use super::step::{CopyBy, Loop, Step, Takers};
 use super::symbol::Constant;
 use super::{RoleLowering, RoleRule, RuleSet};

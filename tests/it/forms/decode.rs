@@ -3,8 +3,10 @@
 
 use std::cell::Cell;
 
+use ep_codegen::ir::{Domain, Expr};
 use ep_codegen::meaning::Drawn;
 use ep_codegen::plan::{Arch, Config, plan};
+use ep_codegen::render::body_with;
 use ep_codegen::schedule::{RuleSet, Ways};
 use ep_runtime::pipelines::{
     DecodeCombine, DecodeDispatch, MergeCombine, PackedDispatch, SpreadCombine,
@@ -14,6 +16,7 @@ use ep_runtime::{Pipeline, ir};
 use super::meaning::{held_by, only};
 use super::planted::all_are_found;
 use super::run::Form;
+use crate::near_misses::{exprs, gate};
 use crate::usual;
 
 /// How many tokens of all ranks travel as words.
@@ -66,16 +69,57 @@ fn a_dispatch_in_one_launch_leaves_what_it_means() {
     assert!(ruled.get() >= calls / 2, "the rule took {} of {calls} calls", ruled.get());
 }
 
+/// A count of the choices of each expert, of which a gate or a part of the choices decides.
+#[test]
+fn counts_of_some_tokens_or_choices_are_right() {
+    if crate::host::programs().is_none() {
+        return;
+    }
+    let half = |ir: &mut ir::Pipeline| {
+        exprs(ir, &mut |part| {
+            if let Expr::Fold { binder, domain, .. } = part
+                && binder == "choice"
+            {
+                let (low, high) = (Expr::Int { value: 0 }, Expr::Int { value: 1 });
+                **domain = Domain::Range { low, high };
+            }
+        });
+    };
+    for (edit, is_counted_at_entry) in [(gate as fn(&mut ir::Pipeline), true), (half, false)] {
+        let mut ir = DecodeDispatch::ir();
+        edit(&mut ir);
+        let config = small(&ir);
+        let body = body_with(&ir.select(&config.choice), RuleSet::All).expect("it has a text");
+        let text = plan(&ir, &config).expect("it fits").cuda(&body);
+        assert_eq!(text.contains("ep::values_of<false>"), is_counted_at_entry, "{text}");
+        // What nobody counts at entry, the lanes of a warp share.
+        assert_eq!(text.contains("ep::sum_of_lanes("), !is_counted_at_entry, "{text}");
+        let numbers = [("ranks", 2), ("max_tokens", 40), ("hidden", 64), ("experts", 7)];
+        let numbers = [&numbers[..], &[("topk", 3), ("words", 0)]].concat();
+        for seed in 0..3 {
+            let all = std::slice::from_ref(&ir);
+            let held = held_by(all, &numbers, seed, &|drawn| drawn, &|form| form);
+            held.unwrap_or_else(|words| panic!("seed {seed}: {words}"));
+        }
+    }
+}
+
+/// A small shape of a dispatch.
+fn small(ir: &ir::Pipeline) -> Config {
+    let mut config = Config::new(ir, Arch::Sm90a);
+    let numbers = [("ranks", "2"), ("hidden", "64"), ("topk", "2"), ("experts", "4")];
+    for (name, value) in numbers.into_iter().chain([("max_tokens", "4")]) {
+        config.set(ir, name, value).expect("the shape is legal");
+    }
+    config
+}
+
 /// A field that a dispatch in one launch sends has to go somewhere: its output may be left away with its input alone.
 #[test]
 fn an_absent_output_of_a_field_is_refused() {
     let ir = DecodeDispatch::ir();
     let refusal = |absent: &[&str]| {
-        let mut config = Config::new(&ir, Arch::Sm90a);
-        let numbers = [("ranks", "2"), ("hidden", "64"), ("topk", "2"), ("experts", "4")];
-        for (name, value) in numbers.into_iter().chain([("max_tokens", "4")]) {
-            config.set(&ir, name, value).expect("the shape is legal");
-        }
+        let mut config = small(&ir);
         config.copies.extend(absent.iter().map(|name| (name.to_string(), 0)));
         plan(&ir, &config).err().map(|error| error.to_string()).unwrap_or_default()
     };

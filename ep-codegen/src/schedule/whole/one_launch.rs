@@ -10,7 +10,9 @@ use crate::schedule::channels::{End, Object};
 use crate::schedule::cut::{PEER, own_name};
 use crate::schedule::library::ep;
 use crate::schedule::limit::broken;
-use crate::schedule::rules::{Counted, Counts, OneLaunch, asked_first, is_position, row_cast};
+use crate::schedule::rules::{
+    Counted, Counts, OneLaunch, asked_first, is_position, row_cast, shared_sums,
+};
 use crate::schedule::scope::{Arrived, LookedAt, Meaning, Scope};
 use crate::schedule::step::ParamType::{Bytes, Index, Object as OfClass, Value};
 use crate::schedule::step::{Loop, Step, Takers};
@@ -28,7 +30,7 @@ pub(in crate::schedule) fn tables(role: &mut RoleLowering<'_>) -> Lowered<Vec<St
     let mut whole = Whole::of(role);
     whole.begins(&one);
     whole.tables(&one, &mut steps)?;
-    Ok(steps)
+    Ok(shared_sums(role, steps))
 }
 
 impl<'a> Whole<'_, 'a> {
@@ -316,9 +318,9 @@ impl<'a> Whole<'_, 'a> {
         let goes = self.goes(one)?;
         let mut args = vec![group, name("smem.routes"), tokens, goes];
         if let Some(counts) = one.values()
-            && let (Counted::Values { once }, Some(ids)) = (counts.of, counts.values)
+            && let (Counted::Values { once }, Some(values)) = (counts.of, &counts.values)
         {
-            let row = self.row_of_ids(ids, "token")?;
+            let row = self.row_of_ids(&values.tensor, &values.token, &values.gates)?;
             let values = ep::values_of.of(Term::bool(once));
             args.push(call(values, vec![name("smem.routes"), row]));
         }
@@ -369,14 +371,18 @@ impl<'a> Whole<'_, 'a> {
         Ok(call(ep::route_of.of(self.cfg()), vec![loaded, self.role.expert_begin()?]))
     }
 
-    /// The function that gives a row of numbers.
-    pub(super) fn row_of_ids(&mut self, ids: &str, row: &str) -> Lowered<Term> {
+    /// The function that gives a row of numbers, which counts where all gates hold.
+    pub(super) fn row_of_ids(&mut self, ids: &str, row: &str, gates: &[Expr]) -> Lowered<Term> {
         let params = [(Index, row), (Value(Elem::Bool), "present")];
         self.function(&[], &params, |this, params, steps| {
             let index = Expr::Name { name: row.into(), kind: NameKind::Binder };
-            let own = Scope::default().with(row, Meaning::Value(params[0].clone()));
+            let own = Scope::default().of_lane().with(row, Meaning::Value(params[0].clone()));
             let row = Expr::Element { tensor: ids.to_string(), indices: vec![index] };
-            this.role.row_of(&own, &row, Some(&params[1]), steps).map(Some)
+            let mut present = params[1].clone();
+            for gate in gates {
+                present = present.and(this.role.scalar(&own, gate, steps)?);
+            }
+            this.role.row_of(&own, &row, Some(&present), steps).map(Some)
         })
     }
 

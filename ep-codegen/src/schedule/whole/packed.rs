@@ -40,7 +40,7 @@ impl Whole<'_, '_> {
         if let Some(listed) = &turns.before {
             let end = self.role.scalar(&own, &listed.end, out)?.converted(&Elem::I32);
             let value = self.role.scalar(&own, &listed.value, out)?;
-            let earlier = self.row_of_ids(&listed.ids, "earlier")?;
+            let earlier = self.row_of_ids(&listed.ids, "earlier", &[])?;
             let before = call(ep::listed_before.of(width), vec![end, value, earlier]);
             let before = self.role.named("before", before, out);
             let before = Term { range: Some((0, i64::from(i32::MAX))), ..before };

@@ -7,6 +7,7 @@ use crate::ir::put::put;
 use crate::ir::typed::elem_of;
 use crate::ir::{
     Action, BinaryOp, Channel, Domain, Elem, ElemType, Expr, Fold, Memory, Pipeline, Stmt,
+    TensorKind, walk,
 };
 use crate::schedule::cut::{PEER, own_name};
 
@@ -28,8 +29,18 @@ pub(crate) struct Counts<'s> {
     /// The number that bounds the loop.
     pub(crate) count: &'s str,
     pub(crate) table: &'s str,
-    /// The tensor whose values are counted.
-    pub(crate) values: Option<&'s str>,
+    /// The values that are counted.
+    pub(crate) values: Option<Values>,
+}
+
+/// Values that are counted in the rows of a tensor.
+pub(crate) struct Values {
+    pub(crate) tensor: String,
+    /// Whether a row counts once.
+    once: bool,
+    /// The name of the token, and the conditions under which it counts.
+    pub(crate) token: String,
+    pub(crate) gates: Vec<Expr>,
 }
 
 impl<'s> Forms<'s> {
@@ -70,16 +81,99 @@ impl<'s> Forms<'s> {
             }) {
             (Counted::Rows, None)
         } else {
-            let (tensor, once) = values_of(body, own, binder)?;
-            let of = self.tensor(tensor).ok()?;
+            let values = self.values_of(body, own, binder)?;
+            let of = self.tensor(&values.tensor).ok()?;
             let is_ids = of.elem == ElemType::Scalar { elem: Elem::I64 };
             if !is_ids || of.optional || of.copies > 1 || of.dims.len() != 2 {
                 return None;
             }
-            (Counted::Values { once }, Some(tensor))
+            (Counted::Values { once: values.once }, Some(values))
         };
         Some(Counts { stmt, record, of, count, table: &target.tensor, values })
     }
+
+    /// The values of `sum(k in topk: (ids[token, k] == value) as i32)`, or of `listed(ids[token], value) as i32`, with
+    /// conditions of the token as factors or beside them.
+    fn values_of(&self, number: &Expr, token: &str, value: &str) -> Option<Values> {
+        let counted = |tensor: &str, once: bool| {
+            let (tensor, token) = (tensor.to_string(), token.to_string());
+            Values { tensor, once, token, gates: Vec::new() }
+        };
+        let (mut values, gates) = match number {
+            Expr::Binary { op: BinaryOp::Mul, left, right } => {
+                let one = |count: &Expr, gate: &Expr| {
+                    Some((self.values_of(count, token, value)?, vec![condition(self.ir, gate)?]))
+                };
+                one(left, right).or_else(|| one(right, left))?
+            }
+            Expr::If { condition: gate, yes, no } if **no == (Expr::Int { value: 0 }) => {
+                (self.values_of(yes, token, value)?, vec![(**gate).clone()])
+            }
+            Expr::Fold { fold: Fold::Sum, binder, domain, body } => {
+                let holds = condition(self.ir, body)?;
+                let tensor =
+                    all_of(&holds).into_iter().find_map(|it| equal(it, token, value, binder))?;
+                let last = self.tensor(tensor).ok()?.dims.last();
+                if !matches!((&**domain, last), (Domain::Dim { name }, Some(all)) if is_name(all, name))
+                {
+                    return None;
+                }
+                let is_gate = |it: &&Expr| equal(it, token, value, binder).is_none();
+                let gates: Vec<Expr> =
+                    all_of(&holds).into_iter().filter(is_gate).cloned().collect();
+                if gates.iter().any(|gate| mentions_name(gate, binder)) {
+                    return None;
+                }
+                (counted(tensor, false), gates)
+            }
+            _ => {
+                let holds = condition(self.ir, number)?;
+                let tensor = all_of(&holds).into_iter().find_map(|it| listed(it, token, value))?;
+                let is_gate = |it: &&Expr| listed(it, token, value).is_none();
+                (
+                    counted(tensor, true),
+                    all_of(&holds).into_iter().filter(is_gate).cloned().collect(),
+                )
+            }
+        };
+        let is_known = |gate: &Expr| !mentions_name(gate, value) && self.is_of_inputs(gate);
+        gates.iter().all(is_known).then(|| {
+            values.gates.extend(gates);
+            values
+        })
+    }
+
+    /// Whether a number reads nothing but inputs that are there.
+    fn is_of_inputs(&self, number: &Expr) -> bool {
+        let mut all = true;
+        walk::expr(number, &mut |part| {
+            all &= match part {
+                Expr::Element { tensor, .. } => self.tensor(tensor).is_ok_and(|it| {
+                    !it.optional && (it.kind == TensorKind::Input || it.from_handle.is_some())
+                }),
+                Expr::OfChannel { .. } | Expr::Field { .. } => false,
+                _ => true,
+            };
+        });
+        all
+    }
+}
+
+/// The tensor of `ids[token, choice] == value`.
+fn equal<'e>(holds: &'e Expr, token: &str, value: &str, choice: &str) -> Option<&'e str> {
+    let Expr::Binary { op: BinaryOp::Eq, left, right } = holds else { return None };
+    let Expr::Element { tensor, indices } = &**left else { return None };
+    let [row, column] = indices.as_slice() else { return None };
+    let own = is_name(row, token) && is_name(column, choice) && is_name(right, value);
+    own.then_some(tensor)
+}
+
+/// The tensor of `listed(ids[token], value)`.
+fn listed<'e>(holds: &'e Expr, token: &str, value: &str) -> Option<&'e str> {
+    let Expr::Call { helper, args } = holds else { return None };
+    let [Expr::Element { tensor, indices }, number] = args.as_slice() else { return None };
+    let own = matches!(indices.as_slice(), [row] if is_name(row, token));
+    (helper == "listed" && own && is_name(number, value)).then_some(tensor)
 }
 
 /// The condition of a number that is one where the condition holds, and zero elsewhere.
@@ -106,26 +200,6 @@ fn all_of(whole: &Expr) -> Vec<&Expr> {
         Expr::Bool { value: true } => Vec::new(),
         other => vec![other],
     }
-}
-
-/// The tensor of `sum(k in topk: (ids[token, k] == value) as i32)`, or of `listed(ids[token], value) as i32`, and whether a
-/// row counts once.
-fn values_of<'s>(body: &'s Expr, token: &str, value: &str) -> Option<(&'s str, bool)> {
-    let as_i32 = |number: &'s Expr| match number {
-        Expr::Cast { value, elem: Elem::I32 } => Some(value.as_ref()),
-        _ => None,
-    };
-    if let Expr::Fold { fold: Fold::Sum, binder, body, .. } = body {
-        let Expr::Binary { op: BinaryOp::Eq, left, right } = as_i32(body)? else { return None };
-        let Expr::Element { tensor, indices } = &**left else { return None };
-        let [row, column] = indices.as_slice() else { return None };
-        let own = is_name(row, token) && is_name(column, binder) && is_name(right, value);
-        return own.then_some((tensor.as_str(), false));
-    }
-    let Expr::Call { helper, args } = as_i32(body)? else { return None };
-    let [Expr::Element { tensor, indices }, number] = args.as_slice() else { return None };
-    let own = matches!(indices.as_slice(), [row] if is_name(row, token));
-    (helper == "listed" && own && is_name(number, value)).then_some((tensor.as_str(), true))
 }
 
 /// `sum(source in 0..end: slots[source].field[at])`
