@@ -12,6 +12,7 @@ mod declared;
 pub mod facts;
 pub mod helpers;
 pub mod kind;
+mod known;
 pub mod naming;
 pub mod network;
 mod number;
@@ -40,6 +41,7 @@ pub use declared::{
     Pipeline, Require, Size, Source, Tensor, TensorKind, Tune, Values, When,
 };
 pub use kind::ChannelKind;
+pub use known::WellKnown;
 pub use select::Choice;
 
 /// Policies of the checker that a channel may waive: rules about its memory that go beyond the text

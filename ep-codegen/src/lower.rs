@@ -389,12 +389,7 @@ impl Lowering {
         if let Some(extent) = &axis.extent {
             return self.expr(extent);
         }
-        let peers = match per {
-            ir::PeerSet::All | ir::PeerSet::Others => "ranks",
-            ir::PeerSet::Local => "local_ranks",
-            ir::PeerSet::Rail => "nodes",
-        };
-        ir::Expr::Name { name: peers.to_string(), kind: ir::NameKind::Dim }
+        ir::Expr::Name { name: per.number().name().to_string(), kind: ir::NameKind::Dim }
     }
 
     fn role(&mut self, role: &ast::Role, guard: &Guard) {

@@ -4,6 +4,7 @@ mod circles;
 mod device;
 mod kinds;
 mod layers;
+mod literals;
 mod names;
 mod rust;
 
@@ -41,6 +42,7 @@ pub(crate) fn run(options: &[String]) -> Outcome {
     names::check(&mut tree);
     circles::check(&mut tree);
     kinds::check(&mut tree);
+    literals::check(&mut tree);
     layers::check(&mut tree)?;
     tree.findings.sort();
     for finding in &tree.findings {

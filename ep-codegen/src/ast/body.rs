@@ -1,6 +1,7 @@
 //! Statements and expressions.
 
 use super::{Call, Excerpt, Ident, Span, TokenRange, When};
+use crate::ir::WellKnown;
 
 /// A statement.
 #[derive(Debug, Clone)]
@@ -151,7 +152,7 @@ impl For {
         let Domain::Expr(Expr { kind: ExprKind::Name(name), .. }) = &self.domain else {
             return None;
         };
-        if name != "ranks" || self.position.is_some() || self.gather.is_some() {
+        if !WellKnown::Ranks.is(name) || self.position.is_some() || self.gather.is_some() {
             return None;
         }
         let mut conditions = Vec::new();

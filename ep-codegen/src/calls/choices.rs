@@ -5,7 +5,7 @@ use quote::{format_ident, quote};
 
 use super::tensors::{Field, Presence, elem_type, name_of};
 use super::{Calls, axis_tensor, axis_type};
-use crate::ir::{DimKind, ElemType};
+use crate::ir::{DimKind, ElemType, WellKnown};
 
 impl Calls<'_> {
     /// The enums of all axes, and the tensors whose elements they choose.
@@ -129,7 +129,7 @@ impl Calls<'_> {
             DimKind::Given { low, high, step } => Some((dim.name.as_str(), low, high, step)),
             DimKind::Derived { .. } => None,
         });
-        given.filter(|(name, ..)| *name != "ranks").collect()
+        given.filter(|(name, ..)| !WellKnown::Ranks.is(*name)).collect()
     }
 
     /// The tunes by name, with what each arm offers.

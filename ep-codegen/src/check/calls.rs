@@ -8,8 +8,8 @@ use super::typing::Typing;
 use super::walk::{Meaning, Scope, Site, exprs};
 use crate::ast::{CudaFn, Expr, ExprKind, Ident, TokenRange as At};
 use crate::diagnostics::{Diagnostics, types as errors, variants};
-use crate::ir::Fold;
 use crate::ir::helpers::{self, FIRST, Helper, Kind, casts_to};
+use crate::ir::{Fold, WellKnown};
 
 /// A part of a gather is one of several, and so is its peer: a fold reads them, or `first` takes one.
 pub(super) fn check_view(view: &View<'_>, out: &mut Diagnostics) {
@@ -137,7 +137,7 @@ impl<'a> Typing<'_, 'a> {
             Kind::Elementwise => rank <= 1 && value.scalar.is_numeric(),
             Kind::ExpertRow | Kind::RowOverLocalExperts => rank == 1 && whole,
             Kind::RowOverExperts => {
-                let over = Extent::named("experts");
+                let over = Extent::named(WellKnown::Experts.name());
                 rank == 1 && whole && !value.extents[0].differs(&over)
             }
             Kind::FloatRow => rank == 1 && value.scalar.is_float(),

@@ -11,8 +11,8 @@ use crate::ast::{
     ShapeEntry, StmtKind, Transport,
 };
 use crate::diagnostics::{Diagnostics, channels as errors};
-use crate::ir::POLICIES;
 use crate::ir::kind::{Network, Position, Traits};
+use crate::ir::{POLICIES, WellKnown};
 
 /// Rules that no choice of arms changes.
 pub(super) fn check_declarations(model: &Model<'_>, out: &mut Diagnostics) {
@@ -135,11 +135,12 @@ pub(super) fn check_view(view: &View<'_>, out: &mut Diagnostics) {
 
 /// The number that gives a peer set its extent.
 pub(super) fn peers_number(set: PeerSet) -> &'static str {
-    match set {
-        PeerSet::All | PeerSet::Others => "ranks",
-        PeerSet::Local => "local_ranks",
-        PeerSet::Rail => "nodes",
-    }
+    let number = match set {
+        PeerSet::All | PeerSet::Others => WellKnown::Ranks,
+        PeerSet::Local => WellKnown::LocalRanks,
+        PeerSet::Rail => WellKnown::Nodes,
+    };
+    number.name()
 }
 
 /// The numbers that give a peer set its extent are declared; nodes apart need a network.
@@ -154,7 +155,7 @@ fn peers(view: &View<'_>, channel: &Channel, out: &mut Diagnostics) {
     }
     let network = channel.over.iter().any(|word| word.value != Transport::Nvlink);
     let spans_nodes = view.shape.iter().any(|entry| {
-        matches!(entry, ShapeEntry::Given { name, low, .. } if name == "nodes" && low.value > 1)
+        matches!(entry, ShapeEntry::Given { name, low, .. } if WellKnown::Nodes.is(name) && low.value > 1)
     });
     let everyone = matches!(channel.per.value, PeerSet::All | PeerSet::Others);
     if spans_nodes && everyone && !network {

@@ -9,6 +9,7 @@ use super::typing::Typing;
 use super::walk;
 use crate::ast::{Blocks, Expr, ExprKind, Ident, OptionValue, ShapeEntry, Share};
 use crate::diagnostics::{Diagnostics, limits, roles as errors};
+use crate::ir::WellKnown;
 
 /// Warps a block can have.
 const WARPS_MAX: i128 = 32;
@@ -102,7 +103,7 @@ fn has_extent(view: &View<'_>, name: &Ident) -> bool {
 /// What warps can share.
 fn shareable(view: &View<'_>) -> Vec<String> {
     let mut known = vec!["stripe".to_string(), "token".to_string()];
-    if is_number(view, "ranks") {
+    if is_number(view, WellKnown::Ranks.name()) {
         known.push("source".to_string());
     }
     for option in view.channels.iter().flat_map(|channel| &channel.options) {
@@ -150,7 +151,7 @@ fn stripe_uses(view: &View<'_>, index: usize, out: &mut Diagnostics) {
         return out.push(errors::no_stripe(first, &role.decl.name));
     }
     if let Some(first) = uses.first().copied().or(shared)
-        && !is_number(view, "stripes")
+        && !is_number(view, WellKnown::Stripes.name())
     {
         out.push(errors::no_stripes(first));
     }

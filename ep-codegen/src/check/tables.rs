@@ -13,6 +13,7 @@ use super::types::scalar_of;
 use super::walk::{Counted, Meaning, Site, exprs, root};
 use crate::ast::{self, Elem, Expr, ExprKind, Ident, Item, Place, StmtKind, TensorKind};
 use crate::diagnostics::{Diagnostics, tables as errors};
+use crate::ir::WellKnown;
 
 /// Addresses that the parameters of a kernel hold, 4096 bytes: each copy of a tensor has one.
 const MOST_COPIES: i64 = 4096 / 8;
@@ -120,7 +121,7 @@ fn needed_before(view: &View<'_>, size: &Ident, table: &Ident) -> bool {
         ends.chain(tensor.decl.values.iter().flat_map(|values| &values.step)).any(named)
             || (has_size(tensor) && (!of_call || tensor.decl.window.is_some()))
     };
-    (striped(view) == Some(size) && is_number(view, "stripes"))
+    (striped(view) == Some(size) && is_number(view, WellKnown::Stripes.name()))
         || view.sizes.iter().any(|other| other.value.as_ref().is_some_and(named))
         || view.tensors.iter().any(is_sized_before)
         || view.sites.iter().any(|site| needs(site) && Some(phase(site)) <= written_in)

@@ -11,6 +11,7 @@ use super::types::{Extent, Scalar, Type, Value, declared, scalar_named, scalar_o
 use super::walk::{Counted, Meaning, Scope, index_binder};
 use crate::ast::{BinaryOp, Domain, Expr, ExprKind, Ident, PeerSet, TokenRange as At};
 use crate::diagnostics::{Diagnostics, types as errors};
+use crate::ir::WellKnown;
 
 /// The type of `expr`, without reporting anything.
 pub(super) fn silent<'a>(view: &View<'a>, scope: &Scope<'a>, expr: &'a Expr) -> Type<'a> {
@@ -217,7 +218,7 @@ impl<'a> Typing<'_, 'a> {
         let counted = match binder.counted()? {
             Counted::Name(counted) => counted.to_string(),
             Counted::Stripe => names::striped(self.view)?.to_string(),
-            Counted::Peers(PeerSet::All | PeerSet::Others) => "ranks".to_string(),
+            Counted::Peers(PeerSet::All | PeerSet::Others) => WellKnown::Ranks.name().to_string(),
             _ => return None,
         };
         let written = extent.written()?;

@@ -5,7 +5,7 @@ use super::names::{is_known, is_number};
 use super::types::{Scalar, Type};
 use super::typing;
 use crate::ast::{Channel, Domain, Expr, ExprKind, For, Ident, PeerSet, Share, Stmt, StmtKind};
-use crate::ir::CONDITION;
+use crate::ir::{CONDITION, WellKnown};
 
 /// What a binder stands for.
 #[derive(Debug, Clone)]
@@ -40,9 +40,9 @@ impl Counted<'_> {
     pub(super) fn peers(&self) -> Option<PeerSet> {
         match self {
             Counted::Peers(set) => Some(*set),
-            Counted::Name(name) if *name == "ranks" => Some(PeerSet::All),
-            Counted::Name(name) if *name == "local_ranks" => Some(PeerSet::Local),
-            Counted::Name(name) if *name == "nodes" => Some(PeerSet::Rail),
+            Counted::Name(name) if WellKnown::Ranks.is(*name) => Some(PeerSet::All),
+            Counted::Name(name) if WellKnown::LocalRanks.is(*name) => Some(PeerSet::Local),
+            Counted::Name(name) if WellKnown::Nodes.is(*name) => Some(PeerSet::Rail),
             _ => None,
         }
     }
@@ -271,7 +271,7 @@ pub(super) fn loop_binders<'a>(
     inner: &'a For,
 ) -> Vec<Binder<'a>> {
     let mut binders = vec![index_binder(view, scope, &inner.binder, &inner.domain)];
-    if inner.conditions_of_others().is_some() && is_number(view, "ranks") {
+    if inner.conditions_of_others().is_some() && is_number(view, WellKnown::Ranks.name()) {
         binders[0].meaning = Meaning::Index(Counted::Peers(PeerSet::Others));
     }
     if let (Some(_), Some(counted)) = (&inner.position, binders[0].counted()) {

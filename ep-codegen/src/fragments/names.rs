@@ -7,19 +7,29 @@ use crate::ast::visit::{self, NameUse, Visitor};
 use crate::ast::{
     Argument, Call, ExprKind, File, Ident, Item, ParamKind, Pipeline, Stmt, StmtKind, UNNAMED,
 };
-use crate::ir::CONDITION;
+use crate::ir::{CONDITION, WellKnown};
 use crate::lower::tables_of;
 
 /// Numbers that mean the same in every pipeline that has them.
-const NUMBERS: &[&str] =
-    &["ranks", "nodes", "local_ranks", "stripes", "tokens", "hidden", "topk", "experts"];
+const NUMBERS: &[WellKnown] = &[
+    WellKnown::Ranks,
+    WellKnown::Nodes,
+    WellKnown::LocalRanks,
+    WellKnown::Stripes,
+    WellKnown::Tokens,
+    WellKnown::Hidden,
+    WellKnown::Topk,
+    WellKnown::Experts,
+];
 
 /// Words that mean the same in every pipeline.
 const WORDS: &[&str] = &["me", "stripe", "all", "others", "local", "rail"];
 
 /// Whether a fragment may use `name` without a parameter.
 pub(super) fn means_the_same(name: &Ident) -> bool {
-    name == CONDITION || WORDS.iter().chain(NUMBERS).any(|word| name == *word)
+    name == CONDITION
+        || WORDS.iter().any(|word| name == *word)
+        || NUMBERS.iter().any(|number| number.is(name))
 }
 
 /// The names in statements or arguments.
@@ -93,7 +103,7 @@ impl Visitor for Names<'_> {
 /// The numbers among `names` that mean the same in every pipeline.
 pub(super) fn numbers_among(names: &Names<'_>) -> impl Iterator<Item = &'static str> {
     let is_free = |number: &str| names.all.contains(number) && !names.bound.contains(number);
-    NUMBERS.iter().copied().filter(move |number| is_free(number))
+    NUMBERS.iter().map(|number| number.name()).filter(move |number| is_free(number))
 }
 
 /// The names that a `let` gives to the rest of the block that `body` stands in.

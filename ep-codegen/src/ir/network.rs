@@ -1,7 +1,7 @@
 //! What carries a channel, and how many warps read each message of a ring.
 
 use super::kind::Network;
-use super::{Action, Channel, PeerSet, Pipeline, Share, Transport, walk};
+use super::{Action, Channel, PeerSet, Pipeline, Share, Transport, WellKnown, walk};
 
 /// What may carry every channel of a selected pipeline that speaks to a network, what is taken by itself
 /// first; `None`: there is no such channel.
@@ -20,7 +20,7 @@ pub fn over_network(channel: &Channel) -> bool {
 
 /// Whether the kernel speaks to a network for a channel: its kind and the shape say when.
 pub fn uses_network(selected: &Pipeline, channel: &Channel) -> bool {
-    let knows_nodes = || selected.dims.iter().any(|dim| dim.name == "local_ranks");
+    let knows_nodes = || selected.dims.iter().any(|dim| WellKnown::LocalRanks.is(&dim.name));
     match channel.kind.traits().network {
         Network::Declared => over_network(channel),
         Network::ToFarNodes => over_network(channel) && knows_nodes(),

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use super::network::uses_network;
 use super::slots::{Arrival, arrival};
-use super::{Action, BinaryOp, Channel, Domain, Expr, NameKind, Pipeline, Role, Share, Stmt, walk};
+use super::{
+    Action, BinaryOp, Channel, Domain, Expr, NameKind, Pipeline, Role, Share, Stmt, WellKnown, walk,
+};
 
 /// The index that numbers the messages of a channel within a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -135,7 +137,10 @@ fn is_over_tokens(stmt: &Stmt) -> bool {
 
 /// The most tokens of a call.
 fn tokens(selected: &Pipeline) -> Option<Expr> {
-    let size = selected.sizes.iter().find(|size| size.name == "tokens" && size.value.is_none())?;
+    let size = selected
+        .sizes
+        .iter()
+        .find(|size| WellKnown::Tokens.is(&size.name) && size.value.is_none())?;
     let end = size.values.as_ref()?.high.clone();
     let (left, right) = (Box::new(end), Box::new(Expr::Int { value: 1 }));
     Some(Expr::Binary { op: BinaryOp::Sub, left, right })

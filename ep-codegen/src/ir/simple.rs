@@ -10,7 +10,8 @@
 use super::put::{is_made_of, put};
 use super::typed::{elem_of, first_part};
 use super::{
-    Action, BinaryOp, CONDITION, Domain, Elem, Expr, NameKind, Pipeline, Stmt, change, walk,
+    Action, BinaryOp, CONDITION, Domain, Elem, Expr, NameKind, Pipeline, Stmt, WellKnown, change,
+    walk,
 };
 
 /// Brings all roles of a selected pipeline into this form.
@@ -177,7 +178,8 @@ fn joined(body: &mut Vec<Stmt>) {
     for stmt in body {
         if let Action::For { domain, .. } = &mut stmt.action
             && let Domain::Range { low: Expr::Int { value: 0 }, high } = &*domain
-            && *high == (Expr::Name { name: "tokens".to_string(), kind: NameKind::Size })
+            && *high
+                == (Expr::Name { name: WellKnown::Tokens.name().to_string(), kind: NameKind::Size })
         {
             *domain = Domain::Tokens;
         }

@@ -10,7 +10,7 @@ use super::helpers::SLOT;
 use super::{
     Action, Arm, Axis, BinaryOp, Blocks, CONDITION, Channel, DimKind, Domain, Elem, ElemType, Expr,
     Field, FieldValue, Memory, PeerSet, Pipeline, Place, Role, Share, Stmt, Tensor, TensorKind,
-    Transport, Values, Waiver, When,
+    Transport, Values, Waiver, WellKnown, When,
 };
 
 /// The whole pipeline, guards included.
@@ -370,7 +370,7 @@ fn indexed(name: &str, indices: &[Expr]) -> String {
 
 fn domain(domain: &Domain) -> String {
     match domain {
-        Domain::Tokens => "tokens".to_string(),
+        Domain::Tokens => WellKnown::Tokens.name().to_string(),
         Domain::Stripe => "stripe".to_string(),
         Domain::Dim { name } => name.clone(),
         Domain::Peers { set } => peers(set).to_string(),

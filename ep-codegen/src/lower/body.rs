@@ -3,7 +3,7 @@
 use super::expr::binary;
 use super::{Lowering, Named, condition};
 use crate::ast;
-use crate::ir::{self, helpers};
+use crate::ir::{self, WellKnown, helpers};
 
 impl Lowering {
     /// Lowers a block; a `when` around statements becomes a condition on each of them.
@@ -96,7 +96,9 @@ impl Lowering {
             let body = self.body(&head.body);
             ir::Action::Receive { binder, channel, peer, position, filter, body }
         } else {
-            let others = head.conditions_of_others().filter(|_| self.is("ranks", Named::Dim));
+            let others = head
+                .conditions_of_others()
+                .filter(|_| self.is(WellKnown::Ranks.name(), Named::Dim));
             let domain = match &others {
                 Some(_) => ir::Domain::Peers { set: ir::PeerSet::Others },
                 None => self.domain(&head.domain),
@@ -166,7 +168,7 @@ impl Lowering {
         let name = name.to_string();
         let peers = |set| ir::Domain::Peers { set };
         match self.names.get(&name) {
-            Some(Named::Size) | None if name == "tokens" => ir::Domain::Tokens,
+            Some(Named::Size) | None if WellKnown::Tokens.is(&name) => ir::Domain::Tokens,
             Some(Named::Dim | Named::Tune) => ir::Domain::Dim { name },
             Some(Named::Arg | Named::Size) => {
                 ir::Domain::Range { low: ir::Expr::Int { value: 0 }, high: self.expr(whole) }

@@ -2,8 +2,8 @@
 
 use super::{Lowering, Named};
 use crate::ast;
-use crate::ir;
 use crate::ir::helpers::FIRST;
+use crate::ir::{self, WellKnown};
 
 impl Lowering {
     /// Whether `name` is declared as `what` and no binder hides it.
@@ -112,7 +112,7 @@ impl Lowering {
     /// `stripe.first` or `stripe.count`, as numbers of the rows that all stripes share.
     fn of_stripe(&self, field: &str) -> ir::Expr {
         let stripe = || self.name("stripe".to_string(), Vec::new());
-        let stripes = || self.name("stripes".to_string(), Vec::new());
+        let stripes = || self.name(WellKnown::Stripes.name().to_string(), Vec::new());
         let size = self.striped.as_ref().map(|(size, _)| size.clone()).unwrap_or_default();
         let rows = || self.name(size.clone(), Vec::new());
         let each = || binary(ir::BinaryOp::Div, rows(), stripes());

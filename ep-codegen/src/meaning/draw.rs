@@ -24,8 +24,8 @@ use super::dice::Dice;
 use super::world::World;
 use super::{Function, Outcome, Rank};
 use crate::ir::{
-    Action, Arg, Choice, Number, Pipeline, Tensor as Declared, TensorKind, Transport, Values, text,
-    walk,
+    Action, Arg, Choice, Number, Pipeline, Tensor as Declared, TensorKind, Transport, Values,
+    WellKnown, text, walk,
 };
 use crate::plan::{Arch, Config, Numbers, PlanError};
 
@@ -175,7 +175,8 @@ impl<'a> Drawing<'a> {
             self.make_handle(&ir, handle)?;
         }
         let args = self.draw_args(&ir, &mut config);
-        let count = usize::try_from(numbers.get("ranks").copied().unwrap_or(1)).unwrap_or(1);
+        let count = usize::try_from(numbers.get(WellKnown::Ranks.name()).copied().unwrap_or(1))
+            .unwrap_or(1);
         let mut drawn = Drawn { ir, config, numbers, args, ranks: vec![Rank::default(); count] };
         self.bring(&mut drawn)?;
         Ok(drawn)
@@ -370,7 +371,7 @@ impl<'a> Drawing<'a> {
             if let Some(word) = given_word(&drawn.ir, tensor) {
                 all.iter_mut().flatten().for_each(|copy| all_words(copy, word));
             }
-            if tensor.name == "expert_begin"
+            if WellKnown::ExpertBegin.is(&tensor.name)
                 && let Some(first) = all.first().cloned()
             {
                 all.iter_mut().for_each(|own| own.clone_from(&first));

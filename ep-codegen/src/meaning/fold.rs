@@ -7,7 +7,7 @@ use super::eval::{Arrived, Bind, Bound, Eval, added};
 use super::open::Touched;
 use super::value::{Value, Written, form};
 use super::wrong::{Fault, Found, Stop};
-use crate::ir::{BinaryOp, DimKind, Domain, Elem, ElemType, Expr, Fold, NameKind, walk};
+use crate::ir::{BinaryOp, DimKind, Domain, Elem, ElemType, Expr, Fold, NameKind, WellKnown, walk};
 
 /// What a fold has made of its terms so far.
 struct Folded {
@@ -65,7 +65,7 @@ impl<'p> Eval<'_, 'p> {
     pub(super) fn domain(&mut self, domain: &'p Domain) -> Found<Vec<i64>> {
         let rank = self.actor.rank;
         Ok(match domain {
-            Domain::Tokens => (0..self.size("tokens")?).collect(),
+            Domain::Tokens => (0..self.size(WellKnown::Tokens.name())?).collect(),
             Domain::Stripe => {
                 let stripe = self.actor.stripe.ok_or_else(|| form("stripe"))?;
                 self.world.stripe_span(rank, stripe).collect()

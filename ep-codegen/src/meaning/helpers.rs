@@ -9,7 +9,7 @@ use super::value::{Message, Value, cast, form};
 use super::world::World;
 use super::wrong::{Fault, Found};
 use crate::ir::helpers::casts_to;
-use crate::ir::{Channel, Elem, Expr, Fold, text};
+use crate::ir::{Channel, Elem, Expr, Fold, WellKnown, text};
 
 impl<'p> World<'p> {
     /// The value of an arg in this call.
@@ -26,7 +26,7 @@ impl<'p> World<'p> {
         let place = |rank: i64| match usize::try_from(rank).ok().and_then(|at| begin.get(at)) {
             Some(Scalar::Int(expert)) => Ok(expert),
             _ => Err(Fault::Index {
-                of: "expert_begin".to_string(),
+                of: WellKnown::ExpertBegin.name().to_string(),
                 axis: 0,
                 index: rank,
                 extent: begin.count() as i64,
@@ -49,7 +49,7 @@ impl<'p> World<'p> {
     /// The tokens of a stripe.
     pub(super) fn stripe_span(&self, rank: usize, stripe: i64) -> std::ops::Range<i64> {
         let rows = self.striped(rank).unwrap_or(0);
-        let stripes = self.number("stripes").unwrap_or(1).max(1);
+        let stripes = self.number(WellKnown::Stripes.name()).unwrap_or(1).max(1);
         let (each, longer) = (rows / stripes, rows % stripes);
         let begin = stripe * each + stripe.min(longer);
         begin..begin + each + i64::from(stripe < longer)

@@ -11,7 +11,7 @@ use super::world::{World, shared_names};
 use super::wrong::{Awaited, Fault, Found, Stop, Whereabouts, Wrong};
 use super::{Outcome, Problem};
 use crate::ir::stripes::is_by_stripe;
-use crate::ir::{Action, Blocks, PeerSet, Role, Share, Stmt, TensorKind, walk};
+use crate::ir::{Action, Blocks, PeerSet, Role, Share, Stmt, TensorKind, WellKnown, walk};
 
 /// How a run ends.
 pub(super) enum End {
@@ -74,7 +74,9 @@ impl<'p> Machine<'p> {
             }
             for (at, role) in self.world.ir.roles.iter().enumerate() {
                 let stripes = match is_by_stripe(self.world.ir, role) {
-                    true => (0..self.world.number("stripes").unwrap_or(1)).map(Some).collect(),
+                    true => (0..self.world.number(WellKnown::Stripes.name()).unwrap_or(1))
+                        .map(Some)
+                        .collect(),
                     false => vec![None],
                 };
                 let turns = self.shares(role, rank)?;

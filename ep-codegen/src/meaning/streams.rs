@@ -7,7 +7,7 @@ use super::machine::Instance;
 use super::value::{Message, form};
 use super::world::World;
 use super::wrong::Found;
-use crate::ir::Channel;
+use crate::ir::{Channel, WellKnown};
 
 /// Messages that arrive in order.
 pub(super) struct Stream {
@@ -55,7 +55,7 @@ impl<'p> Instance<'p> {
         };
         let stripes = match self.actor.stripe {
             Some(stripe) => vec![stripe],
-            None => (0..world.number("stripes").unwrap_or(1)).collect(),
+            None => (0..world.number(WellKnown::Stripes.name()).unwrap_or(1)).collect(),
         };
         let mut streams = Vec::new();
         for from in senders.into_iter().filter(|from| world.alive(*from)) {

@@ -11,7 +11,7 @@ use super::value::{Parts, form};
 use super::wrong::{Fault, Found};
 use super::{Behind, Moved, Problem, Rank, Word};
 use crate::ir::slots::{shared_axis, shared_sources};
-use crate::ir::{Action, Channel, ElemType, Expr, PeerSet, Pipeline, Role, Share, walk};
+use crate::ir::{Action, Channel, ElemType, Expr, PeerSet, Pipeline, Role, Share, WellKnown, walk};
 use crate::plan::{eval, parts};
 
 /// All ranks in the middle of a call.
@@ -106,11 +106,11 @@ impl<'p> World<'p> {
 
     /// Ranks of a node; all of them where there is no other node.
     pub(super) fn local_ranks(&self) -> i64 {
-        self.number("local_ranks").unwrap_or(self.count()).max(1)
+        self.number(WellKnown::LocalRanks.name()).unwrap_or(self.count()).max(1)
     }
 
     fn nodes(&self) -> i64 {
-        self.number("nodes").unwrap_or(self.count() / self.local_ranks())
+        self.number(WellKnown::Nodes.name()).unwrap_or(self.count() / self.local_ranks())
     }
 
     /// The value of an expression over the shape and the tunes.
@@ -230,7 +230,10 @@ impl<'p> World<'p> {
 
     /// The table of where experts live.
     pub(super) fn expert_begin(&self, rank: usize) -> Found<&Tensor> {
-        self.memory(rank, "expert_begin")?.copies.first().ok_or(super::wrong::Stop::Absent)
+        self.memory(rank, WellKnown::ExpertBegin.name())?
+            .copies
+            .first()
+            .ok_or(super::wrong::Stop::Absent)
     }
 }
 

@@ -25,7 +25,9 @@ use crate::ir::params::params;
 use crate::ir::parts::{LINE_BYTES, align};
 use crate::ir::rows::row_in_place;
 use crate::ir::slots::{Arrival, arrival};
-use crate::ir::{Blocks, Channel, Expr, Message, PeerSet, Pipeline, Role, Source, Waiver};
+use crate::ir::{
+    Blocks, Channel, Expr, Message, PeerSet, Pipeline, Role, Source, Waiver, WellKnown,
+};
 use crate::schedule::Ways;
 
 /// Specialises `ir` for `config`.
@@ -130,7 +132,7 @@ impl Planner<'_> {
     }
 
     fn ranks(&self) -> i64 {
-        self.number("ranks").unwrap_or(1)
+        self.number(WellKnown::Ranks.name()).unwrap_or(1)
     }
 
     /// How many peers a channel joins.
@@ -139,12 +141,7 @@ impl Planner<'_> {
     }
 
     fn peers_of(&self, set: &PeerSet) -> i64 {
-        let name = match set {
-            PeerSet::All | PeerSet::Others => "ranks",
-            PeerSet::Local => "local_ranks",
-            PeerSet::Rail => "nodes",
-        };
-        self.number(name).unwrap_or(1)
+        self.number(set.number().name()).unwrap_or(1)
     }
 
     /// Whether slots may come from some ranks only.

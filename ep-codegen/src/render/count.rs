@@ -2,7 +2,7 @@
 
 use super::{Rendered, Renderer};
 use crate::ir::counting::counted_in;
-use crate::ir::{Expr, Memory, Tensor};
+use crate::ir::{Expr, Memory, Tensor, WellKnown};
 use crate::plan::{Counting, counted, has_last, is_given};
 use crate::schedule::library::ep;
 use crate::schedule::{self, Constant};
@@ -43,7 +43,7 @@ impl Renderer<'_> {
                 Counting::ByStripe => own.push(format!(
                     "{}(args.{name}, {}, {});",
                     self.library(ep::clear_stripes),
-                    self.constant(Constant::number("stripes")),
+                    self.constant(Constant::number(WellKnown::Stripes.name())),
                     self.extents(tensor, 1)
                 )),
                 Counting::Cleared => {

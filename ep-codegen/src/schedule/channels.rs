@@ -22,7 +22,9 @@ use super::{Lowered, RoleLowering};
 use crate::ir::kind::Network;
 use crate::ir::network::{over_network, uses_network};
 use crate::ir::slots::{Arrival, arrival, closings, is_read_on_entry, places};
-use crate::ir::{Action, BinaryOp, Channel, ChannelKind, Elem, PeerSet, Stmt, Transport, walk};
+use crate::ir::{
+    Action, BinaryOp, Channel, ChannelKind, Elem, PeerSet, Stmt, Transport, WellKnown, walk,
+};
 use crate::schedule::limit::{Limit, broken};
 
 /// An end of a channel.
@@ -201,7 +203,7 @@ impl<'a> RoleLowering<'a> {
 
     /// What no role can do with a channel.
     fn check_channel(&self, channel: &Channel) -> Lowered<()> {
-        let knows_nodes = self.ir.dims.iter().any(|dim| dim.name == "local_ranks");
+        let knows_nodes = self.ir.dims.iter().any(|dim| WellKnown::LocalRanks.is(&dim.name));
         // Without that number, slots are those of one node, which always uses NVLink.
         let is_near = channel.kind.traits().network == Network::ToFarNodes
             && channel.over.contains(&Transport::Nvlink);

@@ -17,7 +17,7 @@ use super::{RoleRule, RuleSet};
 use crate::ir::slots::{Arrival, arrival};
 use crate::ir::{
     Action, BinaryOp, Channel, Domain, Expr, NameKind, Pipeline, Place, Role, Share, Stmt, Tensor,
-    TensorKind, walk,
+    TensorKind, WellKnown, walk,
 };
 pub(super) use forward::{Forward, computed, forwards};
 pub(super) use rings::{Pushing, shares_rings};
@@ -370,7 +370,7 @@ impl Touched {
         walk::stmts(own, &mut |inner| {
             walk::exprs(inner, &mut |part| named_in(part, &mut names));
             if let Action::For { domain: Domain::Tokens, .. } = &inner.action {
-                names.push(("tokens".to_string(), NameKind::Size));
+                names.push((WellKnown::Tokens.name().to_string(), NameKind::Size));
             }
         });
         let mut read = Vec::new();
@@ -452,7 +452,7 @@ fn named_in(part: &Expr, names: &mut Vec<(String, NameKind)>) {
             names.push((name.clone(), kind.clone()));
         }
         Expr::Fold { domain, .. } if **domain == Domain::Tokens => {
-            names.push(("tokens".to_string(), NameKind::Size));
+            names.push((WellKnown::Tokens.name().to_string(), NameKind::Size));
         }
         _ => {}
     }

@@ -1,6 +1,6 @@
 //! Extents that are equal, or one apart, whatever they are called, and what they may be.
 
-use crate::ir::{BinaryOp, DimKind, Expr, Pipeline, Stmt, walk};
+use crate::ir::{BinaryOp, DimKind, Expr, Pipeline, Stmt, WellKnown, walk};
 
 /// Lanes of a warp.
 const LANES: i64 = 32;
@@ -32,7 +32,7 @@ fn at_most(condition: &Expr, name: &str) -> Option<i64> {
 /// Whether the rows of a call are cut into stripes.
 pub(crate) fn has_stripes(ir: &Pipeline) -> bool {
     let dims = ir.dims.iter().map(|dim| &dim.name);
-    dims.chain(ir.tunes.iter().map(|tune| &tune.name)).any(|name| name == "stripes")
+    dims.chain(ir.tunes.iter().map(|tune| &tune.name)).any(|name| WellKnown::Stripes.is(name))
 }
 
 /// Whether a statement writes a row that may have more values than a warp has lanes, which share it then.

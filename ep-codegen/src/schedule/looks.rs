@@ -9,7 +9,7 @@ use super::step::Step;
 use super::symbol::RANKS;
 use super::term::{Node, Term};
 use super::{Lowered, RoleLowering, RoleRule};
-use crate::ir::{Action, Domain, Elem, ElemType, Expr, NameKind, Stmt, Tensor, walk};
+use crate::ir::{Action, Domain, Elem, ElemType, Expr, NameKind, Stmt, Tensor, WellKnown, walk};
 
 /// Ranks that one word has bits for.
 const MOST_RANKS: i64 = 64;
@@ -37,7 +37,8 @@ impl RoleLowering<'_> {
         out: &mut Vec<Step>,
     ) -> Lowered<Scope> {
         let mut scope = scope.clone();
-        let few = range_of(self.ir, "ranks").is_some_and(|(_, most)| most <= MOST_RANKS);
+        let few =
+            range_of(self.ir, WellKnown::Ranks.name()).is_some_and(|(_, most)| most <= MOST_RANKS);
         if scope.by_lane || !self.looks() {
             return Ok(scope);
         }
@@ -156,7 +157,7 @@ impl RoleLowering<'_> {
         let own = matches!(indices.as_slice(), [Expr::Name { name, .. }] if name == binder);
         let rows = match domain {
             Domain::Dim { name } => Some(name.as_str()),
-            Domain::Tokens => Some("tokens"),
+            Domain::Tokens => Some(WellKnown::Tokens.name()),
             Domain::Stripe => self.striped_size().map(|size| size.name.as_str()),
             _ => None,
         };
@@ -181,7 +182,7 @@ impl RoleLowering<'_> {
     ) -> Lowered<()> {
         let args = vec![loaded, self.expert_begin()?];
         let value = Term::call(ep::ranks_of.of(RANKS), args, Elem::I32);
-        self.look(scope, (row, "routed", "ranks"), value, out);
+        self.look(scope, (row, "routed", WellKnown::Ranks.name()), value, out);
         Ok(())
     }
 

@@ -5,7 +5,9 @@ use super::cut::{sends_parts, shares_rings, shares_units};
 use super::recipe::{Warps, WhyNot};
 use crate::ir::slots::{shared_axis, shared_sources};
 use crate::ir::stripes::is_by_stripe;
-use crate::ir::{Action, Blocks, Domain, Expr, NameKind, PeerSet, Role, Share, Stmt, walk};
+use crate::ir::{
+    Action, Blocks, Domain, Expr, NameKind, PeerSet, Role, Share, Stmt, WellKnown, walk,
+};
 
 /// Whether a role with these blocks is on one block.
 pub(super) fn is_one_block(blocks: &Blocks) -> bool {
@@ -102,7 +104,7 @@ impl RoleLowering<'_> {
             return Warps::All;
         }
         if self.shares_rings() {
-            let (name, kind) = ("stripes".to_string(), NameKind::Dim);
+            let (name, kind) = (WellKnown::Stripes.name().to_string(), NameKind::Dim);
             return Warps::Blocks(Expr::Name { name, kind });
         }
         let of_units = match &self.role.share {
@@ -114,7 +116,7 @@ impl RoleLowering<'_> {
             return Warps::All;
         }
         let number = |name: &str| Expr::Name { name: name.to_string(), kind: NameKind::Dim };
-        let peers = |set: &PeerSet| number(self.peers_of(set).unwrap_or("ranks"));
+        let peers = |set: &PeerSet| number(self.peers_of(set).unwrap_or(WellKnown::Ranks.name()));
         let sources = || shared_sources(self.ir, self.role).map_or(&PeerSet::All, |it| &it.per);
         let by_stripe = is_by_stripe(self.ir, self.role);
         let mut units = match &self.role.share {
@@ -131,7 +133,7 @@ impl RoleLowering<'_> {
             Share::Stripe | Share::Token | Share::BlockPerToken if by_stripe => Vec::new(),
             _ => return Warps::All,
         };
-        units.extend(by_stripe.then(|| number("stripes")));
+        units.extend(by_stripe.then(|| number(WellKnown::Stripes.name())));
         Warps::Each(units)
     }
 }

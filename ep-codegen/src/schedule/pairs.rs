@@ -8,7 +8,7 @@ use super::term::{Node, Term, arithmetic};
 use super::{Lowered, RoleLowering};
 use crate::ir::slots::{shared_axis, shared_sources};
 use crate::ir::stripes::is_by_stripe;
-use crate::ir::{BinaryOp, Elem, PeerSet};
+use crate::ir::{BinaryOp, Elem, PeerSet, WellKnown};
 use crate::schedule::library::ep;
 use crate::schedule::limit::broken;
 
@@ -38,7 +38,7 @@ impl RoleLowering<'_> {
         let shared = !by_block && shares_units(self.ir, self.role, self.rules);
         let pair = self.names.fresh("unit");
         self.closers = Some(match by_block {
-            true => self.number("stripes").times(served),
+            true => self.number(WellKnown::Stripes.name()).times(served),
             false => served,
         });
         let mut rest = match product.elem {

@@ -13,7 +13,8 @@ use super::{Lowered, RoleLowering};
 use crate::ir::params::{ParamKind, params};
 use crate::ir::stripes::is_by_stripe;
 use crate::ir::{
-    Action, BinaryOp, Channel, Domain, Elem, Expr, Fold, NameKind, PeerSet, Share, Stmt, walk,
+    Action, BinaryOp, Channel, Domain, Elem, Expr, Fold, NameKind, PeerSet, Share, Stmt, WellKnown,
+    walk,
 };
 use crate::schedule::extents::has_stripes;
 use crate::schedule::library::ep;
@@ -121,7 +122,7 @@ impl RoleLowering<'_> {
             return Err(Limit::NoStripes.into());
         }
         let name = self.names.fresh("stripe");
-        let to = self.number("stripes");
+        let to = self.number(WellKnown::Stripes.name());
         let high = to.range.map_or(i64::from(i32::MAX), |(_, high)| high - 1);
         let meaning = Meaning::Value(Term::small(&name, 0, high));
         let repeat =

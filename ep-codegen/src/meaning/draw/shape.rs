@@ -1,7 +1,7 @@
 //! Numbers of drawn calls.
 
 use super::{Drawing, Undrawn};
-use crate::ir::{Dim, DimKind, Pipeline};
+use crate::ir::{Dim, DimKind, Pipeline, WellKnown};
 use crate::plan::{Arch, Config, Numbers, PlanError, resolve};
 
 impl Drawing<'_> {
@@ -83,11 +83,11 @@ impl Drawing<'_> {
         {
             return tuned;
         }
-        let most = match name {
-            "ranks" => 4,
-            "nodes" | "local_ranks" => 2,
-            "experts" => 12,
-            _ => 4,
+        let is_one_of = |all: &[WellKnown]| all.iter().any(|known| known.is(name));
+        let most = match () {
+            () if is_one_of(&[WellKnown::Nodes, WellKnown::LocalRanks]) => 2,
+            () if is_one_of(&[WellKnown::Experts]) => 12,
+            () => 4,
         };
         let steps = ((high - low) / step.max(1)).min(most.max(1));
         low + step.max(1) * self.random.within(0, steps + 1)

@@ -7,8 +7,8 @@ use super::super::wrong::{Fault, Wrong};
 use crate::ir::helpers::SLOT;
 use crate::ir::rows::row_in_place;
 use crate::ir::{
-    Action, BinaryOp, Channel, Domain, Elem, ElemType, Expr, PeerSet, Pipeline, Role, Stmt, Tensor,
-    TensorKind, text, walk,
+    Action, BinaryOp, Channel, Domain, Elem, ElemType, Expr, Pipeline, Role, Stmt, Tensor,
+    TensorKind, WellKnown, text, walk,
 };
 
 /// Helpers that take experts.
@@ -114,10 +114,12 @@ impl<'a> Uses<'a> {
             Expr::Element { tensor, indices } => self.element(tensor, indices),
             Expr::OfChannel { channel, index, .. } => self.peer(channel, index.first()),
             Expr::Call { helper, args } if OF_EXPERTS.contains(&helper.as_str()) => {
-                if let Some(experts) = args.first().filter(|_| self.has_number("experts")) {
+                if let Some(experts) =
+                    args.first().filter(|_| self.has_number(WellKnown::Experts.name()))
+                {
                     self.index(experts, "-1..experts");
                 }
-                let begins = self.unranged("expert_begin");
+                let begins = self.unranged(WellKnown::ExpertBegin.name());
                 self.note(begins, "0..=experts ascending");
             }
             _ => {}
@@ -143,11 +145,7 @@ impl<'a> Uses<'a> {
 
     fn peer(&mut self, channel: &str, peer: Option<&'a Expr>) {
         let (Some(channel), Some(peer)) = (self.channel(channel), peer) else { return };
-        let peers = match channel.per {
-            PeerSet::All | PeerSet::Others => "ranks",
-            PeerSet::Local => "local_ranks",
-            PeerSet::Rail => "nodes",
-        };
+        let peers = channel.per.number().name();
         self.index(axes(peer).first().unwrap_or(peer), &format!("0..{peers}"));
     }
 

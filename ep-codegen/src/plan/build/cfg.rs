@@ -8,7 +8,7 @@ use crate::ir::network::{carriers, readers, uses_network};
 use crate::ir::once::message_index;
 use crate::ir::slots::{comes_in_words, is_read_on_entry};
 use crate::ir::text::transport;
-use crate::ir::{Blocks, Channel, Role, Tensor, Transport, walk};
+use crate::ir::{Blocks, Channel, Role, Tensor, Transport, WellKnown, walk};
 use crate::plan::config::NETWORK;
 use crate::plan::error::PlanError;
 use crate::plan::message::MessageLayout;
@@ -68,7 +68,8 @@ impl Planner<'_> {
         for (index, channel) in self.ir.channels.iter().enumerate() {
             let Some(message) = self.layout(channel) else { continue };
             let runs = self.runs(channel);
-            let stripes = if runs > 0 { runs } else { self.number("stripes").unwrap_or(1) };
+            let stripes =
+                if runs > 0 { runs } else { self.number(WellKnown::Stripes.name()).unwrap_or(1) };
             let peers = self.peers(channel);
             let slots = SlotExtent::of(self.ir, channel, peers, self.numbers);
             let (senders, rows) = (self.route_tokens(), self.rows_of(channel));
@@ -195,7 +196,7 @@ impl Planner<'_> {
             return None;
         }
         let readers = readers(self.ir, channel).map_or(1, |set| self.peers_of(set));
-        let node_ranks = self.number("local_ranks").unwrap_or(1);
+        let node_ranks = self.number(WellKnown::LocalRanks.name()).unwrap_or(1);
         let ibgda = self.carrier().is_ok_and(|carrier| carrier == Some(Transport::Ibgda));
         Some(NetExtent::of(channel, node_ranks, readers, ibgda))
     }
@@ -249,7 +250,7 @@ impl Planner<'_> {
             members.push(int("kTokenWords", self.token_words()));
             members.push(int("kValues", self.route_values()));
             members.push(int("kCountWords", self.count_words()));
-            let early = self.number("early").is_some_and(|early| early != 0);
+            let early = self.number(WellKnown::Early.name()).is_some_and(|early| early != 0);
             members.push(flag("kEarly", early));
         }
         if used.has_stages() {

@@ -3,7 +3,7 @@
 use super::Planner;
 use crate::ir::parts::{LINE_BYTES, align, elem_bytes, row_field};
 use crate::ir::slots::{comes_in_words, travels_in_words};
-use crate::ir::{Action, Channel, Role, Share, walk};
+use crate::ir::{Action, Channel, Role, Share, WellKnown, walk};
 use crate::plan::RoleWarps;
 use crate::plan::counted::Counters;
 use crate::plan::error::PlanError;
@@ -179,7 +179,7 @@ impl Planner<'_> {
         let tuned = |name, default| self.number(name).unwrap_or(default);
         Cut {
             tma: self.config.arch.has_tma(),
-            stages: if used.packs { 1 } else { tuned("stages", MOVER_STAGES) },
+            stages: if used.packs { 1 } else { tuned(WellKnown::Stages.name(), MOVER_STAGES) },
             piece_bytes: self.piece_bytes(role, used.packs),
             row_bytes,
             // A receiving role reads meta records where they lie.
@@ -190,7 +190,7 @@ impl Planner<'_> {
     /// Bytes of a piece: as many as `piece` says, or, where warps share what is made of a row, so many values, in whole
     /// turns of a warp.
     fn piece_bytes(&self, role: &Role, packs: bool) -> i64 {
-        let piece = self.number("piece").unwrap_or(MOVER_PIECE);
+        let piece = self.number(WellKnown::Piece.name()).unwrap_or(MOVER_PIECE);
         let packed = OneLaunch::of(self.ir).filter(|one| packs && one.role.name == role.name);
         let row = packed.and_then(|one| self.ir.carried(&one.rows.name));
         let elem = row.and_then(|(_, message)| row_field(self.ir, message)).map(|(_, elem)| elem);
@@ -216,12 +216,13 @@ impl Planner<'_> {
             meta_bytes: if staged.with_meta { meta_bytes } else { 0 },
         };
         let have = self.bytes_a_staged_warp(role);
-        let tuned = self.number("stages").zip(self.number("piece"));
+        let [stages, piece] = [WellKnown::Stages.name(), WellKnown::Piece.name()];
+        let tuned = self.number(stages).zip(self.number(piece));
         let tried = STAGED_PIECES
             .into_iter()
             .flat_map(|piece_bytes| STAGED_STAGES.map(|stages| (stages, piece_bytes)));
         let of = |(stages, piece_bytes): (i64, i64)| Cut { stages, piece_bytes, ..cut };
-        let is_set = ["stages", "piece"].iter().any(|tune| self.config.tunes.contains_key(*tune));
+        let is_set = [stages, piece].iter().any(|tune| self.config.tunes.contains_key(*tune));
         if let Some(tuned) = tuned.filter(|_| is_set) {
             return of(tuned);
         }

@@ -490,9 +490,9 @@ fn slot_pushes<'s>(
 /// Whether a domain is all peers of a channel.
 fn serves(channel: &Channel, domain: &Domain) -> bool {
     match (domain, &channel.per) {
-        (Domain::Dim { name }, PeerSet::All) => name == "ranks",
-        (Domain::Dim { name }, PeerSet::Local) => name == "local_ranks",
-        (Domain::Dim { name }, PeerSet::Rail) => name == "nodes",
+        (Domain::Dim { name }, PeerSet::All | PeerSet::Local | PeerSet::Rail) => {
+            channel.per.number().is(name)
+        }
         (Domain::Peers { set }, per) => set == per,
         _ => false,
     }

@@ -4,11 +4,11 @@
 use super::{read, written};
 use crate::ir::put::{hides, put};
 use crate::ir::{
-    Action, Domain, Elem, ElemType, Expr, Fold, NameKind, Pipeline, Stmt, change, walk,
+    Action, Domain, Elem, ElemType, Expr, Fold, NameKind, Pipeline, Stmt, WellKnown, change, walk,
 };
 
 /// Numbers of ranks or nodes: a sum over one of them is short.
-const SHORT: [&str; 3] = ["ranks", "nodes", "local_ranks"];
+const SHORT: [WellKnown; 3] = [WellKnown::Ranks, WellKnown::Nodes, WellKnown::LocalRanks];
 
 /// A table of such a role.
 #[derive(Debug, Clone, PartialEq)]
@@ -155,7 +155,7 @@ fn is_short(value: &Expr, names: &[&String]) -> bool {
                 folds += 1;
                 own.push(binder.clone());
                 match &**domain {
-                    Domain::Dim { name } => SHORT.contains(&name.as_str()),
+                    Domain::Dim { name } => SHORT.iter().any(|short| short.is(name)),
                     // That of a prefix sum.
                     Domain::Range { high, .. } => (0..names.len()).any(|axis| *high == index(axis)),
                     _ => false,

@@ -234,15 +234,7 @@ impl Cut<'_, '_> {
                 (own && channel.parts_per.as_ref() == Some(name)).then_some(None)
             }
             _ if axis > 0 => None,
-            Domain::Dim { name } if own && all && name == "ranks" => Some(None),
-            Domain::Dim { name } if own && channel.per == PeerSet::Rail && name == "nodes" => {
-                Some(None)
-            }
-            Domain::Dim { name }
-                if own && channel.per == PeerSet::Local && name == "local_ranks" =>
-            {
-                Some(None)
-            }
+            Domain::Dim { name } if own && channel.per.number().is(name) => Some(None),
             Domain::Peers { set } if own && *set == channel.per => Some(None),
             Domain::Peers { set: PeerSet::All } if own && all => Some(None),
             Domain::Peers { set: PeerSet::Others } if own && all => {

@@ -4,7 +4,7 @@
 //! The gain: with one warp for each stripe, most warps have nothing to do, and the others take several rounds of rows.
 
 use super::runs::{BEGIN, END};
-use crate::ir::{Action, Domain, Elem, Role, Share, Stmt};
+use crate::ir::{Action, Domain, Elem, Role, Share, Stmt, WellKnown};
 use crate::schedule::library::ep;
 use crate::schedule::scope::{Meaning, Scope};
 use crate::schedule::statements::where_there;
@@ -37,7 +37,7 @@ impl RoleLowering<'_> {
     /// The slices of all stripes, in turn.
     pub(in crate::schedule) fn slices_of_stripes(&mut self, out: &mut Vec<Step>) -> Lowered<()> {
         let rows = self.striped(&Scope::default(), out)?.converted(&Elem::I32);
-        let stripes = self.number("stripes");
+        let stripes = self.number(WellKnown::Stripes.name());
         let most = stripes.range.map_or(i64::from(i32::MAX), |(_, high)| high - 1);
         let slices = self.names.fresh("slices");
         let class = Symbol::from(ep::StripeSlices).fixed();

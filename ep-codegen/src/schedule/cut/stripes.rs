@@ -9,7 +9,7 @@ use super::{Cut, DEPENDENT, ends, first_rows};
 use crate::ir::stripes::is_by_stripe;
 use crate::ir::{
     Action, BinaryOp, Channel, Domain, Elem, Expr, NameKind, PeerSet, Pipeline, Role, Share,
-    Source, Stmt, walk,
+    Source, Stmt, WellKnown, walk,
 };
 use crate::schedule::channels::End;
 use crate::schedule::hazards::{reads, reread};
@@ -103,7 +103,7 @@ impl<'a> RoleLowering<'a> {
 
     /// The parts of all stripes, in turn.
     pub(in crate::schedule) fn parts_of_stripes(&mut self, out: &mut Vec<Step>) -> Lowered<()> {
-        let stripes = self.number("stripes");
+        let stripes = self.number(WellKnown::Stripes.name());
         let rows = self.striped(&Scope::default(), out)?.converted(&Elem::I32);
         let served = match &self.role.share {
             Share::Peer { binder, set } => Some((binder, set, self.number(self.peers_of(set)?))),

@@ -1,6 +1,6 @@
 //! A push to several peers for each token of a loop.
 
-use crate::ir::{Action, Domain, Expr, FieldValue, PeerSet, Stmt};
+use crate::ir::{Action, Domain, Expr, FieldValue, PeerSet, Stmt, WellKnown};
 
 /// `for token in .. { ..; for peer in .. where .. { push ..; record ..; } }`
 pub struct Fanout<'s> {
@@ -41,7 +41,7 @@ impl<'s> Fanout<'s> {
         };
         let reaches_all = match domain {
             Domain::Peers { set } => *set == PeerSet::All,
-            Domain::Dim { name } => name == "ranks",
+            Domain::Dim { name } => WellKnown::Ranks.is(name),
             _ => false,
         };
         let is_ahead = |stmt: &Stmt| matches!(stmt.action, Action::Let { .. } | Action::For { .. });

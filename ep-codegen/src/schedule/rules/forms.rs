@@ -1,7 +1,9 @@
 //! Checks that a role which a class of the library carries has the inputs and numbers that its helpers read implicitly.
 
 use super::{Checked, Forms};
-use crate::ir::{Action, DimKind, Domain, Elem, ElemType, Expr, Role, Stmt, TensorKind, walk};
+use crate::ir::{
+    Action, DimKind, Domain, Elem, ElemType, Expr, Role, Stmt, TensorKind, WellKnown, walk,
+};
 use crate::schedule::extents::range_of;
 
 /// Helpers that look up where experts live.
@@ -31,7 +33,8 @@ impl Forms<'_> {
             } else if let Some(helper) = placed.filter(|_| !self.has_expert_begin()) {
                 let why = format!("`{helper}` needs the input `expert_begin: i32[ranks + 1]`");
                 found = self.refuse(&stmt.at, &why);
-            } else if needs_ranks && !self.ir.dims.iter().any(|dim| dim.name == "ranks") {
+            } else if needs_ranks && !self.ir.dims.iter().any(|dim| WellKnown::Ranks.is(&dim.name))
+            {
                 found = self.refuse(&stmt.at, "this needs the number `ranks` in the shape");
             } else if placed.is_some_and(|helper| helper == "routed")
                 && !self.ir.channels.is_empty()
@@ -47,7 +50,7 @@ impl Forms<'_> {
     }
 
     fn has_expert_begin(&self) -> bool {
-        self.tensor("expert_begin").is_ok_and(|tensor| {
+        self.tensor(WellKnown::ExpertBegin.name()).is_ok_and(|tensor| {
             let read_only = tensor.kind == TensorKind::Input || tensor.from_handle.is_some();
             read_only
                 && tensor.elem == ElemType::Scalar { elem: Elem::I32 }
@@ -57,9 +60,11 @@ impl Forms<'_> {
     }
 
     pub(super) fn ranks_max(&self) -> i64 {
-        let ranks = self.ir.dims.iter().find(|dim| dim.name == "ranks");
+        let ranks = self.ir.dims.iter().find(|dim| WellKnown::Ranks.is(&dim.name));
         match ranks.map(|dim| &dim.kind) {
-            Some(DimKind::Given { .. }) => range_of(self.ir, "ranks").map_or(0, |(_, high)| high),
+            Some(DimKind::Given { .. }) => {
+                range_of(self.ir, WellKnown::Ranks.name()).map_or(0, |(_, high)| high)
+            }
             _ => 0,
         }
     }

@@ -22,7 +22,7 @@ use crate::ir::rows::is_own_row;
 use crate::ir::slots::travels_in_words;
 use crate::ir::{
     Action, Blocks, Channel, Domain, Expr, FieldValue, NameKind, PeerSet, Pipeline, Role, Share,
-    Stmt, walk,
+    Stmt, WellKnown, walk,
 };
 use crate::schedule::cut::{
     Forward, PEER, computed, first_rows, forwards, order_of, pushed_in_turn,
@@ -130,7 +130,7 @@ impl<'s> OneLaunch<'s> {
 
     /// The most tokens of a call: the end of the range of `tokens`.
     pub(crate) fn tokens_end(ir: &Pipeline) -> Option<&Expr> {
-        let tokens = ir.sizes.iter().find(|size| size.name == "tokens")?;
+        let tokens = ir.sizes.iter().find(|size| WellKnown::Tokens.is(&size.name))?;
         tokens.values.as_ref().map(|values| &values.high)
     }
 }
@@ -339,7 +339,7 @@ impl<'s> Forms<'s> {
         let Domain::Range { low, high } = domain else { return false };
         let begin = computed(low, forwards);
         let all = sum_of_slots(&begin, slots);
-        let is_all = |name: &Expr| is_name(name, "ranks");
+        let is_all = |name: &Expr| is_name(name, WellKnown::Ranks.name());
         let mut fits =
             all.is_some_and(|sum| sum.field == rows_to && is_all(sum.end) && is_me(sum.at));
         let first =
@@ -395,7 +395,7 @@ fn is_me(value: &Expr) -> bool {
 
 fn is_ranks(domain: &Domain) -> bool {
     match domain {
-        Domain::Dim { name } => name == "ranks",
+        Domain::Dim { name } => WellKnown::Ranks.is(name),
         Domain::Peers { set } => *set == PeerSet::All,
         _ => false,
     }

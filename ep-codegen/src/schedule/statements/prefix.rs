@@ -1,7 +1,9 @@
 //! `place = prefix_sum(..)`: the lanes of a warp add whole numbers up together, one lane adds up all others in order.
 
 use crate::ir::typed::{elem_of, first_part, is_plain};
-use crate::ir::{Action, BinaryOp, Domain, Elem, Expr, Fold, PeerSet, Place, Stmt, Tensor, walk};
+use crate::ir::{
+    Action, BinaryOp, Domain, Elem, Expr, Fold, PeerSet, Place, Stmt, Tensor, WellKnown, walk,
+};
 use crate::schedule::extents::{is_one_more, range_of};
 use crate::schedule::hazards::reads;
 use crate::schedule::library::ep;
@@ -167,7 +169,7 @@ fn reads_by_name(scope: &Scope, value: &Expr, tensor: &str) -> bool {
 fn count_of(domain: &Domain) -> Option<&str> {
     match domain {
         Domain::Dim { name } => Some(name),
-        Domain::Peers { .. } => Some("ranks"),
+        Domain::Peers { .. } => Some(WellKnown::Ranks.name()),
         _ => None,
     }
 }

@@ -1,7 +1,7 @@
 //! Calls of helpers and of the user's device functions.
 
 use super::{Numbers, counted_loop};
-use crate::ir::{BinaryOp, Elem, ElemType, Expr, Fold, NameKind, walk};
+use crate::ir::{BinaryOp, Elem, ElemType, Expr, Fold, NameKind, WellKnown, walk};
 use crate::schedule::library::{Entity, ep};
 use crate::schedule::limit::{Limit, broken};
 use crate::schedule::loops::turns_of;
@@ -72,12 +72,12 @@ impl<'a> RoleLowering<'a> {
             ("node" | "local_rank", [rank]) => {
                 let op = if helper == "node" { BinaryOp::Div } else { BinaryOp::Rem };
                 let rank = self.scalar(scope, rank, out)?;
-                Ok(arithmetic(op, rank, self.number("local_ranks")))
+                Ok(arithmetic(op, rank, self.number(WellKnown::LocalRanks.name())))
             }
             ("rank_at", [node, local]) => {
                 let node = self.scalar(scope, node, out)?;
                 let local = self.scalar(scope, local, out)?;
-                Ok(node.times(self.number("local_ranks")).plus(local))
+                Ok(node.times(self.number(WellKnown::LocalRanks.name())).plus(local))
             }
             ("has", [_, _]) => self.of_two(scope, (ep::has, Elem::Bool), args, i, out),
             ("min", [_, _]) => self.of_two(scope, (ep::min, Elem::I64), args, i, out),
@@ -121,7 +121,7 @@ impl<'a> RoleLowering<'a> {
         node: &Expr,
         out: &mut Vec<Step>,
     ) -> Lowered<Term> {
-        let each = self.number("local_ranks");
+        let each = self.number(WellKnown::LocalRanks.name());
         let first = self.scalar(scope, node, out)?.times(each.clone());
         let bits = helper == "routed_bits";
         if let Some(known) = scope.looked_at("routed", row) {
@@ -173,7 +173,7 @@ impl<'a> RoleLowering<'a> {
 
     pub(in crate::schedule) fn expert_begin(&self) -> Lowered<Term> {
         let known = self.ir.tensors.iter().any(|tensor| {
-            tensor.name == "expert_begin"
+            WellKnown::ExpertBegin.is(&tensor.name)
                 && tensor.elem == ElemType::Scalar { elem: Elem::I32 }
                 && tensor.dims.len() == 1
         });

@@ -1,7 +1,7 @@
 //! Numbers of the shape and of a call, and what loops run over.
 
 use super::STRIPE;
-use crate::ir::{Domain, Elem, PeerSet, Size};
+use crate::ir::{Domain, Elem, PeerSet, Size, WellKnown};
 use crate::schedule::extents::range_of;
 use crate::schedule::library::ep;
 use crate::schedule::limit::{Limit, broken};
@@ -30,7 +30,7 @@ impl<'a> RoleLowering<'a> {
         let upto = |to| Numbers { from: Term::int(0), to, others: false };
         Ok(match domain {
             Domain::Dim { name } => upto(self.number(name)),
-            Domain::Tokens => upto(self.size(scope, "tokens", out)?),
+            Domain::Tokens => upto(self.size(scope, WellKnown::Tokens.name(), out)?),
             Domain::Peers { set } => {
                 let to = self.number(self.peers_of(set)?);
                 Numbers { others: *set == PeerSet::Others, ..upto(to) }
@@ -65,7 +65,7 @@ impl<'a> RoleLowering<'a> {
         let stripe = self.scalar(scope, &STRIPE, out)?;
         let rows = self.striped(scope, out)?;
         let span = self.names.fresh(wanted);
-        let args = vec![rows, self.number("stripes"), stripe];
+        let args = vec![rows, self.number(WellKnown::Stripes.name()), stripe];
         out.push(Step::Object {
             class: Symbol::from(ep::Span).fixed(),
             name: span.clone(),
@@ -82,7 +82,8 @@ impl<'a> RoleLowering<'a> {
     /// This rank.
     pub(in crate::schedule) fn me(&self) -> Term {
         self.uses_me.set(true);
-        let ranks = range_of(self.ir, "ranks").map_or(i64::from(i32::MAX), |(_, high)| high);
+        let ranks = range_of(self.ir, WellKnown::Ranks.name())
+            .map_or(i64::from(i32::MAX), |(_, high)| high);
         Term::small("me", 0, ranks - 1)
     }
 
@@ -126,11 +127,7 @@ impl<'a> RoleLowering<'a> {
 
     /// The number that says how many peers a set has.
     pub(in crate::schedule) fn peers_of(&self, set: &PeerSet) -> Lowered<&'static str> {
-        let number = match set {
-            PeerSet::All | PeerSet::Others => "ranks",
-            PeerSet::Local => "local_ranks",
-            PeerSet::Rail => "nodes",
-        };
+        let number = set.number().name();
         match self.ir.dims.iter().any(|dim| dim.name == number) {
             true => Ok(number),
             false => Err(Limit::NoNumber.of(&[number])),

@@ -1,6 +1,6 @@
 //! Which expressions are rows, and how long these are.
 
-use crate::ir::{Expr, Fold};
+use crate::ir::{Expr, Fold, WellKnown};
 use crate::schedule::limit::broken;
 use crate::schedule::scope::{Arrived, Meaning, Scope};
 use crate::schedule::term::Term;
@@ -80,7 +80,7 @@ impl<'a> RoleLowering<'a> {
                     .unwrap_or_default()
             }
             Expr::Call { helper, .. } if helper == "owned" => {
-                return Ok(self.number("local_experts"));
+                return Ok(self.number(WellKnown::LocalExperts.name()));
             }
             Expr::Call { helper, args } => {
                 return self.widest(&in_fold(scope, helper, args), args.iter());

@@ -2,7 +2,7 @@
 
 use super::{Whole, binary, call, method, name};
 use crate::ir::typed::first_part;
-use crate::ir::{Action, BinaryOp, Elem, FieldValue};
+use crate::ir::{Action, BinaryOp, Elem, FieldValue, WellKnown};
 use crate::schedule::Lowered;
 use crate::schedule::library::ep;
 use crate::schedule::limit::broken;
@@ -69,7 +69,7 @@ impl Whole<'_, '_> {
 
     /// A loop over all ranks, which the warps of a block take in turn.
     fn each_peer(&self, peer: String, body: Vec<Step>) -> Step {
-        let (from, to) = (Term::int(0), self.role.number("ranks"));
+        let (from, to) = (Term::int(0), self.role.number(WellKnown::Ranks.name()));
         let turns = Takers::WarpsOfBlock;
         Step::Loop(Loop { binder: peer, elem: Elem::I32, from, to, turns, body })
     }

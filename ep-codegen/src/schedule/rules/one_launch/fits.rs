@@ -5,7 +5,9 @@ use super::super::forms::is_name;
 use super::super::{Checked, Forms};
 use super::OneLaunch;
 use crate::ir::rows::row_in_place;
-use crate::ir::{Action, BinaryOp, Channel, DimKind, Domain, Expr, NameKind, Role, Stmt, walk};
+use crate::ir::{
+    Action, BinaryOp, Channel, DimKind, Domain, Expr, NameKind, Role, Stmt, WellKnown, walk,
+};
 use crate::schedule::declaration::is_of_shape;
 use crate::schedule::extents::has_stripes;
 
@@ -52,7 +54,7 @@ impl<'s> Forms<'s> {
                 || matches!(end, Expr::Binary { op: BinaryOp::Add, left, right }
                     if **left == *number && **right == (Expr::Int { value: 1 }))
         };
-        let of_ranks = |number: &Expr| is_name(number, "ranks");
+        let of_ranks = |number: &Expr| is_name(number, WellKnown::Ranks.name());
         match factors.iter().any(of_ranks) && factors.iter().any(is_end) {
             true => Ok(()),
             false => self.refuse(&tensor.at, "rows need room for all tokens of all ranks"),

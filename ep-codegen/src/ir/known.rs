@@ -1,0 +1,72 @@
+//! The names to which the language gives a meaning. Nothing else in the compiler compares a name of a declaration with a
+//! literal; `xtask tidy` checks this.
+
+use super::PeerSet;
+
+/// A number, a size or a tensor that the compiler knows by its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WellKnown {
+    /// How many ranks the group has.
+    Ranks,
+    /// How many of them a node has.
+    LocalRanks,
+    /// How many nodes there are.
+    Nodes,
+    /// How many rows a rank gives to a call.
+    Tokens,
+    /// Into how many stripes the rows of a call are cut.
+    Stripes,
+    /// How many experts the group has.
+    Experts,
+    /// How many experts a rank has.
+    LocalExperts,
+    /// How many values a row has.
+    Hidden,
+    /// How many experts a token chooses.
+    Topk,
+    /// How many pieces of a row a sending warp keeps in flight.
+    Stages,
+    /// How many bytes such a piece has.
+    Piece,
+    /// Whether a warp of a dispatch in one launch publishes its rows before it takes those of other ranks.
+    Early,
+    /// The first expert of each rank, and the one behind the last.
+    ExpertBegin,
+}
+
+impl WellKnown {
+    /// The name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            WellKnown::Ranks => "ranks",
+            WellKnown::LocalRanks => "local_ranks",
+            WellKnown::Nodes => "nodes",
+            WellKnown::Tokens => "tokens",
+            WellKnown::Stripes => "stripes",
+            WellKnown::Experts => "experts",
+            WellKnown::LocalExperts => "local_experts",
+            WellKnown::Hidden => "hidden",
+            WellKnown::Topk => "topk",
+            WellKnown::Stages => "stages",
+            WellKnown::Piece => "piece",
+            WellKnown::Early => "early",
+            WellKnown::ExpertBegin => "expert_begin",
+        }
+    }
+
+    /// Whether `name` is this one.
+    pub fn is<N: PartialEq<str> + ?Sized>(self, name: &N) -> bool {
+        *name == *self.name()
+    }
+}
+
+impl PeerSet {
+    /// The number of ranks among which the set chooses: `others` leaves this one out.
+    pub const fn number(&self) -> WellKnown {
+        match self {
+            PeerSet::All | PeerSet::Others => WellKnown::Ranks,
+            PeerSet::Local => WellKnown::LocalRanks,
+            PeerSet::Rail => WellKnown::Nodes,
+        }
+    }
+}
