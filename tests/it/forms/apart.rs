@@ -4,6 +4,7 @@
 use ep_codegen::schedule::{RoleRule, RuleSet};
 
 use super::meaning::held_by;
+use super::planted::all_are_found;
 use super::run::{Form, accepted};
 use crate::usual;
 
@@ -169,8 +170,10 @@ fn filled(row: &str, few: &str) -> String {
              }}
          }}
          role Sum on all blocks, 3 warps, warps shared by token {{
-             for t in tokens gather part from parts[peer] at t across peer in ranks {{
-                 store o[t] = sum(part.x);
+             for t in tokens gather part from parts[peer]
+                 at if (t + peer) % 4 != 1 {{ t }} else {{ -1 }} across peer in ranks
+             {{
+                 store o[t] = sum(part.x as f32 * by[peer] + 1.0) as bf16;
                  store few[t] = sum(part.w * part.n);
              }}
          }}"
@@ -198,6 +201,44 @@ fn a_slot_is_filled_by_several_warps() {
             agrees(&filled(row, few), &shapes, &held);
         }
     }
+}
+
+/// Bugs of messages with several fields that come as words, or of which some do.
+const BUGS: &str = "
+== all fields of a message lie at the first one
+in ep/few_slots.cuh
+- FewSlots<Slots>::fields(words) + (at - Slots::kMeta) / 4 + i,
++ FewSlots<Slots>::fields(words) + i,
+
+== a part has the number of the one before it
+in ep/few_slots.cuh
+- each(first + k, values[k]);
++ each(first, values[k]);
+
+== a part that there is not is added up
+in ep/few_slots.cuh
+- if ((there >> k & 1) != 0) each(
++ each(
+
+== the last of an odd number of parts is left out
+in ep/few_slots.cuh
+- first < kParts; first += kBatch
++ first + 1 < kParts; first += kBatch
+
+== a slot is read as soon as one of its slices has come
+in ep/slot_rows.cuh
+- if (is_told[k] && is_in_slot(keys[k], seen)) {
++ if (is_told[k]) {
+";
+
+#[test]
+fn planted_bugs_of_messages_as_words_are_found_at_length() {
+    all_are_found(BUGS, 12, |_, seed, planted| {
+        let few = [", few: 200", ", few: 3"][seed as usize % 2];
+        let ir = accepted(&filled("x[row]", few)).unwrap_or_else(|errors| panic!("{errors}"));
+        let numbers = [("ranks", 3), ("rows", 6), ("hidden", 1032)];
+        held_by(std::slice::from_ref(&ir), &numbers, seed, &|drawn| drawn, planted)
+    });
 }
 
 /// A row goes to several slots, and a part counts by a number of its own, which only parts that there are have.

@@ -83,11 +83,11 @@ impl Drawing<'_> {
         {
             return tuned;
         }
-        let is_one_of = |all: &[WellKnown]| all.iter().any(|known| known.is(name));
-        let most = match () {
-            () if is_one_of(&[WellKnown::Nodes, WellKnown::LocalRanks]) => 2,
-            () if is_one_of(&[WellKnown::Experts]) => 12,
-            () => 4,
+        let is_of_nodes = WellKnown::Nodes.is(name) || WellKnown::LocalRanks.is(name);
+        let most = match WellKnown::Experts.is(name) {
+            true => 12,
+            false if is_of_nodes => 2,
+            false => 4,
         };
         let steps = ((high - low) / step.max(1)).min(most.max(1));
         low + step.max(1) * self.random.within(0, steps + 1)
