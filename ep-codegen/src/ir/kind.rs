@@ -134,7 +134,7 @@ const SLOTS: Traits = Traits {
 
 const DIRECT: Traits = Traits {
     word: "direct",
-    options: &[("unit", false), ("few", false), ("waive", false)],
+    options: &[("unit", false), ("few", false), ("early", false), ("waive", false)],
     taken: "for message in {}[source] { .. }",
     network: Network::Never,
     position: Position::Needed,

@@ -28,8 +28,6 @@ pub enum WellKnown {
     Stages,
     /// How many bytes such a piece has.
     Piece,
-    /// Whether a warp of a dispatch in one launch publishes its rows before it takes those of other ranks.
-    Early,
     /// The first expert of each rank, and the one behind the last.
     ExpertBegin,
 }
@@ -49,7 +47,6 @@ impl WellKnown {
             WellKnown::Topk => "topk",
             WellKnown::Stages => "stages",
             WellKnown::Piece => "piece",
-            WellKnown::Early => "early",
             WellKnown::ExpertBegin => "expert_begin",
         }
     }

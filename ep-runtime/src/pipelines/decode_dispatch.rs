@@ -49,7 +49,7 @@ pipeline! {
             weights: f32[topk] with topk_weights,
         }
         channel counts: slots<Totals> over nvlink from Dispatch to Dispatch per all { slot: [source], epochs: 2 };
-        channel rows: direct<Token> over nvlink from Dispatch to Dispatch per all { few: words / ranks };
+        channel rows: direct<Token> over nvlink from Dispatch to Dispatch per all { few: words / ranks, early: early };
 
         role Dispatch on all blocks {
             count_and_exchange(

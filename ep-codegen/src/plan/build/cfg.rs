@@ -250,8 +250,9 @@ impl Planner<'_> {
             members.push(int("kTokenWords", self.token_words()));
             members.push(int("kValues", self.route_values()));
             members.push(int("kCountWords", self.count_words()));
-            let early = self.number(WellKnown::Early.name()).is_some_and(|early| early != 0);
-            members.push(flag("kEarly", early));
+            let rows = self.ir.channels.iter().find(|channel| channel.kind.traits().lands);
+            let early = rows.and_then(|rows| option(rows, "early", self.numbers));
+            members.push(flag("kEarly", early.is_some_and(|early| early > 0)));
         }
         if used.has_stages() {
             let cut = self.cut(role);
