@@ -3,6 +3,7 @@
 
 mod all_gather;
 mod broadcast;
+mod butterfly;
 mod by_hand;
 mod capped_rows;
 mod computed_peer;
@@ -90,7 +91,7 @@ macro_rules! programs {
 }
 
 programs! {
-    all_gather, broadcast, capped_rows, computed_peer, computed_rows, dense, drop, exchange_scan, expert_choice, forwarder,
+    all_gather, broadcast, butterfly, capped_rows, computed_peer, computed_rows, dense, drop, exchange_scan, expert_choice, forwarder,
     fragments, gate, global_load, local_combine, max_over_ranks, nested, next_rank, prefetch, private_count, quantised_shift,
     reduce_scatter, remote_lookup, scaled_combine, sparse_sum, two_channels, two_payloads, two_sources, ulysses, weight_histogram,
 }

@@ -155,6 +155,10 @@ fn call(helper: &str, a: Range, b: Range) -> Option<Range> {
         "align" if b.low > 0 && a.low >= 0 => {
             Some(Range { low: a.low, high: (a.high + b.high - 1).min(FAR) })
         }
+        "bit_xor" if a.low >= 0 && b.low >= 0 => {
+            let most = a.high.max(b.high).min(FAR);
+            Some(Range { low: 0, high: (1 << (i128::BITS - most.leading_zeros())) - 1 })
+        }
         "listed" | "routed" | "routed_node" | "alive" | "has" => Some(FLAG),
         _ => None,
     }

@@ -143,7 +143,7 @@ impl<'p> Eval<'_, 'p> {
         }
         let me = self.actor.rank;
         match (helper, args) {
-            ("align" | "ceil" | "max" | "min", [a, b]) => {
+            ("align" | "bit_xor" | "ceil" | "max" | "min", [a, b]) => {
                 let (a, b) = (self.whole(a)?, self.whole(b)?);
                 arithmetic(helper, a, b).map(Value::int)
             }
@@ -290,6 +290,7 @@ impl<'p> Eval<'_, 'p> {
 fn arithmetic(helper: &str, a: i64, b: i64) -> Found<i64> {
     let rounded_up = || a.checked_add(b.checked_sub(1)?)?.checked_div(b);
     let value = match helper {
+        "bit_xor" => Some(a ^ b),
         "max" => Some(a.max(b)),
         "min" => Some(a.min(b)),
         "ceil" => rounded_up(),

@@ -28,6 +28,7 @@ pub fn eval(expr: &Expr, numbers: &Numbers) -> Option<i64> {
             match (helper.as_str(), args.as_slice()) {
                 ("ceil", [a, b]) if *b > 0 => a.checked_add(b - 1)? / b,
                 ("align", [a, b]) if *b > 0 => (a.checked_add(b - 1)? / b).checked_mul(*b)?,
+                ("bit_xor", [a, b]) => a ^ b,
                 ("min", [a, b]) => *a.min(b),
                 ("max", [a, b]) => *a.max(b),
                 _ => return None,

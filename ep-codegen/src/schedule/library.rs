@@ -35,7 +35,7 @@ pub mod ep {
             lesser_magnitude, log_low, log_step, to_bf16, to_e4m3, to_float, to_logfmt10, with_upper,
         }
         compute {
-            align, ask, ask_row, ceil, experts_of, get, greater, greatest, has, ids_of, least, lesser,
+            align, ask, ask_row, bit_xor, ceil, experts_of, get, greater, greatest, has, ids_of, least, lesser,
             local_expert, max, min, owner, prefix_sum, prefix_sum_and_total, ranks_of, row_of, rows_with, rows_with_each, set, store_flags, store_host,
             sum_of_lanes, with_bit,
         }

@@ -35,6 +35,7 @@ __device__ __forceinline__ void helpers(Out& out) {
             out.put(ep::ceil(wide, ep::i64{b}));
             out.put(ep::min(wide, (ep::i64{1} << 40) + b));
             out.put(ep::max(wide, (ep::i64{1} << 40) + b));
+            out.put(ep::bit_xor(wide, b));
         }
     }
 }

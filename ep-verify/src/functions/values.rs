@@ -172,7 +172,7 @@ fn helpers() -> Vec<i64> {
         let up = |value: i64| (value + b - 1).div_euclid(b);
         let (narrow, far) = ([up(a) * b, up(a)], [up(wide + a) * b, up(wide + a)]);
         let ends = [a.min(b), a.max(b)];
-        [narrow, ends, far, ends.map(|end| wide + end)].concat()
+        [&narrow[..], &ends, &far, &ends.map(|end| wide + end), &[(wide + a) ^ b]].concat()
     };
     (0..=12).flat_map(|a| (1..=5).flat_map(move |b| each(a, b))).collect()
 }

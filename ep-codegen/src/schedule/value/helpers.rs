@@ -82,6 +82,7 @@ impl<'a> RoleLowering<'a> {
             ("has", [_, _]) => self.of_two(scope, (ep::has, Elem::Bool), args, i, out),
             ("min", [_, _]) => self.of_two(scope, (ep::min, Elem::I64), args, i, out),
             ("max", [_, _]) => self.of_two(scope, (ep::max, Elem::I64), args, i, out),
+            ("bit_xor", [_, _]) => self.of_two(scope, (ep::bit_xor, Elem::I64), args, i, out),
             ("align", [_, _]) => self.of_two(scope, (ep::align, Elem::I64), args, i, out),
             ("ceil", [_, _]) => self.of_two(scope, (ep::ceil, Elem::I64), args, i, out),
             _ => self.own_function(scope, helper, args, i, out),
