@@ -28,8 +28,8 @@ fn way(ir: &Pipeline) -> &'static str {
     for choice in ir.choices() {
         let recipe = Recipe::of(&ir.select(&choice), RuleSet::All);
         warns |= recipe.warnings().next().is_some();
-        whole |= recipe.roles.iter().any(|role| role.is_whole);
-        composed |= recipe.roles.iter().any(|role| !role.is_whole);
+        whole |= recipe.roles.iter().any(|role| role.is_whole());
+        composed |= recipe.roles.iter().any(|role| !role.is_whole());
     }
     match (warns, whole, composed) {
         (true, ..) => "one-warp",

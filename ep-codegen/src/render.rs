@@ -16,7 +16,6 @@ use crate::ir::{Expr, Pipeline, Source, Tensor};
 use crate::plan::Body;
 use crate::print;
 use crate::schedule::library::Entity;
-use crate::schedule::rules::OneLaunch;
 use crate::schedule::{self, Constant, Needs, Recipe, RuleSet, Step, Term, Ways};
 pub use templates::RenderError;
 use templates::Templates;
@@ -138,12 +137,6 @@ impl<'a> Renderer<'a> {
             }
         }
         lines.join("\n")
-    }
-
-    /// The parts of a role that does a whole dispatch, if the rule for it is on.
-    fn one_launch(&self) -> Option<OneLaunch<'_>> {
-        let found = OneLaunch::of(self.ir)?;
-        (!self.ways.is_composed(&found.role.name)).then_some(found)
     }
 
     /// An expression over numbers of the shape and of a call.

@@ -36,7 +36,7 @@ mod ways;
 mod whole;
 
 pub use limit::{Limit, Why};
-pub use recipe::{Recipe, RoleRecipe, Warning, Warps, WhyNot};
+pub use recipe::{Recipe, RoleRecipe, Routes, Warning, Warps, WhyNot};
 pub use rules::{Carried, Staged, Unfit, Uses};
 pub use step::{Copy, CopyBy, Lambda, Loop, Param, ParamType, Step, Takers};
 #[cfg(feature = "render")]

@@ -135,13 +135,15 @@ fn is_over_tokens(stmt: &Stmt) -> bool {
     matches!(&stmt.action, Action::For { domain: Domain::Tokens, .. })
 }
 
+/// The end of the range of `tokens`: no call has as many.
+pub fn tokens_end(selected: &Pipeline) -> Option<&Expr> {
+    let tokens = selected.sizes.iter().find(|size| WellKnown::Tokens.is(&size.name))?;
+    tokens.values.as_ref().map(|values| &values.high)
+}
+
 /// The most tokens of a call.
 fn tokens(selected: &Pipeline) -> Option<Expr> {
-    let size = selected
-        .sizes
-        .iter()
-        .find(|size| WellKnown::Tokens.is(&size.name) && size.value.is_none())?;
-    let end = size.values.as_ref()?.high.clone();
+    let end = tokens_end(selected)?.clone();
     let (left, right) = (Box::new(end), Box::new(Expr::Int { value: 1 }));
     Some(Expr::Binary { op: BinaryOp::Sub, left, right })
 }

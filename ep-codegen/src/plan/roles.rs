@@ -3,7 +3,6 @@
 use crate::ir::walk::stmts;
 use crate::ir::{Action, Blocks, Expr, Pipeline, Role};
 use crate::schedule::Ways;
-use crate::schedule::rules::OneLaunch;
 
 /// The warps of one role inside each of its blocks.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,9 +52,8 @@ pub fn role_use(ir: &Pipeline, ways: &Ways, role: &Role) -> RoleUse {
         found.sequence = ways.rings(&role.name).is_some();
         return found;
     }
-    let one = OneLaunch::of(ir);
-    found.packs = one.as_ref().is_some_and(|one| one.packs.is_some());
-    found.routes = one.is_some();
+    found.packs = ways.routes().is_some_and(|routes| routes.packs);
+    found.routes = ways.routes().is_some();
     let kind = |name: &String| {
         ir.channels.iter().find(|it| it.name == *name).map(|channel| channel.kind.traits())
     };

@@ -113,7 +113,7 @@ impl Renderer<'_> {
             [] | [_] => groups.join("\n"),
             several => format!("union {{\n{}\n}};", several.join("\n")),
         };
-        if self.one_launch().is_some() {
+        if self.ways.routes().is_some() {
             let (routes, cfg) = (self.library(ep::RouteSmem), self.role_cfg(&self.ir.roles[0]));
             members = format!("{routes}<{cfg}> routes;\n{members}");
         }

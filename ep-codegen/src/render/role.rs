@@ -15,7 +15,7 @@ impl Renderer<'_> {
         let team = self.library(ep::Team);
         let params = format!("const Args& args, {smem}{team}& team");
         let function = self.function((&role.at.text, &role_fn(role)), &params, role, &steps)?;
-        match self.one_launch().and_then(|_| schedule::tables(self.ir)) {
+        match self.ways.routes().and_then(|_| schedule::tables(self.ir)) {
             Some(tables) => {
                 let source = format!("What the last block of {} records", role.name);
                 let name = format!("{}_tables", role_fn(role));

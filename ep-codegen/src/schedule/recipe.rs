@@ -2,7 +2,7 @@
 //! `list` and the warnings of the macro read this; nobody else derives it.
 
 use super::library::{Entity, ep};
-use super::rules::{Unfit, Uses};
+use super::rules::{OneLaunch, Unfit, Uses};
 use super::symbol::Needs;
 use super::{RoleRule, RuleSet, one_warp};
 use crate::ir::{Blocks, Expr, Pipeline, Role, Source, Stmt, text, walk};
@@ -34,8 +34,9 @@ pub struct Recipe {
 pub struct RoleRecipe {
     /// Name of the role.
     pub role: String,
-    /// Whether the device library does the whole role. Any other role is composed statement by statement.
-    pub is_whole: bool,
+    /// What the library knows of the routes of tokens, if it does the whole role: a dispatch in one launch. Any other role
+    /// is composed statement by statement.
+    pub routes: Option<Routes>,
     /// Classes of the device library that the role uses, in the order of its text.
     pub classes: Vec<&'static str>,
     /// The blocks of the role.
@@ -50,6 +51,19 @@ pub struct RoleRecipe {
     pub warning: Option<Warning>,
     /// What the steps of a composed role need from the plan.
     pub uses: Uses,
+}
+
+/// What a dispatch in one launch counts, and how its rows travel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Routes {
+    /// The channel of the counts.
+    pub slots: String,
+    /// The channel of the rows.
+    pub rows: String,
+    /// The number of values that are counted, if any are.
+    pub values: Option<String>,
+    /// Whether the receiver packs rows as they come.
+    pub packs: bool,
 }
 
 /// The warps of a role's blocks that have a part of its work.
@@ -110,7 +124,13 @@ impl RoleRecipe {
             Some(Err(unfit)) => (None, Some(unfit)),
             None => (None, None),
         };
-        let is_whole = whole.is_some();
+        let one = if whole.is_some() { OneLaunch::of(ir) } else { None };
+        let routes = one.map(|one| Routes {
+            slots: one.slots.name.clone(),
+            rows: one.rows.name.clone(),
+            values: one.values().map(|counts| counts.count.to_string()),
+            packs: one.packs.is_some(),
+        });
         // A role that is refused has no steps, and no recipe that matters.
         let steps = whole.or_else(|| super::role(ir, role, rules).ok());
         let mut needs = Needs::default();
@@ -123,7 +143,7 @@ impl RoleRecipe {
         };
         RoleRecipe {
             role: role.name.clone(),
-            is_whole,
+            routes,
             classes,
             blocks: role.blocks.clone(),
             warps,
@@ -135,9 +155,14 @@ impl RoleRecipe {
         .warned(role)
     }
 
+    /// Whether the library does the whole role.
+    pub fn is_whole(&self) -> bool {
+        self.routes.is_some()
+    }
+
     /// `by the library: ep::OnceOut, ep::OnceIn`, or `composed`.
     pub fn how(&self) -> String {
-        let way = if self.is_whole { "by the library" } else { "composed" };
+        let way = if self.is_whole() { "by the library" } else { "composed" };
         match self.classes.as_slice() {
             [] => way.to_string(),
             classes => format!("{way}: {}", classes.join(", ")),

@@ -1,6 +1,6 @@
 //! In which ways roles are emitted faster than statement by statement.
 
-use super::Recipe;
+use super::recipe::{Recipe, Routes};
 use super::rules::{Rings, Staged, Uses};
 use super::symbol::Constant;
 use crate::ir::Pipeline;
@@ -86,7 +86,12 @@ impl Ways {
 
     /// Whether the role is composed statement by statement.
     pub fn is_composed(&self, role: &str) -> bool {
-        self.recipe.role(role).is_some_and(|role| !role.is_whole)
+        self.recipe.role(role).is_some_and(|role| !role.is_whole())
+    }
+
+    /// What the dispatch in one launch knows that the library does, if it does one.
+    pub fn routes(&self) -> Option<&Routes> {
+        self.recipe.roles.iter().find_map(|role| role.routes.as_ref())
     }
 
     /// What the mover of a composed role carries, if it has one.

@@ -199,7 +199,7 @@ fn near_misses_of_a_dispatch_leave_what_they_mean() {
         let pipeline = changed(DECODE, edits);
         let one = pipeline.select(&pipeline.choices()[0]);
         let recipe = Ways::of(&one, RuleSet::All).recipe;
-        assert_eq!(recipe.roles[0].is_whole, at_once, "{name}: {:?}", recipe.roles[0].reasons());
+        assert_eq!(recipe.roles[0].is_whole(), at_once, "{name}: {:?}", recipe.roles[0].reasons());
         for seed in usual::one(item, 10) {
             let ranks = 1 + seed as i64 % 5;
             let numbers = [

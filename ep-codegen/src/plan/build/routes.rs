@@ -1,13 +1,13 @@
 //! What a dispatch in one launch needs besides its rows: where all tokens go, and words for each row.
 
 use super::Planner;
+use crate::ir::once::tokens_end;
 use crate::ir::parts::align;
 use crate::ir::rows::row_in_place;
 use crate::ir::{Channel, Role};
 use crate::plan::error::PlanError;
 use crate::plan::eval;
 use crate::plan::roles::role_use;
-use crate::schedule::rules::OneLaunch;
 
 impl Planner<'_> {
     /// What ranks send in one launch has room wherever it goes.
@@ -37,7 +37,7 @@ impl Planner<'_> {
             return 0;
         }
         // The end of a range is behind its last number.
-        let end = OneLaunch::tokens_end(self.ir).and_then(|end| eval(end, self.numbers));
+        let end = tokens_end(self.ir).and_then(|end| eval(end, self.numbers));
         end.map_or(0, |end| (end - 1).max(1))
     }
 
@@ -48,14 +48,13 @@ impl Planner<'_> {
 
     /// Values that are counted.
     pub(super) fn route_values(&self) -> i64 {
-        let one = OneLaunch::of(self.ir);
-        let count = one.as_ref().and_then(|one| one.values()).map(|counts| counts.count);
+        let count = self.ways.routes().and_then(|routes| routes.values.as_deref());
         count.and_then(|count| self.number(count)).unwrap_or(1)
     }
 
     /// The pieces of a row that are told of one by one, where the receiver packs rows as they come.
     pub(super) fn pieces_told(&self) -> i64 {
-        let packs = OneLaunch::of(self.ir).is_some_and(|one| one.packs.is_some());
+        let packs = self.ways.routes().is_some_and(|routes| routes.packs);
         let role = self.ir.roles.first().filter(|_| packs && self.route_tokens() > 0);
         role.map_or(0, |role| {
             let cut = self.cut(role);
@@ -65,8 +64,8 @@ impl Planner<'_> {
 
     /// Words of the slot in which a rank tells what it has counted.
     pub(super) fn count_words(&self) -> i64 {
-        let found = OneLaunch::of(self.ir);
-        let layout = found.and_then(|one| self.layout(one.slots));
+        let slots = self.ways.routes().and_then(|routes| self.ir.carried(&routes.slots));
+        let layout = slots.and_then(|(slots, _)| self.layout(slots));
         layout.map_or(0, |layout| layout.meta_bytes / 8)
     }
 

@@ -10,7 +10,7 @@ use crate::plan::error::PlanError;
 use crate::plan::numbers::eval;
 use crate::plan::roles::{RoleUse, block_groups, first_warps, may_follow, role_use};
 use crate::plan::shared::{Cut, SEQUENCE_BYTES};
-use crate::schedule::rules::{OneLaunch, Rings};
+use crate::schedule::rules::Rings;
 use crate::schedule::{Carried, Constant, Staged};
 
 /// Warps of a block, by the hardware.
@@ -191,8 +191,8 @@ impl Planner<'_> {
     /// turns of a warp.
     fn piece_bytes(&self, role: &Role, packs: bool) -> i64 {
         let piece = self.number(WellKnown::Piece.name()).unwrap_or(MOVER_PIECE);
-        let packed = OneLaunch::of(self.ir).filter(|one| packs && one.role.name == role.name);
-        let row = packed.and_then(|one| self.ir.carried(&one.rows.name));
+        let packed = self.ways.recipe.role(&role.name).and_then(|it| it.routes.as_ref());
+        let row = packed.filter(|_| packs).and_then(|routes| self.ir.carried(&routes.rows));
         let elem = row.and_then(|(_, message)| row_field(self.ir, message)).map(|(_, elem)| elem);
         elem.map_or(piece, |elem| align(piece * elem_bytes(&elem), TURN_BYTES))
     }

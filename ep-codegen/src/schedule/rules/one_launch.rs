@@ -127,12 +127,6 @@ impl<'s> OneLaunch<'s> {
         });
         found
     }
-
-    /// The most tokens of a call: the end of the range of `tokens`.
-    pub(crate) fn tokens_end(ir: &Pipeline) -> Option<&Expr> {
-        let tokens = ir.sizes.iter().find(|size| WellKnown::Tokens.is(&size.name))?;
-        tokens.values.as_ref().map(|values| &values.high)
-    }
 }
 
 /// Whether a role holds both ends of a direct channel as one team of all blocks.

@@ -4,6 +4,7 @@ use super::super::forms::RANKS_MAX;
 use super::super::forms::is_name;
 use super::super::{Checked, Forms};
 use super::OneLaunch;
+use crate::ir::once::tokens_end;
 use crate::ir::rows::row_in_place;
 use crate::ir::{
     Action, BinaryOp, Channel, DimKind, Domain, Expr, NameKind, Role, Stmt, WellKnown, walk,
@@ -19,7 +20,7 @@ impl<'s> Forms<'s> {
             return self.refuse(&role.at, why);
         }
         self.check_room(rows)?;
-        if OneLaunch::tokens_end(self.ir).is_none_or(|end| !is_of_shape(end)) {
+        if tokens_end(self.ir).is_none_or(|end| !is_of_shape(end)) {
             return self
                 .refuse(&role.at, "the range of `tokens` has to end at a number of the shape");
         }
@@ -48,7 +49,7 @@ impl<'s> Forms<'s> {
             return self.refuse(&rows.at, "rows have to stay where they land");
         };
         let factors = tensor.dims.first().map(|dim| self.factors(dim)).unwrap_or_default();
-        let Some(end) = OneLaunch::tokens_end(self.ir) else { return Ok(()) };
+        let Some(end) = tokens_end(self.ir) else { return Ok(()) };
         let is_end = |number: &Expr| {
             number == end
                 || matches!(end, Expr::Binary { op: BinaryOp::Add, left, right }
