@@ -8,7 +8,7 @@ use super::PeerSet;
 pub enum WellKnown {
     /// How many ranks the group has.
     Ranks,
-    /// How many of them a node has.
+    /// How many ranks a node has.
     LocalRanks,
     /// How many nodes there are.
     Nodes,
@@ -26,7 +26,7 @@ pub enum WellKnown {
     Topk,
     /// How many pieces of a row a sending warp keeps in flight.
     Stages,
-    /// How many bytes such a piece has.
+    /// How many bytes a piece of a row has.
     Piece,
     /// The first expert of each rank, and the one behind the last.
     ExpertBegin,
@@ -51,7 +51,7 @@ impl WellKnown {
         }
     }
 
-    /// Whether `name` is this one.
+    /// Whether `name` is the name.
     pub fn is<N: PartialEq<str> + ?Sized>(self, name: &N) -> bool {
         *name == *self.name()
     }

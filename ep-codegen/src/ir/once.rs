@@ -135,7 +135,7 @@ fn is_over_tokens(stmt: &Stmt) -> bool {
     matches!(&stmt.action, Action::For { domain: Domain::Tokens, .. })
 }
 
-/// The end of the range of `tokens`: no call has as many.
+/// The end of the range of `tokens`, one more than any call has.
 pub fn tokens_end(selected: &Pipeline) -> Option<&Expr> {
     let tokens = selected.sizes.iter().find(|size| WellKnown::Tokens.is(&size.name))?;
     tokens.values.as_ref().map(|values| &values.high)

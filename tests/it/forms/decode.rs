@@ -3,7 +3,7 @@
 
 use std::cell::Cell;
 
-use ep_codegen::ir::{Domain, Expr};
+use ep_codegen::ir::{BinaryOp, Domain, Expr, Tensor};
 use ep_codegen::meaning::Drawn;
 use ep_codegen::plan::{Arch, Config, plan};
 use ep_codegen::render::body_with;
@@ -85,7 +85,23 @@ fn counts_of_some_tokens_or_choices_are_right() {
             }
         });
     };
-    for (edit, is_counted_at_entry) in [(gate as fn(&mut ir::Pipeline), true), (half, false)] {
+    // An expert counts where it stands in two lists.
+    let both = |ir: &mut ir::Pipeline| {
+        let ids = ir.tensors.iter().find(|it| it.name == "topk_idx").expect("it has a list");
+        let other = Tensor { name: "others".to_string(), ..ids.clone() };
+        ir.tensors.push(other);
+        exprs(ir, &mut |part| {
+            let Expr::Binary { op: BinaryOp::Eq, left, right } = part else { return };
+            let Expr::Element { indices, .. } = &**left else { return };
+            let (tensor, indices) = ("others".to_string(), indices.clone());
+            let left = Box::new(Expr::Element { tensor, indices });
+            let other = Expr::Binary { op: BinaryOp::Eq, left, right: right.clone() };
+            let (left, right) = (Box::new(part.clone()), Box::new(other));
+            *part = Expr::Binary { op: BinaryOp::And, left, right };
+        });
+    };
+    let edits: [(fn(&mut ir::Pipeline), bool); 3] = [(gate, true), (half, false), (both, false)];
+    for (edit, is_counted_at_entry) in edits {
         let mut ir = DecodeDispatch::ir();
         edit(&mut ir);
         let config = small(&ir);

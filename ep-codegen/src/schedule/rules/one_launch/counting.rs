@@ -95,52 +95,40 @@ impl<'s> Forms<'s> {
     /// The values of `sum(k in topk: (ids[token, k] == value) as i32)`, or of `listed(ids[token], value) as i32`, with
     /// conditions of the token as factors or beside them.
     fn values_of(&self, number: &Expr, token: &str, value: &str) -> Option<Values> {
-        let counted = |tensor: &str, once: bool| {
-            let (tensor, token) = (tensor.to_string(), token.to_string());
-            Values { tensor, once, token, gates: Vec::new() }
+        let new = |(tensor, gates): (String, Vec<Expr>), once| Values {
+            tensor,
+            once,
+            token: token.to_string(),
+            gates,
         };
-        let (mut values, gates) = match number {
+        let gated = |count: &Expr, gate: Option<Expr>| {
+            let mut values = self.values_of(count, token, value)?;
+            values.gates.push(gate?);
+            Some(values)
+        };
+        let values = match number {
             Expr::Binary { op: BinaryOp::Mul, left, right } => {
-                let one = |count: &Expr, gate: &Expr| {
-                    Some((self.values_of(count, token, value)?, vec![condition(self.ir, gate)?]))
-                };
-                one(left, right).or_else(|| one(right, left))?
+                gated(left, condition(self.ir, right))
+                    .or_else(|| gated(right, condition(self.ir, left)))?
             }
             Expr::If { condition: gate, yes, no } if **no == (Expr::Int { value: 0 }) => {
-                (self.values_of(yes, token, value)?, vec![(**gate).clone()])
+                gated(yes, Some((**gate).clone()))?
             }
             Expr::Fold { fold: Fold::Sum, binder, domain, body } => {
                 let holds = condition(self.ir, body)?;
-                let tensor =
-                    all_of(&holds).into_iter().find_map(|it| equal(it, token, value, binder))?;
-                let last = self.tensor(tensor).ok()?.dims.last();
-                if !matches!((&**domain, last), (Domain::Dim { name }, Some(all)) if is_name(all, name))
-                {
+                let counted = split(&holds, |it| equal(it, token, value, binder))?;
+                let width = self.tensor(&counted.0).ok()?.dims.last()?;
+                let is_whole = matches!(&**domain, Domain::Dim { name } if is_name(width, name));
+                let is_of_choice = |gate: &Expr| mentions_name(gate, binder);
+                if !is_whole || counted.1.iter().any(is_of_choice) {
                     return None;
                 }
-                let is_gate = |it: &&Expr| equal(it, token, value, binder).is_none();
-                let gates: Vec<Expr> =
-                    all_of(&holds).into_iter().filter(is_gate).cloned().collect();
-                if gates.iter().any(|gate| mentions_name(gate, binder)) {
-                    return None;
-                }
-                (counted(tensor, false), gates)
+                new(counted, false)
             }
-            _ => {
-                let holds = condition(self.ir, number)?;
-                let tensor = all_of(&holds).into_iter().find_map(|it| listed(it, token, value))?;
-                let is_gate = |it: &&Expr| listed(it, token, value).is_none();
-                (
-                    counted(tensor, true),
-                    all_of(&holds).into_iter().filter(is_gate).cloned().collect(),
-                )
-            }
+            _ => new(split(&condition(self.ir, number)?, |it| listed(it, token, value))?, true),
         };
         let is_known = |gate: &Expr| !mentions_name(gate, value) && self.is_of_inputs(gate);
-        gates.iter().all(is_known).then(|| {
-            values.gates.extend(gates);
-            values
-        })
+        values.gates.iter().all(is_known).then_some(values)
     }
 
     /// Whether a number reads nothing but inputs that are there.
@@ -157,6 +145,16 @@ impl<'s> Forms<'s> {
         });
         all
     }
+}
+
+/// The tensor that `of` finds in one of the conditions that `&&` joins, and all other conditions.
+fn split<'e>(
+    holds: &'e Expr,
+    of: impl Fn(&'e Expr) -> Option<&'e str>,
+) -> Option<(String, Vec<Expr>)> {
+    let (own, others): (Vec<&Expr>, _) = all_of(holds).into_iter().partition(|it| of(it).is_some());
+    let [only] = own.as_slice() else { return None };
+    Some((of(only)?.to_string(), others.into_iter().cloned().collect()))
 }
 
 /// The tensor of `ids[token, choice] == value`.
