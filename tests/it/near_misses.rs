@@ -7,7 +7,7 @@ use ep_codegen::ir::{
 use ep_codegen::schedule::{Recipe, RoleRecipe, RoleRule, RuleSet, Warps};
 use ep_runtime::pipelines;
 
-type Edit = fn(&mut Pipeline);
+pub(crate) type Edit = fn(&mut Pipeline);
 
 /// Rewritings by which a pipeline means slightly more.
 const MORE: [(&str, Edit); 6] = [

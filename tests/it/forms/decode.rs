@@ -16,7 +16,7 @@ use ep_runtime::{Pipeline, ir};
 use super::meaning::{held_by, only};
 use super::planted::all_are_found;
 use super::run::Form;
-use crate::near_misses::{exprs, gate};
+use crate::near_misses::{Edit, exprs, gate};
 use crate::usual;
 
 /// How many tokens of all ranks travel as words.
@@ -100,7 +100,7 @@ fn counts_of_some_tokens_or_choices_are_right() {
             *part = Expr::Binary { op: BinaryOp::And, left, right };
         });
     };
-    let edits: [(fn(&mut ir::Pipeline), bool); 3] = [(gate, true), (half, false), (both, false)];
+    let edits: [(Edit, bool); 3] = [(gate, true), (half, false), (both, false)];
     for (edit, is_counted_at_entry) in edits {
         let mut ir = DecodeDispatch::ir();
         edit(&mut ir);
