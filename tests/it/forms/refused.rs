@@ -164,13 +164,14 @@ fn of_teams() -> Vec<String> {
     vec![
         team(out, "store o[0] = 1; let first = a[0];"),
         team(out, "for e in narrow[0] { store o[e] = 1; }"),
-        team("inout n: i32[ranks]; output o: i32[ranks];", "for r in ranks { count n[r]; store o[r] = n[r]; }"),
+        team(
+            "inout n: i32[ranks]; output o: i32[ranks];",
+            "for r in ranks { count n[r]; store o[r] = n[r]; }",
+        ),
         team(
             "variant payload { Fp8 { x: e4m3, scale: f32 block 8 } } input y: payload[tokens, experts]; output o: f32[tokens];",
             "for t in tokens { store o[t] = y.scale[t, 0]; }",
         ),
-        edited(&team(out, "for r in ranks { store o[r] = owner(ids[0, 0]); }"), &[("expert_begin", "begins")]),
-        "shape { n: 1..=8 } output o: i32[n]; role Work on all blocks { for r in others { store o[r] = 1; } }".to_string(),
         team("output o: i32[ranks, experts, topk];", "for r in ranks { store o[r] = cube[r]; }"),
         team(
             "output o: i32[ranks, topk];",
@@ -226,6 +227,18 @@ fn of_teams() -> Vec<String> {
                 ),
             ],
         ),
+    ]
+}
+
+/// Words that count with what is not declared.
+fn of_undeclared() -> Vec<String> {
+    let out = "output o: i32[ranks];";
+    vec![
+        edited(&team(out, "for r in ranks { store o[r] = owner(ids[0, 0]); }"), &[("expert_begin", "begins")]),
+        "shape { n: 1..=8 } output o: i32[n]; role Work on all blocks { for r in others { store o[r] = 1; } }".to_string(),
+        team(out, "for r in ranks { store o[r] = node(r); }"),
+        team(out, "for r in ranks { store o[r] = rank_at(r, 0); }"),
+        team(&format!("{out} input e: i32[experts];"), "for r in ranks { store o[r] = sum(own in owned(e, r): own); }"),
     ]
 }
 
@@ -414,6 +427,7 @@ fn of_places() -> Vec<String> {
 fn forms_are_emitted_or_say_why() {
     let cases = [
         of_teams(),
+        of_undeclared(),
         of_names(),
         of_tokens(),
         of_rings(),

@@ -72,12 +72,12 @@ impl<'a> RoleLowering<'a> {
             ("node" | "local_rank", [rank]) => {
                 let op = if helper == "node" { BinaryOp::Div } else { BinaryOp::Rem };
                 let rank = self.scalar(scope, rank, out)?;
-                Ok(arithmetic(op, rank, self.number(WellKnown::LocalRanks.name())))
+                Ok(arithmetic(op, rank, self.known(WellKnown::LocalRanks)?))
             }
             ("rank_at", [node, local]) => {
                 let node = self.scalar(scope, node, out)?;
                 let local = self.scalar(scope, local, out)?;
-                Ok(node.times(self.number(WellKnown::LocalRanks.name())).plus(local))
+                Ok(node.times(self.known(WellKnown::LocalRanks)?).plus(local))
             }
             ("has", [_, _]) => self.of_two(scope, (ep::has, Elem::Bool), args, i, out),
             ("min", [_, _]) => self.of_two(scope, (ep::min, Elem::I64), args, i, out),
@@ -122,7 +122,7 @@ impl<'a> RoleLowering<'a> {
         node: &Expr,
         out: &mut Vec<Step>,
     ) -> Lowered<Term> {
-        let each = self.number(WellKnown::LocalRanks.name());
+        let each = self.known(WellKnown::LocalRanks)?;
         let first = self.scalar(scope, node, out)?.times(each.clone());
         let bits = helper == "routed_bits";
         if let Some(known) = scope.looked_at("routed", row) {

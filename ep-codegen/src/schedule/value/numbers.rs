@@ -127,10 +127,14 @@ impl<'a> RoleLowering<'a> {
 
     /// The number that says how many peers a set has.
     pub(in crate::schedule) fn peers_of(&self, set: &PeerSet) -> Lowered<&'static str> {
-        let number = set.number().name();
-        match self.ir.dims.iter().any(|dim| dim.name == number) {
-            true => Ok(number),
-            false => Err(Limit::NoNumber.of(&[number])),
+        self.known(set.number()).map(|_| set.number().name())
+    }
+
+    /// A number that a word of the language counts with.
+    pub(in crate::schedule) fn known(&self, number: WellKnown) -> Lowered<Term> {
+        match self.ir.dims.iter().any(|dim| number.is(&dim.name)) {
+            true => Ok(self.number(number.name())),
+            false => Err(Limit::NoNumber.of(&[number.name()])),
         }
     }
 

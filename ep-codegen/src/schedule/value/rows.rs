@@ -80,7 +80,7 @@ impl<'a> RoleLowering<'a> {
                     .unwrap_or_default()
             }
             Expr::Call { helper, .. } if helper == "owned" => {
-                return Ok(self.number(WellKnown::LocalExperts.name()));
+                return self.known(WellKnown::LocalExperts);
             }
             Expr::Call { helper, args } => {
                 return self.widest(&in_fold(scope, helper, args), args.iter());
