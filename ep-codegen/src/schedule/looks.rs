@@ -180,6 +180,7 @@ impl RoleLowering<'_> {
         loaded: Term,
         out: &mut Vec<Step>,
     ) -> Lowered<()> {
+        self.known(WellKnown::Ranks)?;
         let args = vec![loaded, self.expert_begin()?];
         let value = Term::call(ep::ranks_of.of(RANKS), args, Elem::I32);
         self.look(scope, (row, "routed", WellKnown::Ranks.name()), value, out);

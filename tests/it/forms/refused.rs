@@ -236,6 +236,9 @@ fn of_undeclared() -> Vec<String> {
     vec![
         edited(&team(out, "for r in ranks { store o[r] = owner(ids[0, 0]); }"), &[("expert_begin", "begins")]),
         "shape { n: 1..=8 } output o: i32[n]; role Work on all blocks { for r in others { store o[r] = 1; } }".to_string(),
+        "shape { n: 1..=8 } input expert_begin: i32[n + 1]; output o: i32[n]; \
+            role Work on all blocks { for r in n { store o[r] = owner(r); } }"
+            .to_string(),
         team(out, "for r in ranks { store o[r] = node(r); }"),
         team(out, "for r in ranks { store o[r] = rank_at(r, 0); }"),
         team(&format!("{out} input e: i32[experts];"), "for r in ranks { store o[r] = sum(own in owned(e, r): own); }"),

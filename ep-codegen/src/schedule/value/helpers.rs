@@ -58,8 +58,8 @@ impl<'a> RoleLowering<'a> {
                 Ok(Term::call(ep::local_expert, experts, Elem::I32))
             }
             ("owner", [expert]) => {
-                let args = vec![self.scalar(scope, expert, out)?, self.expert_begin()?];
-                Ok(Term::call(ep::owner.of(RANKS), args, Elem::I32))
+                let expert = self.scalar(scope, expert, out)?;
+                self.owner(expert)
             }
             ("alive", [rank]) => {
                 let rank = self.scalar(scope, rank, out)?.wide();
@@ -172,6 +172,12 @@ impl<'a> RoleLowering<'a> {
         Ok(Term::call(Symbol::text(name), values, own.returns.clone()))
     }
 
+    /// The rank on which an expert lives.
+    fn owner(&self, expert: Term) -> Lowered<Term> {
+        self.known(WellKnown::Ranks)?;
+        Ok(Term::call(ep::owner.of(RANKS), vec![expert, self.expert_begin()?], Elem::I32))
+    }
+
     pub(in crate::schedule) fn expert_begin(&self) -> Lowered<Term> {
         let known = self.ir.tensors.iter().any(|tensor| {
             WellKnown::ExpertBegin.is(&tensor.name)
@@ -266,7 +272,7 @@ impl<'a> RoleLowering<'a> {
         let k = self.names.fresh("k");
         let mut steps = Vec::new();
         let entry = self.entry(scope, row, &Term::index(&k), &mut steps)?;
-        let owner = Term::call(ep::owner.of(RANKS), vec![entry, self.expert_begin()?], Elem::I32);
+        let owner = self.owner(entry)?;
         let owner = self.named("rank", owner, &mut steps);
         let index = arithmetic(BinaryOp::Sub, owner, first).wide();
         let args = vec![bits.clone(), index, each.wide()];
