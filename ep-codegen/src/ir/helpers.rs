@@ -54,7 +54,7 @@ const HELPERS: &[Helper] = &[
     Helper { name: "align", params: &[("n", Number), ("multiple", Number)], result: Number, doc: "`n` rounded up to a multiple" },
     Helper { name: "alive", params: &[("rank", Number)], result: Bool, doc: "whether the rank takes part in this call" },
     Helper { name: "any", params: &[("bits", Bits)], result: Bool, doc: "whether a bit is set" },
-    Helper { name: "bit_xor", params: &[("a", Number), ("b", Number)], result: Number, doc: "the bits that are set in one of two whole numbers" },
+    Helper { name: "bit_xor", params: &[("a", Number), ("b", Number)], result: Number, doc: "the bits that are set in exactly one of two whole numbers" },
     Helper { name: "cast_e4m3", params: &[("row", FloatRow), ("block", Number)], result: ScaledRow, doc: "the row in e4m3 with one scale per block" },
     Helper { name: "cast_logfmt10", params: &[("row", FloatRow), ("block", Number)], result: ScaledRow, doc: "the row in ten bits per value: its logarithm between the least and the greatest of a block" },
     Helper { name: "ceil", params: &[("a", Number), ("b", Number)], result: Number, doc: "`a / b` rounded up" },

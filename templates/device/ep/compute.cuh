@@ -47,7 +47,7 @@ __device__ __forceinline__ i64 max(i64 a, i64 b) {
     return a > b ? a : b;
 }
 
-/// The bits that are set in one of two numbers.
+/// The bits that are set in exactly one of two numbers.
 __device__ __forceinline__ i64 bit_xor(i64 a, i64 b) { return a ^ b; }
 
 /// What a maximum over nothing is: no value is less.

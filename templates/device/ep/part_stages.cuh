@@ -411,7 +411,7 @@ __device__ __forceinline__ void for_staged_parts(Ahead& ahead, const Parts& part
     if constexpr (Role::kTma) {
         for_pieces<T, kParts, Role>(ahead, from, to, count, body);
     } else {
-        // As many as stay in registers: two rows of them are loaded at once.
+        // As many stretches as stay in registers; those of two rows are loaded at once.
         for_stretches<kThreads <= 384 ? 7 : kThreads <= 512 ? 5 : 4>(from, to, [&](auto i) {
             body(i, PartsInPlace<T, Role, kParts, decltype(i)>{ahead.stages(), i, count});
         });
