@@ -29,7 +29,7 @@ use std::collections::BTreeMap;
 
 use crate::ast;
 use crate::ir;
-use declared::{arg, axis, cuda_fn, peer_set, share, transport};
+use declared::{arg, axis, cuda_fn, share, transport};
 pub(crate) use declared::{tables_in, tables_of};
 use expr::next;
 pub(crate) use expr::scalar;
@@ -347,7 +347,7 @@ impl Lowering {
             over: channel.over.iter().map(|word| transport(word.value)).collect(),
             from: channel.from.iter().map(ToString::to_string).collect(),
             to: channel.to.to_string(),
-            per: peer_set(channel.per.value),
+            per: channel.per.value.into(),
             parts_per: channel.parts_per.as_ref().map(ToString::to_string),
             slot_names: Vec::new(),
             slot: Vec::new(),
@@ -406,7 +406,7 @@ impl Lowering {
             (Some(binder), _) => {
                 let binder = binder.to_string();
                 let set = match &role.binder_set {
-                    Some(set) => peer_set(set.value),
+                    Some(set) => set.value.into(),
                     None => self.set_of_binder(&body, &binder),
                 };
                 ir::Share::Peer { binder, set }

@@ -106,9 +106,8 @@ pub fn whole(ir: &Pipeline, role: &Role) -> Option<Result<RoleSteps, Unfit>> {
     let unfit = |Refusal { at, why }: Refusal| Unfit::new(&at, &why.sentence);
     let checked = rules::check(ir, role)?;
     let all = || {
-        for part in whole::others(ir) {
-            made(ir, role, *part)?;
-        }
+        made(ir, role, whole::entered)?;
+        made(ir, role, whole::tables)?;
         made(ir, role, whole::steps)
     };
     Some(checked.and_then(|()| all().map_err(unfit)))

@@ -313,7 +313,7 @@ fn the_ptx_moves_rows_as_the_architecture_can() {
             }
             let ir = entry.ir().select(&config.choice);
             let ways = Ways::of(&ir, RuleSet::All);
-            let mut uses = ir.roles.iter().map(|role| role_use(&ir, &ways, role));
+            let mut uses = ir.roles.iter().map(|role| role_use(&ways, role));
             let moves = uses.any(|used| used.has_stages());
             assert_eq!(has("cp.async.bulk"), moves && arch.has_tma(), "{name}: bulk copies");
             // Words that carry their epoch are published and taken without an order.

@@ -1,7 +1,7 @@
 //! Messages and channels.
 
 use super::{Elem, Excerpt, Expr, Ident, Span, Word};
-use crate::ir::ChannelKind;
+use crate::ir::{self, ChannelKind};
 
 /// `message Name { .. }`
 #[derive(Debug, Clone)]
@@ -51,6 +51,17 @@ pub enum PeerSet {
     Local,
     /// `rail`
     Rail,
+}
+
+impl From<PeerSet> for ir::PeerSet {
+    fn from(set: PeerSet) -> ir::PeerSet {
+        match set {
+            PeerSet::All => ir::PeerSet::All,
+            PeerSet::Others => ir::PeerSet::Others,
+            PeerSet::Local => ir::PeerSet::Local,
+            PeerSet::Rail => ir::PeerSet::Rail,
+        }
+    }
 }
 
 /// `channel name: kind<Message> over .. from .. to .. per .. { .. };`

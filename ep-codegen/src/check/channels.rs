@@ -12,7 +12,7 @@ use crate::ast::{
 };
 use crate::diagnostics::{Diagnostics, channels as errors};
 use crate::ir::kind::{Network, Position, Traits};
-use crate::ir::{POLICIES, WellKnown};
+use crate::ir::{self, POLICIES, WellKnown};
 
 /// Rules that no choice of arms changes.
 pub(super) fn check_declarations(model: &Model<'_>, out: &mut Diagnostics) {
@@ -135,12 +135,7 @@ pub(super) fn check_view(view: &View<'_>, out: &mut Diagnostics) {
 
 /// The number that gives a peer set its extent.
 pub(super) fn peers_number(set: PeerSet) -> &'static str {
-    let number = match set {
-        PeerSet::All | PeerSet::Others => WellKnown::Ranks,
-        PeerSet::Local => WellKnown::LocalRanks,
-        PeerSet::Rail => WellKnown::Nodes,
-    };
-    number.name()
+    ir::PeerSet::from(set).number().name()
 }
 
 /// The numbers that give a peer set its extent are declared; nodes apart need a network.

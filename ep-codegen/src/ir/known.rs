@@ -1,7 +1,7 @@
 //! The names to which the language gives a meaning. Nothing else in the compiler compares a name of a declaration with a
 //! literal; `xtask tidy` checks this.
 
-use super::PeerSet;
+use super::{Domain, PeerSet, Pipeline, Tensor, TensorKind};
 
 /// A number, a size or a tensor that the compiler knows by its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,5 +65,30 @@ impl PeerSet {
             PeerSet::Local => WellKnown::LocalRanks,
             PeerSet::Rail => WellKnown::Nodes,
         }
+    }
+}
+
+impl Domain {
+    /// Whether it is all peers of a set, by the number of the shape or by the word.
+    pub fn is_peers(&self, set: &PeerSet) -> bool {
+        match self {
+            Domain::Dim { name } => *set != PeerSet::Others && set.number().is(name),
+            Domain::Peers { set: own } => own == set,
+            _ => false,
+        }
+    }
+}
+
+impl Pipeline {
+    /// Whether the shape has a number.
+    pub fn has_number(&self, number: WellKnown) -> bool {
+        self.dims.iter().any(|dim| number.is(&dim.name))
+    }
+}
+
+impl Tensor {
+    /// Whether a pipeline only reads it: an input, or a table from the handle of another pipeline.
+    pub fn is_given(&self) -> bool {
+        self.kind == TensorKind::Input || self.from_handle.is_some()
     }
 }

@@ -20,7 +20,7 @@ pub fn over_network(channel: &Channel) -> bool {
 
 /// Whether the kernel speaks to a network for a channel: its kind and the shape say when.
 pub fn uses_network(selected: &Pipeline, channel: &Channel) -> bool {
-    let knows_nodes = || selected.dims.iter().any(|dim| WellKnown::LocalRanks.is(&dim.name));
+    let knows_nodes = || selected.has_number(WellKnown::LocalRanks);
     match channel.kind.traits().network {
         Network::Declared => over_network(channel),
         Network::ToFarNodes => over_network(channel) && knows_nodes(),

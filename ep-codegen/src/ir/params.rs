@@ -167,7 +167,7 @@ impl ArgsList {
 
     fn pointer(&mut self, tensor: &Tensor, part: usize, copy: i64, name: &str, elem: Elem) {
         let number = if tensor.copies > 1 { format!("[{copy}]") } else { String::new() };
-        let read_only = tensor.kind == TensorKind::Input || tensor.from_handle.is_some();
+        let read_only = tensor.is_given();
         let kind = ParamKind::Pointer { tensor: tensor.name.clone(), part, copy, elem, read_only };
         self.push(format!("{name}{number}"), kind);
     }

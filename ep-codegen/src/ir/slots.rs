@@ -111,7 +111,7 @@ pub fn comes_in_words(ir: &Pipeline, channel: &Channel) -> bool {
         && is_read_on_entry(ir, channel)
         && channel.per == PeerSet::All
         && channel.slot_names.iter().any(|name| name == "source");
-    let message = ir.messages.iter().find(|message| message.name == channel.message);
+    let message = ir.carried(&channel.name).map(|(_, message)| message);
     let fits = message.is_some_and(|message| {
         message.fields.iter().filter(|field| field.row).count() == 1
             && message.fields.iter().all(|field| {

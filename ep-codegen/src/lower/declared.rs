@@ -60,15 +60,6 @@ pub(super) fn share(mut names: Vec<String>) -> ir::Share {
     }
 }
 
-pub(super) fn peer_set(set: ast::PeerSet) -> ir::PeerSet {
-    match set {
-        ast::PeerSet::All => ir::PeerSet::All,
-        ast::PeerSet::Others => ir::PeerSet::Others,
-        ast::PeerSet::Local => ir::PeerSet::Local,
-        ast::PeerSet::Rail => ir::PeerSet::Rail,
-    }
-}
-
 pub(super) fn transport(transport: ast::Transport) -> ir::Transport {
     match transport {
         ast::Transport::Nvlink => ir::Transport::Nvlink,

@@ -1,7 +1,6 @@
 //! Which warps of which blocks run a role.
 
-use crate::ir::walk::stmts;
-use crate::ir::{Action, Blocks, Expr, Pipeline, Role};
+use crate::ir::{Blocks, Expr, Pipeline, Role};
 use crate::schedule::Ways;
 
 /// The warps of one role inside each of its blocks.
@@ -43,7 +42,7 @@ impl RoleUse {
 }
 
 /// What `role` of the selected pipeline needs.
-pub fn role_use(ir: &Pipeline, ways: &Ways, role: &Role) -> RoleUse {
+pub fn role_use(ways: &Ways, role: &Role) -> RoleUse {
     let mut found = RoleUse::default();
     // A role that is composed statement by statement keeps in registers all that no rule stages.
     if ways.is_composed(&role.name) {
@@ -53,21 +52,13 @@ pub fn role_use(ir: &Pipeline, ways: &Ways, role: &Role) -> RoleUse {
         return found;
     }
     found.packs = ways.routes().is_some_and(|routes| routes.packs);
-    found.routes = ways.routes().is_some();
-    let kind = |name: &String| {
-        ir.channels.iter().find(|it| it.name == *name).map(|channel| channel.kind.traits())
-    };
-    stmts(&role.body, &mut |stmt| {
-        if let Action::Push { channel, .. } = &stmt.action {
-            found.mover |= kind(channel).is_some_and(|kind| kind.is_staged);
-        }
-    });
+    (found.routes, found.mover) = (true, true);
     found
 }
 
 /// Whether the warps of some role complete positions out of order.
 pub fn has_sequences(ir: &Pipeline, ways: &Ways) -> bool {
-    ir.roles.iter().any(|role| role_use(ir, ways, role).sequence)
+    ir.roles.iter().any(|role| role_use(ways, role).sequence)
 }
 
 /// Whether two roles may share a block: phases never do.
@@ -115,7 +106,7 @@ fn at_most(a: &Expr, b: &Expr) -> bool {
 pub fn block_groups(ir: &Pipeline, ways: &Ways) -> Vec<Vec<usize>> {
     let mut groups: Vec<Vec<usize>> = Vec::new();
     for (index, role) in ir.roles.iter().enumerate() {
-        if !role_use(ir, ways, role).has_memory() {
+        if !role_use(ways, role).has_memory() {
             continue;
         }
         let shares = |other: &usize| {

@@ -137,7 +137,7 @@ impl Renderer<'_> {
 
     fn smem_member(&self, role: &Role) -> Result<Option<String>, RenderError> {
         // A role that another one's function serves brings the memory that this function takes.
-        let kind = match role_use(self.ir, &self.ways, role) {
+        let kind = match role_use(&self.ways, role) {
             RoleUse { mover: true, .. } => self.library(ep::MoverSmem),
             RoleUse { parts: true, .. } => self.library(ep::PartSmem),
             _ => return Ok(None),
@@ -210,8 +210,7 @@ impl Renderer<'_> {
         if self.ir.phases().first() == Some(&phase) {
             own.extend(self.slots_are_read());
         }
-        let is_whole = !self.ir.roles.iter().any(|role| self.ways.is_composed(&role.name));
-        if let Some(entered) = is_whole.then(|| schedule::entered(self.ir)).flatten() {
+        if let Some(entered) = self.ways.routes().and_then(|_| schedule::entered(self.ir)) {
             if entered.uses_me {
                 own.push("const int me = args.group.rank;".to_string());
             }

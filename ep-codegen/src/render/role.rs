@@ -75,7 +75,7 @@ impl Renderer<'_> {
 
     /// Whether the role's function takes the shared memory.
     pub(super) fn uses_smem(&self, role: &Role) -> bool {
-        plan::role_use(self.ir, &self.ways, role).has_memory() || sums(self.ir, role)
+        plan::role_use(&self.ways, role).has_memory() || sums(self.ir, role)
     }
 }
 

@@ -203,7 +203,7 @@ impl<'a> RoleLowering<'a> {
 
     /// What no role can do with a channel.
     fn check_channel(&self, channel: &Channel) -> Lowered<()> {
-        let knows_nodes = self.ir.dims.iter().any(|dim| WellKnown::LocalRanks.is(&dim.name));
+        let knows_nodes = self.ir.has_number(WellKnown::LocalRanks);
         // Without that number, slots are those of one node, which always uses NVLink.
         let is_near = channel.kind.traits().network == Network::ToFarNodes
             && channel.over.contains(&Transport::Nvlink);
@@ -351,7 +351,7 @@ impl<'a> RoleLowering<'a> {
             }
             (ChannelKind::Direct, None) => {
                 let set = &declared.per;
-                let to = self.number(self.peers_of(set)?);
+                let to = self.known(set.number())?;
                 let numbers = Numbers { from: Term::int(0), to, others: *set == PeerSet::Others };
                 let name = self.names.fresh("source");
                 let source = self.index_in(&name, &numbers);

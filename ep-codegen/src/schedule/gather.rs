@@ -116,14 +116,14 @@ impl RoleLowering<'_> {
         }
         let (to, others) = match over {
             _ if !kind.is_indexed => {
-                (self.number(self.peers_of(&channel.per)?), channel.per == PeerSet::Others)
+                (self.known(channel.per.number())?, channel.per == PeerSet::Others)
             }
             // Those outside of a range are left out.
             Domain::Dim { name }
             | Domain::Range { high: Expr::Name { name, kind: NameKind::Dim }, .. } => {
                 (self.number(name), false)
             }
-            Domain::Peers { set } => (self.number(self.peers_of(set)?), *set == PeerSet::Others),
+            Domain::Peers { set } => (self.known(set.number())?, *set == PeerSet::Others),
             _ => return Err(Limit::GatheredAcross.into()),
         };
         Ok(Numbers { from: Term::int(0), to, others })

@@ -116,7 +116,7 @@ impl RoleLowering<'_> {
             return Warps::All;
         }
         let number = |name: &str| Expr::Name { name: name.to_string(), kind: NameKind::Dim };
-        let peers = |set: &PeerSet| number(self.peers_of(set).unwrap_or(WellKnown::Ranks.name()));
+        let peers = |set: &PeerSet| number(set.number().name());
         let sources = || shared_sources(self.ir, self.role).map_or(&PeerSet::All, |it| &it.per);
         let by_stripe = is_by_stripe(self.ir, self.role);
         let mut units = match &self.role.share {

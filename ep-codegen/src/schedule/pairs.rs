@@ -138,8 +138,7 @@ impl RoleLowering<'_> {
     pub(super) fn extent_of(&mut self, name: &str) -> Lowered<Term> {
         if name == "source" {
             let channel = shared_sources(self.ir, self.role);
-            let peers = self.peers_of(channel.map_or(&PeerSet::All, |channel| &channel.per))?;
-            return Ok(self.number(peers));
+            return self.known(channel.map_or(&PeerSet::All, |channel| &channel.per).number());
         }
         if let Some((channel, axis)) = shared_axis(self.ir, self.role, name) {
             return self.scalar(&Scope::default(), &channel.slot[axis], &mut Vec::new());

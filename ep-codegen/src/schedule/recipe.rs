@@ -34,8 +34,8 @@ pub struct Recipe {
 pub struct RoleRecipe {
     /// Name of the role.
     pub role: String,
-    /// What the library knows of the routes of tokens, if it does the whole role: a dispatch in one launch. Any other role
-    /// is composed statement by statement.
+    /// The routes of a dispatch in one launch, which the library carries out as a whole. `None`: the role is composed
+    /// statement by statement.
     pub routes: Option<Routes>,
     /// Classes of the device library that the role uses, in the order of its text.
     pub classes: Vec<&'static str>,
@@ -53,7 +53,7 @@ pub struct RoleRecipe {
     pub uses: Uses,
 }
 
-/// What a dispatch in one launch counts, and how its rows travel.
+/// The channels and counters of a dispatch in one launch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Routes {
     /// The channel of the counts.

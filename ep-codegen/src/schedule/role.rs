@@ -233,7 +233,7 @@ impl RoleLowering<'_> {
         set: &PeerSet,
         out: &mut Vec<Step>,
     ) -> Lowered<()> {
-        let peers = self.number(self.peers_of(set)?);
+        let peers = self.known(set.number())?;
         let name = self.names.fresh(binder);
         let high = peers.range.map_or(i64::from(i32::MAX), |(_, high)| high - 1);
         let peer = Term::small(&name, 0, high);

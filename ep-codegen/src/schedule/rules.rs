@@ -35,7 +35,7 @@ mod wide;
 
 pub use fanout::Fanout;
 pub(super) use message_fields::asked_first;
-pub(crate) use one_launch::{Counted, Counts, OneLaunch};
+pub(crate) use one_launch::{Counts, OneLaunch};
 pub(crate) use packed::{AHEAD, BEFORE, Packs, Turns, row_cast};
 pub(crate) use sending::is_position;
 pub use staged::{Carried, Staged};

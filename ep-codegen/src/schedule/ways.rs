@@ -89,7 +89,7 @@ impl Ways {
         self.recipe.role(role).is_some_and(|role| !role.is_whole())
     }
 
-    /// What the dispatch in one launch knows that the library does, if it does one.
+    /// The routes of the dispatch in one launch, if a role is one.
     pub fn routes(&self) -> Option<&Routes> {
         self.recipe.roles.iter().find_map(|role| role.routes.as_ref())
     }

@@ -13,21 +13,19 @@ use super::rules::OneLaunch;
 use super::scope::Scope;
 use super::step::{Lambda, Param, ParamType, Step};
 use super::term::{Node, Term};
-use super::{Lowered, Make, RoleLowering};
-use crate::ir::{BinaryOp, Channel, Elem, Expr, Pipeline, Source, Stmt, Tensor};
+use super::{Lowered, RoleLowering};
+use crate::ir::{BinaryOp, Channel, Elem, Expr, Source, Stmt, Tensor};
 use crate::schedule::limit::broken;
 use crate::schedule::symbol::{Constant, Symbol};
 
 pub(super) use one_launch::tables;
 
-/// The steps of a role that `rules` have found to be of a known form.
+/// The steps of a dispatch in one launch.
 pub(super) fn steps(role: &mut RoleLowering<'_>) -> Lowered<Vec<Step>> {
-    Whole::of(role).steps()
-}
-
-/// What makes the steps beside those of such a role.
-pub(super) fn others(ir: &Pipeline) -> &'static [Make] {
-    if OneLaunch::of(ir).is_some() { &[entered, tables] } else { &[] }
+    let one = OneLaunch::of(role.ir).ok_or(broken("no class of the library does it"))?;
+    let mut steps = Vec::new();
+    Whole::of(role).one_launch(&one, &mut steps)?;
+    Ok(steps)
 }
 
 /// What every block does as it enters the kernel of such roles.
@@ -49,13 +47,6 @@ type Wanted<'w> = (ParamType, &'w str);
 impl<'r, 'a> Whole<'r, 'a> {
     fn of(role: &'r mut RoleLowering<'a>) -> Whole<'r, 'a> {
         Whole { role }
-    }
-
-    fn steps(mut self) -> Lowered<Vec<Step>> {
-        let mut out = Vec::new();
-        let one = OneLaunch::of(self.role.ir).ok_or(broken("no class of the library does it"))?;
-        self.one_launch(&one, &mut out)?;
-        Ok(out)
     }
 
     // ---- Names ----

@@ -108,7 +108,7 @@ fn counts_of_some_tokens_or_choices_are_right() {
         let body = body_with(&ir.select(&config.choice), RuleSet::All).expect("it has a text");
         let text = plan(&ir, &config).expect("it fits").cuda(&body);
         assert_eq!(text.contains("ep::values_of<false>"), is_counted_at_entry, "{text}");
-        // What nobody counts at entry, the lanes of a warp share.
+        // The last block counts everything else, and the lanes of a warp share each sum.
         assert_eq!(text.contains("ep::sum_of_lanes("), !is_counted_at_entry, "{text}");
         let numbers = [("ranks", 2), ("max_tokens", 40), ("hidden", 64), ("experts", 7)];
         let numbers = [&numbers[..], &[("topk", 3), ("words", 0)]].concat();

@@ -19,11 +19,11 @@ const DECIDES: [&str; 4] = ["schedule", "plan", "render", "ir"];
 /// Names that are always defined, and what a channel announces: no declaration gives them a meaning.
 const DEFINED: [&str; 4] = ["me", "source", "stripe", "count"];
 
-/// What stands before a literal that a name of a declaration is compared with.
+/// Code in front of a literal that compares a declared name with it.
 const COMPARED: [&str; 5] = ["name == ", "name != ", ".tensor(", ".number(", ".size("];
 
-/// What stands before a literal that is compared with the name of an option, which is a word of the language, or that names
-/// a variable of the emitted text.
+/// Code in front of a literal that is allowed: it compares the name of an option, which is a keyword, or it names a variable
+/// of the emitted text.
 const OTHERS: [&str; 2] = ["option.name == ", "fresh("];
 
 pub(super) fn check(tree: &mut Tree) {

@@ -115,7 +115,7 @@ impl<'a> Uses<'a> {
             Expr::OfChannel { channel, index, .. } => self.peer(channel, index.first()),
             Expr::Call { helper, args } if OF_EXPERTS.contains(&helper.as_str()) => {
                 if let Some(experts) =
-                    args.first().filter(|_| self.has_number(WellKnown::Experts.name()))
+                    args.first().filter(|_| self.ir.has_number(WellKnown::Experts))
                 {
                     self.index(experts, "-1..experts");
                 }
@@ -137,10 +137,6 @@ impl<'a> Uses<'a> {
 
     fn channel(&self, name: &str) -> Option<&'a Channel> {
         self.ir.channels.iter().find(|channel| channel.name == name)
-    }
-
-    fn has_number(&self, name: &str) -> bool {
-        self.ir.dims.iter().any(|dim| dim.name == name)
     }
 
     fn peer(&mut self, channel: &str, peer: Option<&'a Expr>) {

@@ -129,12 +129,14 @@ impl Planner<'_> {
     fn few(&self, channel: &Channel, slots: Option<SlotExtent>, message: &MessageLayout) -> i64 {
         let most = match slots {
             None => self.route_tokens(),
-            Some(slots) if comes_in_words(self.ir, channel) => {
-                let may = self.slot_slices(channel) > 0
+            Some(slots)
+                if comes_in_words(self.ir, channel)
+                    && self.slot_slices(channel) > 0
                     && self.ways.all_staged(&channel.to)
                     && message.record_words() <= TURN_VALUES
-                    && !self.leaves_out_absent();
-                if may { slots.source_stride } else { 0 }
+                    && !self.leaves_out_absent() =>
+            {
+                slots.source_stride
             }
             Some(_) => 0,
         };
@@ -240,7 +242,7 @@ impl Planner<'_> {
             int("kFirstWarp", warps.first),
             int("kWarps", warps.count),
         ];
-        let used = role_use(self.ir, &self.ways, role);
+        let used = role_use(&self.ways, role);
         if let Some(rings) = self.ways.rings(&role.name) {
             members.push(int("kFirstSequence", self.first_sequence(role)));
             members.push(int("kSequences", self.sequences_of_unit(rings)));
@@ -250,8 +252,8 @@ impl Planner<'_> {
             members.push(int("kTokenWords", self.token_words()));
             members.push(int("kValues", self.route_values()));
             members.push(int("kCountWords", self.count_words()));
-            let rows = self.ir.channels.iter().find(|channel| channel.kind.traits().lands);
-            let early = rows.and_then(|rows| option(rows, "early", self.numbers));
+            let rows = self.ways.routes().and_then(|routes| self.ir.carried(&routes.rows));
+            let early = rows.and_then(|(rows, _)| option(rows, "early", self.numbers));
             members.push(flag("kEarly", early.is_some_and(|early| early > 0)));
         }
         if used.has_stages() {

@@ -32,7 +32,7 @@ impl Planner<'_> {
 
     /// The most tokens whose routes every block knows; 0 where none does.
     pub(super) fn route_tokens(&self) -> i64 {
-        let routes = |role: &Role| role_use(self.ir, &self.ways, role).routes;
+        let routes = |role: &Role| role_use(&self.ways, role).routes;
         if !self.ir.roles.iter().any(routes) {
             return 0;
         }

@@ -96,7 +96,7 @@ impl Planner<'_> {
     /// Bytes of `warps` warps of a role.
     fn role_bytes(&self, role: &Role, warps: i64) -> i64 {
         let cut = self.cut(role);
-        match role_use(self.ir, &self.ways, role) {
+        match role_use(&self.ways, role) {
             RoleUse { mover: true, .. } => warps * cut.mover().0,
             RoleUse { parts: true, .. } => warps * cut.parts().0,
             _ => 0,
@@ -111,8 +111,7 @@ impl Planner<'_> {
     fn front_bytes(&self) -> i64 {
         let sequences = self.sequences() * SEQUENCE_BYTES;
         let counters = self.counters.as_ref().map_or(0, Counters::shared_bytes);
-        let uses =
-            self.ir.roles.iter().map(|role| (role_use(self.ir, &self.ways, role), self.cut(role)));
+        let uses = self.ir.roles.iter().map(|role| (role_use(&self.ways, role), self.cut(role)));
         let rows = uses.filter(|(used, _)| used.has_stages());
         let rows = rows.map(|(_, cut)| if cut.tma { 128 } else { 16 }).max();
         let words = if sequences > 0 { 8 } else { 4 };
@@ -168,7 +167,7 @@ impl Planner<'_> {
 
     /// How the rows of a role are cut.
     pub(super) fn cut(&self, role: &Role) -> Cut {
-        let used = role_use(self.ir, &self.ways, role);
+        let used = role_use(&self.ways, role);
         if let Some(staged) = self.ways.staged(&role.name) {
             return self.staged_cut(role, staged);
         }

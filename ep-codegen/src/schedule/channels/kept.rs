@@ -60,7 +60,10 @@ impl RoleLowering<'_> {
         }
         let name = match (self.kept(channel, end)?, &channel.parts_per) {
             (Kept::PartsOfPeer(_), Some(parts)) => parts.as_str(),
-            _ => self.peers_of(&channel.per)?,
+            _ => {
+                self.known(channel.per.number())?;
+                channel.per.number().name()
+            }
         };
         Ok(Some(Constant::number(name)))
     }

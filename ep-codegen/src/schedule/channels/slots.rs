@@ -469,7 +469,7 @@ fn slot_pushes<'s>(
                 if *to == channel.name =>
             {
                 let over = loops.iter().find(|(binder, ..)| binder == name);
-                let all = over.is_some_and(|(_, domain, _)| serves(channel, domain));
+                let all = over.is_some_and(|(_, domain, _)| domain.is_peers(&channel.per));
                 see(stmt, all && !loops.iter().any(|(.., filtered)| *filtered));
             }
             Action::Push { channel: to, .. } if *to == channel.name => see(stmt, false),
@@ -484,16 +484,5 @@ fn slot_pushes<'s>(
                 loops.pop();
             }
         }
-    }
-}
-
-/// Whether a domain is all peers of a channel.
-fn serves(channel: &Channel, domain: &Domain) -> bool {
-    match (domain, &channel.per) {
-        (Domain::Dim { name }, PeerSet::All | PeerSet::Local | PeerSet::Rail) => {
-            channel.per.number().is(name)
-        }
-        (Domain::Peers { set }, per) => set == per,
-        _ => false,
     }
 }

@@ -225,7 +225,7 @@ impl<'a> RoleLowering<'a> {
         if self.shares_rings() {
             let mut all = Vec::new();
             match &self.role.share.clone() {
-                Share::Peer { set, .. } => all.push(self.number(self.peers_of(set)?)),
+                Share::Peer { set, .. } => all.push(self.known(set.number())?),
                 Share::SourceStripe => all.push(self.extent_of("source")?),
                 Share::Indices { names } => {
                     for name in names.iter().filter(|name| *name != "stripe") {

@@ -354,7 +354,7 @@ impl<'a> RoleLowering<'a> {
         out: &mut Vec<Step>,
         each: &mut ForEach<'a, '_>,
     ) -> Lowered<()> {
-        let to = self.number(self.peers_of(&channel.per)?);
+        let to = self.known(channel.per.number())?;
         let numbers = Numbers { from: Term::int(0), to, others: channel.per == PeerSet::Others };
         let name = self.names.fresh("peer");
         let peer = self.index_in(&name, &numbers);
@@ -457,7 +457,7 @@ impl<'a> RoleLowering<'a> {
         let (stripes, most) = self.stripes_of(channel);
         let unit = self.names.fresh("unit");
         let name = self.names.fresh("stripe");
-        let peers = self.number(self.peers_of(&channel.per)?);
+        let peers = self.known(channel.per.number())?;
         let high = peers.range.map_or(i64::from(i32::MAX), |(_, high)| high);
         let all = Term { range: Some((0, most * high)), ..stripes.times(peers.clone()) };
         let own = Term::index(&unit);

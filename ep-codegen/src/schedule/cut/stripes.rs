@@ -106,7 +106,7 @@ impl<'a> RoleLowering<'a> {
         let stripes = self.number(WellKnown::Stripes.name());
         let rows = self.striped(&Scope::default(), out)?.converted(&Elem::I32);
         let served = match &self.role.share {
-            Share::Peer { binder, set } => Some((binder, set, self.number(self.peers_of(set)?))),
+            Share::Peer { binder, set } => Some((binder, set, self.known(set.number())?)),
             _ => None,
         };
         let sets = served.as_ref().map_or(Term::int(1), |(_, _, peers)| peers.clone());

@@ -1,6 +1,6 @@
 //! A push to several peers for each token of a loop.
 
-use crate::ir::{Action, Domain, Expr, FieldValue, PeerSet, Stmt, WellKnown};
+use crate::ir::{Action, Domain, Expr, FieldValue, PeerSet, Stmt};
 
 /// `for token in .. { ..; for peer in .. where .. { push ..; record ..; } }`
 pub struct Fanout<'s> {
@@ -39,11 +39,7 @@ impl<'s> Fanout<'s> {
         else {
             return None;
         };
-        let reaches_all = match domain {
-            Domain::Peers { set } => *set == PeerSet::All,
-            Domain::Dim { name } => WellKnown::Ranks.is(name),
-            _ => false,
-        };
+        let reaches_all = domain.is_peers(&PeerSet::All);
         let is_ahead = |stmt: &Stmt| matches!(stmt.action, Action::Let { .. } | Action::For { .. });
         (to == peer && ahead.iter().all(is_ahead)).then(|| Fanout {
             token,

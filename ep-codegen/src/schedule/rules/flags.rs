@@ -3,7 +3,7 @@
 //! The gain: a dispatch that reads a flag for each token waits for memory once per 32 tokens, not once per token.
 
 use super::declares;
-use crate::ir::{BinaryOp, Elem, TensorKind, walk};
+use crate::ir::{BinaryOp, Elem, walk};
 use crate::schedule::RoleLowering;
 use crate::schedule::library::ep;
 use crate::schedule::step::{Lambda, Loop, Param, ParamType, Step, Takers};
@@ -182,8 +182,7 @@ pub(super) fn is_input(role: &RoleLowering<'_>, base: &Term) -> bool {
     let Node::Name(name) = &base.node else { return false };
     let own = role.ir.tensors.iter().find(|it| name.strip_prefix("args.") == Some(&it.name));
     own.is_some_and(|it| {
-        let is_given = it.kind == TensorKind::Input || it.from_handle.is_some();
-        is_given && !role.ir.roles.iter().any(|other| walk::writes(&other.body, &it.name))
+        it.is_given() && !role.ir.roles.iter().any(|other| walk::writes(&other.body, &it.name))
     })
 }
 

@@ -1,9 +1,7 @@
 //! Checks that a role which a class of the library carries has the inputs and numbers that its helpers read implicitly.
 
 use super::{Checked, Forms};
-use crate::ir::{
-    Action, DimKind, Domain, Elem, ElemType, Expr, Role, Stmt, TensorKind, WellKnown, walk,
-};
+use crate::ir::{Action, DimKind, Domain, Elem, ElemType, Expr, Role, Stmt, WellKnown, walk};
 use crate::schedule::extents::range_of;
 
 /// Helpers that look up where experts live.
@@ -33,8 +31,7 @@ impl Forms<'_> {
             } else if let Some(helper) = placed.filter(|_| !self.has_expert_begin()) {
                 let why = format!("`{helper}` needs the input `expert_begin: i32[ranks + 1]`");
                 found = self.refuse(&stmt.at, &why);
-            } else if needs_ranks && !self.ir.dims.iter().any(|dim| WellKnown::Ranks.is(&dim.name))
-            {
+            } else if needs_ranks && !self.ir.has_number(WellKnown::Ranks) {
                 found = self.refuse(&stmt.at, "this needs the number `ranks` in the shape");
             } else if placed.is_some_and(|helper| helper == "routed")
                 && !self.ir.channels.is_empty()
@@ -51,8 +48,7 @@ impl Forms<'_> {
 
     fn has_expert_begin(&self) -> bool {
         self.tensor(WellKnown::ExpertBegin.name()).is_ok_and(|tensor| {
-            let read_only = tensor.kind == TensorKind::Input || tensor.from_handle.is_some();
-            read_only
+            tensor.is_given()
                 && tensor.elem == ElemType::Scalar { elem: Elem::I32 }
                 && tensor.dims.len() == 1
                 && !tensor.optional

@@ -27,9 +27,9 @@ use crate::ir::{
 use crate::schedule::cut::{
     Forward, PEER, computed, first_rows, forwards, order_of, pushed_in_turn,
 };
+pub(crate) use counting::Counts;
 use counting::condition;
 pub(super) use counting::sum_of_slots;
-pub(crate) use counting::{Counted, Counts};
 
 /// The parts of such a role.
 pub(crate) struct OneLaunch<'s> {
@@ -80,7 +80,7 @@ impl<'s> OneLaunch<'s> {
 
     /// The values that are counted, if any are.
     pub(crate) fn values(&self) -> Option<&Counts<'s>> {
-        self.counts.iter().find(|counts| matches!(counts.of, Counted::Values { .. }))
+        self.counts.iter().find(|counts| counts.values.is_some())
     }
 
     /// The counts that a field of the slots holds: those of the rows for each rank, or those of the receiver's own values.
@@ -94,13 +94,13 @@ impl<'s> OneLaunch<'s> {
         let of = |name: &str| self.counts.iter().find(|counts| counts.table == name);
         match value {
             Expr::Element { tensor, indices } if indices.is_empty() => {
-                of(tensor).filter(|counts| counts.of == Counted::Rows)
+                of(tensor).filter(|counts| counts.values.is_none())
             }
             Expr::Call { helper, args } if helper == "owned" => match args.as_slice() {
                 [Expr::Element { tensor, indices }, rank]
                     if indices.is_empty() && is_name(rank, binder) =>
                 {
-                    of(tensor).filter(|counts| counts.of != Counted::Rows)
+                    of(tensor).filter(|counts| counts.values.is_some())
                 }
                 _ => None,
             },
@@ -230,7 +230,7 @@ impl<'s> Forms<'s> {
         let mut counts: Vec<Counts<'s>> = Vec::new();
         for found in role.body.iter().filter_map(|stmt| self.counts_of(stmt, goes)) {
             // Shared memory has the counts of one tensor's values.
-            if !counts.iter().any(|other| other.of != Counted::Rows && found.of != Counted::Rows) {
+            if !counts.iter().any(|other| other.values.is_some() && found.values.is_some()) {
                 counts.push(found);
             }
         }
@@ -239,7 +239,7 @@ impl<'s> Forms<'s> {
 
     /// The slots say how many rows go to each rank. The last block publishes what no block has counted.
     fn check_told(&self, one: &mut OneLaunch<'s>) -> Result<(), Unfit> {
-        if one.counted(one.rows_to).is_none_or(|counts| counts.of != Counted::Rows) {
+        if one.counted(one.rows_to).is_none_or(|counts| counts.values.is_some()) {
             let why = "a slot has to publish how many rows go to each rank";
             return self.refuse(&one.told.at, why);
         }
@@ -311,7 +311,7 @@ impl<'s> Forms<'s> {
         };
         match body.as_slice() {
             [push @ Stmt { action: Action::Push { peer: Some(peer), .. }, .. }]
-                if is_ranks(domain) && is_name(peer, binder) =>
+                if domain.is_peers(&PeerSet::All) && is_name(peer, binder) =>
             {
                 Ok(push)
             }
@@ -385,14 +385,6 @@ impl<'s> Forms<'s> {
 
 fn is_me(value: &Expr) -> bool {
     matches!(value, Expr::Name { kind: NameKind::Me, .. })
-}
-
-fn is_ranks(domain: &Domain) -> bool {
-    match domain {
-        Domain::Dim { name } => WellKnown::Ranks.is(name),
-        Domain::Peers { set } => *set == PeerSet::All,
-        _ => false,
-    }
 }
 
 /// The only statement of a role for which `does` holds.

@@ -32,7 +32,7 @@ impl<'a> RoleLowering<'a> {
             Domain::Dim { name } => upto(self.number(name)),
             Domain::Tokens => upto(self.size(scope, WellKnown::Tokens.name(), out)?),
             Domain::Peers { set } => {
-                let to = self.number(self.peers_of(set)?);
+                let to = self.known(set.number())?;
                 Numbers { others: *set == PeerSet::Others, ..upto(to) }
             }
             Domain::Range { low, high } => Numbers {
@@ -125,14 +125,9 @@ impl<'a> RoleLowering<'a> {
         given.or(self.ir.sizes.first())
     }
 
-    /// The number that says how many peers a set has.
-    pub(in crate::schedule) fn peers_of(&self, set: &PeerSet) -> Lowered<&'static str> {
-        self.known(set.number()).map(|_| set.number().name())
-    }
-
     /// A number that a word of the language counts with.
     pub(in crate::schedule) fn known(&self, number: WellKnown) -> Lowered<Term> {
-        match self.ir.dims.iter().any(|dim| number.is(&dim.name)) {
+        match self.ir.has_number(number) {
             true => Ok(self.number(number.name())),
             false => Err(Limit::NoNumber.of(&[number.name()])),
         }

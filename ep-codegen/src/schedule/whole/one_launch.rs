@@ -10,9 +10,7 @@ use crate::schedule::channels::{End, Object};
 use crate::schedule::cut::{PEER, own_name};
 use crate::schedule::library::ep;
 use crate::schedule::limit::broken;
-use crate::schedule::rules::{
-    Counted, Counts, OneLaunch, asked_first, is_position, row_cast, shared_sums,
-};
+use crate::schedule::rules::{Counts, OneLaunch, asked_first, is_position, row_cast, shared_sums};
 use crate::schedule::scope::{Arrived, LookedAt, Meaning, Scope};
 use crate::schedule::step::ParamType::{Bytes, Index, Object as OfClass, Value};
 use crate::schedule::step::{Loop, Step, Takers};
@@ -317,11 +315,9 @@ impl<'a> Whole<'_, 'a> {
         }
         let goes = self.goes(one)?;
         let mut args = vec![group, name("smem.routes"), tokens, goes];
-        if let Some(counts) = one.values()
-            && let (Counted::Values { once }, Some(values)) = (counts.of, &counts.values)
-        {
+        if let Some(values) = one.values().and_then(|counts| counts.values.as_ref()) {
             let row = self.row_of_ids(&values.tensor, &values.token, &values.gates)?;
-            let values = ep::values_of.of(Term::bool(once));
+            let values = ep::values_of.of(Term::bool(values.once));
             args.push(call(values, vec![name("smem.routes"), row]));
         }
         out.push(Step::Do(call(ep::count_routes, args)));
@@ -412,11 +408,9 @@ impl<'a> Whole<'_, 'a> {
         let outer = self.role.names.clone();
         let i = self.role.names.fresh("i");
         let index = Term::index(&i);
-        let value = match counts.of {
-            Counted::Rows => {
-                method("smem.routes", "tokens_to", vec![index.clone(), tokens.clone()])
-            }
-            Counted::Values { .. } => name("smem.routes.chosen").at(index.clone(), Elem::I32),
+        let value = match counts.values {
+            None => method("smem.routes", "tokens_to", vec![index.clone(), tokens.clone()]),
+            Some(_) => name("smem.routes.chosen").at(index.clone(), Elem::I32),
         };
         let table = name(&format!("args.{}", counts.table));
         let body = vec![Step::Set { place: table.at(index, Elem::I32), value }];

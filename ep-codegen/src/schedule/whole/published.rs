@@ -6,7 +6,7 @@ use crate::ir::{Action, BinaryOp, Elem, FieldValue, WellKnown};
 use crate::schedule::Lowered;
 use crate::schedule::library::ep;
 use crate::schedule::limit::broken;
-use crate::schedule::rules::{Counted, OneLaunch};
+use crate::schedule::rules::OneLaunch;
 use crate::schedule::scope::{Meaning, Scope};
 use crate::schedule::step::ParamType::Index;
 use crate::schedule::step::{Loop, Step, Takers};
@@ -26,7 +26,7 @@ impl Whole<'_, '_> {
         for of_rows in [true, false] {
             let own = |value: &&FieldValue| {
                 let counts = one.counted(&value.name);
-                counts.is_some_and(|counts| (counts.of == Counted::Rows) == of_rows)
+                counts.is_some_and(|counts| counts.values.is_none() == of_rows)
             };
             let own: Vec<&FieldValue> = values.iter().filter(own).collect();
             if own.is_empty() {

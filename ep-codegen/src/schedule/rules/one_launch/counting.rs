@@ -2,42 +2,31 @@
 
 use super::super::Forms;
 use super::super::forms::{is_name, mentions_name};
-use super::is_ranks;
 use crate::ir::put::put;
 use crate::ir::typed::elem_of;
 use crate::ir::{
     Action, BinaryOp, Channel, Domain, Elem, ElemType, Expr, Fold, Memory, Pipeline, Stmt,
-    TensorKind, walk,
+    WellKnown, walk,
 };
 use crate::schedule::cut::{PEER, own_name};
-
-/// The kind of a count over all tokens.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Counted {
-    /// Those that go to a rank.
-    Rows,
-    /// How often each value stands in the rows of a tensor, or in how many rows (`once`).
-    Values { once: bool },
-}
 
 /// A table of counts, and the statement that makes it.
 pub(crate) struct Counts<'s> {
     pub(crate) stmt: &'s Stmt,
     /// The statement in its loop.
     pub(crate) record: &'s Stmt,
-    pub(crate) of: Counted,
     /// The number that bounds the loop.
     pub(crate) count: &'s str,
     pub(crate) table: &'s str,
-    /// The values that are counted.
+    /// The values that are counted; `None`: the tokens that go to each rank.
     pub(crate) values: Option<Values>,
 }
 
 /// Values that are counted in the rows of a tensor.
 pub(crate) struct Values {
     pub(crate) tensor: String,
-    /// Whether a row counts once.
-    once: bool,
+    /// Whether a value counts once in a row.
+    pub(crate) once: bool,
     /// The name of the token, and the conditions under which it counts.
     pub(crate) token: String,
     pub(crate) gates: Vec<Expr>,
@@ -73,13 +62,13 @@ impl<'s> Forms<'s> {
         if !fits {
             return None;
         }
-        let (of, values) = if is_ranks(&Domain::Dim { name: count.clone() })
+        let values = if WellKnown::Ranks.is(count)
             && condition(self.ir, body).is_some_and(|mut holds| {
                 put(&mut holds, own, &own_name(token));
                 put(&mut holds, binder, &own_name(PEER));
                 all_of(&holds) == all_of(goes)
             }) {
-            (Counted::Rows, None)
+            None
         } else {
             let values = self.values_of(body, own, binder)?;
             let of = self.tensor(&values.tensor).ok()?;
@@ -87,9 +76,9 @@ impl<'s> Forms<'s> {
             if !is_ids || of.optional || of.copies > 1 || of.dims.len() != 2 {
                 return None;
             }
-            (Counted::Values { once: values.once }, Some(values))
+            Some(values)
         };
-        Some(Counts { stmt, record, of, count, table: &target.tensor, values })
+        Some(Counts { stmt, record, count, table: &target.tensor, values })
     }
 
     /// The values of `sum(k in topk: (ids[token, k] == value) as i32)`, or of `listed(ids[token], value) as i32`, with
@@ -136,9 +125,9 @@ impl<'s> Forms<'s> {
         let mut all = true;
         walk::expr(number, &mut |part| {
             all &= match part {
-                Expr::Element { tensor, .. } => self.tensor(tensor).is_ok_and(|it| {
-                    !it.optional && (it.kind == TensorKind::Input || it.from_handle.is_some())
-                }),
+                Expr::Element { tensor, .. } => {
+                    self.tensor(tensor).is_ok_and(|it| !it.optional && it.is_given())
+                }
                 Expr::OfChannel { .. } | Expr::Field { .. } => false,
                 _ => true,
             };
