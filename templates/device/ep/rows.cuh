@@ -143,7 +143,7 @@ public:
             if (at < units_) store_quad(to + at * 16, ahead_[i]);
         }
         const int done = units_ * 16;
-        if (done < bytes()) copy_row<T>(team, to + done, from_ + done, count_ - done / static_cast<int>(sizeof(T)));
+        if (done < bytes()) copy_row<T, 11>(team, to + done, from_ + done, count_ - done / static_cast<int>(sizeof(T)));
     }
 
     /// Copies all of it to a place that is more than an address.
