@@ -19,12 +19,12 @@ pipeline! {
         // Each row has its own place at each rank, so no counts and no headers are needed.
         channel parts: slots<Part> over nvlink from Give to Sum per all { slot: [source, row: rows] };
 
-        role Give on even blocks, 8 warps, warps shared by row {
+        role Give on all blocks, 8 warps, warps shared by row {
             for peer in ranks {
                 push parts[peer] at row { x: x[row] };
             }
         }
-        role Sum on odd blocks, 8 warps, warps shared by token {
+        role Sum on all blocks, 8 warps, warps shared by token {
             for r in rows gather part from parts[source] at r across source in ranks {
                 store sum[r] = sum(part.x);
             }

@@ -22,7 +22,7 @@ pipeline! {
                 }
             }
         }
-        role Keep on all blocks, 2 warps, warps shared by token {
+        role Keep on all blocks, 4 warps, warps shared by token {
             for row in stripe {
                 push moved[me] at me * most + stripe.first { x: x[row], number: row };
             }
