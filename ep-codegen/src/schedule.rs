@@ -185,7 +185,8 @@ pub fn draft(ir: &Pipeline, role: &Role, rules: RuleSet) -> (RoleSteps, Vec<Refu
     }
     let mut steps = steps;
     if rules.has(RoleRule::Wide) {
-        steps = rules::elements::rewrite(rules::ahead::rewrite(steps));
+        steps = rules::stretches::rewrite(rules::ahead::rewrite(steps));
+        steps = rules::elements::rewrite(steps);
         steps = rules::bools::rewrite(steps);
     }
     if rules.has(RoleRule::Staged) && uses.staged.is_none() {

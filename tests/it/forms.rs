@@ -26,6 +26,7 @@ mod shared;
 mod slots;
 mod stripes;
 mod teams;
+mod wide_rows;
 mod words;
 
 pub(crate) use meaning::held;

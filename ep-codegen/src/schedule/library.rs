@@ -75,7 +75,7 @@ pub mod ep {
         }
         words { await_word, has_come, raise_word }
         wide {
-            cast_row, cast_slice, for_elements, found_rows, for_parts, for_row_elements, for_some_rows, for_wide_parts, get_wide, kWide, row_elements, row_if, row_of_slice, row_values,
+            cast_row, cast_slice, for_elements, found_rows, for_parts, for_row_elements, for_some_rows, for_wide, for_wide_parts, get_wide, kWide, row_elements, row_if, row_of_slice, row_units, row_values,
             set_wide, slice_begin, slice_of_row, slices_of, sum_some_rows, Wide, WideAt, WideParts,
         }
     }

@@ -30,6 +30,7 @@ mod sending;
 mod slot_slices;
 mod staged;
 pub(super) mod staged_parts;
+pub(super) mod stretches;
 mod sums;
 mod wide;
 

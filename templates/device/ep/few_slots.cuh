@@ -101,6 +101,18 @@ __device__ __forceinline__ void set_wide(const SlotPlace<Slots>& row, int i, int
     }
 }
 
+/// Several stretches of them, of a message that does not go as words: at such a place a row of words is not whole.
+template <class T, class Slots, int kCount>
+__device__ __forceinline__ void set_wide(const SlotPlace<Slots>& row, WholeStretches<kCount> at, int count,
+                                         const Wide<T, kCount * kWide>& all) {
+    set_wide<T>(row.slot, at, count, all);
+}
+template <class T, class Slots>
+__device__ __forceinline__ void set_wide(const SlotPlace<Slots>& row, Alignment at, int count, const Wide<T>& all) {
+    set_wide<T>(row.slot, at, count, all);
+    at.whole = at.whole && row.words == nullptr;
+}
+
 /// The values of a lane at a place of the rows of all parts, which come as words.
 template <class T, int kParts, class Parts, class At>
 struct PartsAsWords {

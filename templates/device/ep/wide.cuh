@@ -234,6 +234,16 @@ struct Stretches<kCount, false> {
     __device__ __forceinline__ bool are_whole() const { return end % kWide == 0; }
 };
 
+/// Whole stretches of rows that can be loaded and stored by 16 bytes.
+template <int kCount>
+struct WholeStretches {
+    int first;
+};
+/// No place: each row that is loaded or stored there is only looked at, whether it can be so.
+struct Alignment {
+    bool& whole;
+};
+
 /// The values of a lane at a place of a row: those of a stretch, or of several.
 template <class T, class At>
 struct WideAtPlace {
@@ -241,6 +251,10 @@ struct WideAtPlace {
 };
 template <class T, int kCount, bool kAreWhole>
 struct WideAtPlace<T, Stretches<kCount, kAreWhole>> {
+    using Type = Wide<T, kCount * kWide>;
+};
+template <class T, int kCount>
+struct WideAtPlace<T, WholeStretches<kCount>> {
     using Type = Wide<T, kCount * kWide>;
 };
 template <class T, class At>
@@ -291,6 +305,26 @@ __device__ __forceinline__ Wide<T, kCount * kWide> get_wide(const void* row, Str
     return all;
 }
 
+template <class T, int kCount>
+__device__ __forceinline__ Wide<T, kCount * kWide> get_wide(const void* row, WholeStretches<kCount> at, int count) {
+    return get_whole(static_cast<const T*>(row), Stretches<kCount>{at.first}, count);
+}
+template <class T, int kCount>
+__device__ __forceinline__ void set_wide(void* row, WholeStretches<kCount> at, int, Wide<T, kCount * kWide> all) {
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) put_whole(static_cast<T*>(row) + at.first + k * kTurn, stretch(all, k));
+}
+
+template <class T>
+__device__ __forceinline__ Wide<T> get_wide(const void* row, Alignment at, int) {
+    at.whole = at.whole && is_whole(static_cast<const T*>(row));
+    return Wide<T>(T{});
+}
+template <class T>
+__device__ __forceinline__ void set_wide(void* row, Alignment at, int, const Wide<T>&) {
+    at.whole = at.whole && is_whole(static_cast<const T*>(row));
+}
+
 template <class T, int kCount, bool kAreWhole>
 __device__ __forceinline__ void set_wide(void* row, Stretches<kCount, kAreWhole> at, int count,
                                          Wide<T, kCount * kWide> all) {
@@ -306,6 +340,28 @@ __device__ __forceinline__ void set_wide(void* row, Stretches<kCount, kAreWhole>
             if (at.has(k)) set_wide<T>(row, at.first + k * kTurn, count, stretch(all, k));
         }
     }
+}
+
+/// Stretches of a row that a lane computes at once, in blocks of so many threads: their values stay in registers.
+template <int kThreads>
+constexpr int kStretchesAtOnce = kThreads <= 384 ? 4 : kThreads <= 512 ? 2 : 1;
+
+/// `body(at)` for the elements of a row from `from` up to `to`, of which it loads and stores values: at eight neighbours of
+/// each lane, or at several stretches as long as there are so many and all rows allow it; warp.
+template <int kThreads, class Body>
+__device__ __forceinline__ void for_wide(int from, int to, Body body) {
+    constexpr int kStretches = kStretchesAtOnce<kThreads>;
+    int base = from;
+    if constexpr (kStretches > 1) {
+        bool whole = true;
+        body(Alignment{whole});
+#pragma unroll 1
+        for (; whole && base + kStretches * kTurn <= to; base += kStretches * kTurn) {
+            body(WholeStretches<kStretches>{base + lane_index() * kWide});
+        }
+    }
+#pragma unroll 1
+    for (int i = base + lane_index() * kWide; i < to; i += kTurn) body(i);
 }
 
 /// A row, or null where there is none.
@@ -495,8 +551,32 @@ __device__ __forceinline__ void for_elements(int count, Value value, Set set) {
     for (; first < count; ++first) set(first, static_cast<T>(value(first)));
 }
 
-/// How the lanes of a warp share small rows: so many have a row together, and so many rows at once.
-constexpr int kLanesOfRow = 8, kRowsOfLane = 4;
+/// How the lanes of a warp share small rows: so many rows of a lane at once, and so many lanes for each row. A few rows have
+/// all lanes each.
+constexpr int kRowsOfLane = 4, kLanesOfRow = 8;
+
+/// The rows that a lane has parts of at once.
+struct LaneRows {
+    int lanes;  // of each row
+    int first, end;
+
+    /// `each(i, k, row, at)` for the parts of rows that the lane has in a step: number `at` of `count` parts of a row, and number
+    /// `k` of those that the lane has of its row `i`.
+    template <int kAhead, class Each>
+    __device__ __forceinline__ void for_parts(int step, int count, Each each) const {
+        const int lane = lane_index() & (lanes - 1);
+#pragma unroll
+        for (int i = 0; i < kRowsOfLane; ++i) {
+            const int row = first + i * (kLanes / lanes);
+            if (row >= end) continue;
+#pragma unroll
+            for (int k = 0; k < kAhead; ++k) {
+                const int at = (step * kAhead + k) * lanes + lane;
+                if (at < count) each(i, k, row, at);
+            }
+        }
+    }
+};
 
 /// Small rows: `count` elements of each, which `set(row, i, element)` writes and of which one is `value(row, i)`; all of
 /// them are there or none.
@@ -505,62 +585,101 @@ struct RowElements {
     // Of a row and a lane: more would not stay in registers.
     static constexpr int kAhead = sizeof(T) > 4 ? 4 : 8;
 
-    bool there;
     int count;
     Value value;
     Set set;
     T values[kRowsOfLane][kAhead];
 
-    /// In how many steps the elements of a row are moved.
-    __device__ __forceinline__ int steps() const {
-        constexpr int kStep = kAhead * kLanesOfRow;
-        return there ? (count + kStep - 1) / kStep : 0;
-    }
+    /// In how many steps so many lanes move the elements of a row.
+    __device__ __forceinline__ int steps(int lanes) const { return ceil(count, kAhead * lanes); }
 
-    /// Makes the elements of a step for the rows of this lane, which begin at `row`.
-    __device__ __forceinline__ void make(int step, int row, int end) {
-        each(step, row, end, [&](int i, int k, int own, int at) { values[i][k] = static_cast<T>(value(own, at)); });
+    /// Makes the elements of a step.
+    __device__ __forceinline__ void make(int step, const LaneRows& rows) {
+        rows.for_parts<kAhead>(step, count, [&](int i, int k, int row, int at) {
+            values[i][k] = static_cast<T>(value(row, at));
+        });
     }
 
     /// Writes them.
-    __device__ __forceinline__ void write(int step, int row, int end) {
-        each(step, row, end, [&](int i, int k, int own, int at) { set(own, at, values[i][k]); });
-    }
-
-private:
-    template <class Each>
-    __device__ __forceinline__ void each(int step, int row, int end, Each each) const {
-#pragma unroll
-        for (int i = 0; i < kRowsOfLane; ++i) {
-            const int own = row + i * (kLanes / kLanesOfRow);
-            if (!there || own >= end) continue;
-#pragma unroll
-            for (int k = 0; k < kAhead; ++k) {
-                const int at = (step * kAhead + k) * kLanesOfRow + lane_index() % kLanesOfRow;
-                if (at < count) each(i, k, own, at);
-            }
-        }
+    __device__ __forceinline__ void write(int step, const LaneRows& rows) const {
+        rows.for_parts<kAhead>(step, count, [&](int i, int k, int row, int at) { set(row, at, values[i][k]); });
     }
 };
 
 template <class T, class Value, class Set>
 __device__ __forceinline__ RowElements<T, Value, Set> row_elements(bool there, int count, Value value, Set set) {
-    return RowElements<T, Value, Set>{there, count, value, set, {}};
+    return RowElements<T, Value, Set>{there ? count : 0, value, set, {}};
+}
+
+/// Small rows that are copied by units of 16 bytes, from the address `from(row)` to `to(row)`: `count` elements of each.
+template <class T, class From, class To>
+struct RowUnits {
+    static constexpr int kAhead = 2;
+    static constexpr int kUnit = 16 / static_cast<int>(sizeof(T));
+
+    int count;
+    From from;
+    To to;
+    Quad values[kRowsOfLane][kAhead];
+
+    __device__ __forceinline__ int units() const { return ceil(count, kUnit); }
+    __device__ __forceinline__ int steps(int lanes) const { return ceil(units(), kAhead * lanes); }
+
+    __device__ __forceinline__ void make(int step, const LaneRows& rows) {
+        rows.for_parts<kAhead>(step, units(), [&](int i, int k, int row, int at) {
+            const T* unit = static_cast<const T*>(static_cast<const void*>(from(row))) + at * kUnit;
+            if (is_unit(unit, at)) {
+                values[i][k] = load_quad(unit);
+            } else {
+                T* all = reinterpret_cast<T*>(&values[i][k]);
+#pragma unroll
+                for (int e = 0; e < kUnit; ++e) all[e] = at * kUnit + e < count ? unit[e] : T{};
+            }
+        });
+    }
+
+    __device__ __forceinline__ void write(int step, const LaneRows& rows) const {
+        rows.for_parts<kAhead>(step, units(), [&](int i, int k, int row, int at) {
+            T* unit = to(row) + at * kUnit;
+            if (is_unit(unit, at)) {
+                store_quad(unit, values[i][k]);
+            } else {
+                const T* all = reinterpret_cast<const T*>(&values[i][k]);
+#pragma unroll
+                for (int e = 0; e < kUnit; ++e) {
+                    if (at * kUnit + e < count) unit[e] = all[e];
+                }
+            }
+        });
+    }
+
+private:
+    /// Whether unit `at` of a row is whole, and begins at a multiple of 16 bytes.
+    __device__ __forceinline__ bool is_unit(const T* unit, int at) const {
+        return reinterpret_cast<u64>(unit) % 16 == 0 && (at + 1) * kUnit <= count;
+    }
+};
+
+template <class T, class From, class To>
+__device__ __forceinline__ RowUnits<T, From, To> row_units(bool there, int count, From from, To to) {
+    return RowUnits<T, From, To>{there ? count : 0, from, to, {}};
 }
 
 /// Moves small rows of each kind, those from `begin` to `end`; warp. Several elements of every kind are made before the
 /// first is written.
 template <class... Kinds>
 __device__ __forceinline__ void for_row_elements(int begin, int end, Kinds... kinds) {
+    const int lanes = end - begin <= kRowsOfLane ? kLanes : kLanesOfRow;
+    const int at_once = kLanes / lanes * kRowsOfLane;
     int steps = 0;
-    ((steps = steps < kinds.steps() ? kinds.steps() : steps), ...);
+    ((steps = greater(steps, kinds.steps(lanes))), ...);
 #pragma unroll 1
-    for (int row = begin + lane_index() / kLanesOfRow; row - lane_index() / kLanesOfRow < end;
-         row += kLanes / kLanesOfRow * kRowsOfLane) {
+    for (int row = begin; row < end; row += at_once) {
+        const LaneRows rows{lanes, row + lane_index() / lanes, end};
 #pragma unroll 1
         for (int step = 0; step < steps; ++step) {
-            (kinds.make(step, row, end), ...);
-            (kinds.write(step, row, end), ...);
+            (kinds.make(step, rows), ...);
+            (kinds.write(step, rows), ...);
         }
     }
 }

@@ -191,7 +191,7 @@ fn a_slot_is_filled_by_several_warps() {
     let weighted = "sum(at in list[row]: by[at] * x[at] as f32) as bf16";
     for (row, cut) in [
         ("x[row]", "asked.put(team, slot + begin * 2)"),
-        (sum, "team.lane * ep::kWide"),
+        (sum, "ep::for_wide<"),
         (weighted, "ep::row_values<float"),
     ] {
         for few in ["", ", few: 3", ", few: 200"] {

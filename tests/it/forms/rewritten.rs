@@ -235,7 +235,7 @@ fn each_rule_can_be_left_out() {
         [
             (RoleRule::Staged, send.contains("mover.row(")),
             (RoleRule::Claims, sum.contains("ep::Units<")),
-            (RoleRule::Wide, sum.contains("ep::kWide")),
+            (RoleRule::Wide, sum.contains("ep::for_wide<")),
             (RoleRule::Copies, function(&pass, "Take", rules).contains("ep::copy_row<float")),
             (RoleRule::Sums, function(&count, "Count", rules).contains("ep::sum_of_lanes(")),
             (RoleRule::Cut, function(&team, "All", rules).contains("ep::meet<")),

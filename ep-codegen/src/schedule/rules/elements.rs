@@ -1,14 +1,14 @@
-//! Rule `wide`, of small rows: where each lane would move a row of its own, all lanes move all rows, element by element,
-//! with several loads under way at once.
+//! Rule `wide`, of small rows: where each lane would move a row of its own, or the warp one row after the other, all lanes
+//! move all rows, element by element or by units of 16 bytes, with several loads under way at once.
 //!
 //! The gain: with one row per lane, every load and store touches one cache line per row. With neighboring elements in
 //! neighboring lanes, each line is touched once, and all lanes have work even for a few rows. All kinds of small rows move
-//! together, so that a warp waits once for the loads of all.
+//! together, so that a warp waits once for the loads of all, of several rows.
 
 use super::loops_as;
 use crate::ir::{BinaryOp, Elem};
 use crate::schedule::library::ep;
-use crate::schedule::step::{Lambda, Loop, Param, ParamType, Step, Takers};
+use crate::schedule::step::{Copy, Lambda, Loop, Param, ParamType, Step, Takers};
 use crate::schedule::term::{Node, Term};
 
 /// The name of an element that has been computed.
@@ -18,6 +18,13 @@ const VALUE: &str = "element";
 pub(in crate::schedule) fn rewrite(steps: Vec<Step>) -> Vec<Step> {
     let mut out = Vec::new();
     for mut step in steps {
+        if let Step::Loop(repeat) = &step
+            && repeat.turns == Takers::Serial
+            && let Some(moved) = shared(repeat)
+        {
+            out.extend(moved);
+            continue;
+        }
         if let Step::Loop(repeat) = &step
             && repeat.turns == Takers::Lanes
         {
@@ -42,10 +49,12 @@ struct Row {
     value: Term,
 }
 
-/// A loop of one lane that does nothing but set an element in each turn.
+/// A loop that does nothing but set an element in each turn, which one lane takes or all lanes share.
 fn elements(repeat: &Loop) -> Option<Row> {
     let [Step::Set { place, value }] = repeat.body.as_slice() else { return None };
-    let is_plain = repeat.turns == Takers::Alone && repeat.from.is(0) && repeat.elem == Elem::I32;
+    let is_plain = matches!(repeat.turns, Takers::Alone | Takers::Lanes)
+        && repeat.from.is(0)
+        && repeat.elem == Elem::I32;
     if !is_plain || !matches!(place.node, Node::Index(..)) || repeat.body[0].mentions(VALUE) {
         return None;
     }
@@ -109,7 +118,7 @@ fn shared(repeat: &Loop) -> Option<Vec<Step>> {
             None => kept.extend(statement.iter().cloned()),
         }
     }
-    if kinds.iter().all(|kind| kind.row.count.is(1)) {
+    if kinds.iter().all(|kind| kind.count.is(1)) {
         return None;
     }
     if !kept.iter().all(says) {
@@ -133,7 +142,17 @@ struct Kind {
     /// The name of the object that has its functions.
     name: String,
     there: Term,
-    row: Row,
+    /// How many elements a row has.
+    count: Term,
+    moved: Moved,
+}
+
+/// How a small row moves.
+enum Moved {
+    /// Element by element.
+    Elements(Row),
+    /// By units of 16 bytes.
+    Units(Copy),
 }
 
 impl Kind {
@@ -146,33 +165,50 @@ impl Kind {
             Step::If { condition, body } => (condition.clone(), body.as_slice()),
             step => (Term::bool(true), std::slice::from_ref(step)),
         };
-        let row = match inner {
-            [Step::Loop(inner)] => elements(inner)?,
-            [set] => number(set)?,
-            _ => return None,
+        let moved = match inner {
+            [Step::Loop(inner)] => Moved::Elements(elements(inner)?),
+            [Step::Leader(once)] => Moved::Elements(number(once)?),
+            [Step::Copy(copy)] => Moved::Units(copy.clone()),
+            once => Moved::Elements(number(once)?),
         };
-        let name = format!("{}_elements", row.place.root()?.strip_prefix("args.")?);
-        let is_known = !is_of_turn(&row.count) && !is_of_turn(&there) && before.iter().all(says);
+        let (count, place) = match &moved {
+            Moved::Elements(row) => (row.count.clone(), &row.place),
+            Moved::Units(copy) => (copy.count.clone(), &copy.to),
+        };
+        let name = format!("{}_elements", place.root()?.strip_prefix("args.")?);
+        let is_known = !is_of_turn(&count) && !is_of_turn(&there) && before.iter().all(says);
         let is_free = !repeat.body.iter().any(|step| step.mentions(&name));
         let says = before.to_vec();
-        (is_known && is_free).then_some(Kind { says, name, there, row })
+        (is_known && is_free).then_some(Kind { says, name, there, count, moved })
     }
 
     /// The object that has its functions.
     fn made(&self, binder: &str, names: &[Step]) -> Vec<Step> {
         let index = Param { kind: ParamType::Index, name: binder.to_string() };
-        let [makes, sets] = self.row.functions(vec![index], names);
-        let args = vec![self.there.clone(), self.row.count.clone(), makes, sets];
-        let value = Term::call(ep::row_elements.of(&self.row.value.elem), args, Elem::I32);
+        let (class, functions) = match &self.moved {
+            Moved::Elements(row) => {
+                (ep::row_elements.of(&row.value.elem), row.functions(vec![index], names))
+            }
+            Moved::Units(Copy { elem, from, to, .. }) => {
+                let end = |end: &Term| {
+                    let body = needed(names, |name| end.mentions(name));
+                    let (params, gives) = (vec![index.clone()], Some(end.clone()));
+                    Term::lambda(Lambda { says: Vec::new(), params, body, gives })
+                };
+                (ep::row_units.of(elem), [end(from), end(to)])
+            }
+        };
+        let args = [self.there.clone(), self.count.clone()].into_iter().chain(functions).collect();
+        let value = Term::call(class, args, Elem::I32);
         let made = Step::Made { name: self.name.clone(), value };
         self.says.iter().cloned().chain([made]).collect()
     }
 }
 
 /// One number of each row.
-fn number(step: &Step) -> Option<Row> {
-    let Step::Set { place, value } = step else { return None };
-    if !matches!(place.node, Node::Index(..)) || step.mentions(VALUE) {
+fn number(once: &[Step]) -> Option<Row> {
+    let [Step::Set { place, value }] = once else { return None };
+    if !matches!(place.node, Node::Index(..)) || once[0].mentions(VALUE) {
         return None;
     }
     let (place, value) = (place.clone(), value.clone());
@@ -196,28 +232,36 @@ fn are_apart(body: &[Step]) -> bool {
 /// Finds the tensors that a step writes; false: it may write something else.
 fn places<'s>(step: &'s Step, found: &mut Vec<&'s str>) -> bool {
     let here = match step {
-        Step::Set { place: Term { node: Node::Index(base, _), .. }, .. } => match &base.node {
-            Node::Name(tensor) if tensor.starts_with("args.") => {
-                found.push(tensor);
-                true
-            }
-            _ => false,
-        },
-        Step::Loop(repeat) => repeat.turns == Takers::Alone,
-        Step::Let { .. } | Step::Pointer { .. } | Step::If { .. } => true,
+        Step::Set { place, .. } => tensor_at(place).map(|(tensor, _)| found.push(tensor)).is_some(),
+        Step::Copy(copy) => tensor_at(&copy.to).map(|(tensor, _)| found.push(tensor)).is_some(),
+        Step::Loop(repeat) => matches!(repeat.turns, Takers::Alone | Takers::Lanes),
+        Step::Let { .. } | Step::Pointer { .. } | Step::If { .. } | Step::Leader(_) => true,
         step => says(step),
     };
     here && step.inner().iter().all(|inner| places(inner, found))
 }
 
+/// The tensor of which a place, or its address, is an element, and the number of this.
+fn tensor_at(place: &Term) -> Option<(&str, &Term)> {
+    match &place.node {
+        Node::Address(place) => tensor_at(place),
+        Node::Index(base, at) => match &base.node {
+            Node::Name(tensor) if tensor.starts_with("args.") => Some((tensor, at)),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
 /// Whether a step reads elements of a tensor, or passes the tensor on.
 fn step_reads(step: &Step, tensor: &str) -> bool {
-    let own = match step {
-        Step::Set { place: Term { node: Node::Index(_, at), .. }, value } => {
-            term_reads(at, tensor) || term_reads(value, tensor)
-        }
-        step => step.terms().into_iter().any(|term| term_reads(term, tensor)),
+    let (written, read) = match step {
+        Step::Set { place, value } => (Some(place), vec![value]),
+        Step::Copy(Copy { to, from, count, .. }) => (Some(to), vec![from, count]),
+        step => (None, step.terms()),
     };
+    let at = written.and_then(tensor_at).map(|(_, at)| at);
+    let own = at.into_iter().chain(read).any(|term| term_reads(term, tensor));
     own || step.inner().iter().any(|inner| step_reads(inner, tensor))
 }
 

@@ -106,7 +106,7 @@ fn parts_of(call: &Term) -> Option<Constant> {
 }
 
 /// Whether the number `i` says nothing but where values are loaded or stored.
-fn takes_values(step: &Step, i: &str) -> bool {
+pub(super) fn takes_values(step: &Step, i: &str) -> bool {
     step.terms().into_iter().all(|term| has_values(term, i))
         && step.inner().iter().all(|inner| takes_values(inner, i))
 }
@@ -135,7 +135,7 @@ fn of_places(body: &mut Lambda) {
 }
 
 /// Makes the values of a stretch those of a place.
-fn with_places(step: &mut Step, at: &Symbol) {
+pub(super) fn with_places(step: &mut Step, at: &Symbol) {
     if let Step::Object { class, .. } = step
         && class.is(ep::Wide)
     {

@@ -1,0 +1,131 @@
+//! Rows that a warp computes or copies with several loads under way: they leave what the declarations mean.
+
+use super::apart::agrees;
+use super::meaning::held_by;
+use super::planted::all_are_found;
+use super::run::accepted;
+
+/// Rows that are computed from others and stored, and rows that go on to the next rank with something added.
+const COMPUTED: &str = "
+    shape { ranks: 2..=64, hidden: 8..=8192 step 8, odd: 1..=8192, rows: 1..=200, let hops = 2 }
+    input a: f32[rows, odd], b: bf16[rows, odd], by: f32[rows], x: f32[rows, hidden];
+    output sum: bf16[rows, odd], back: f32[rows, hidden];
+    message Row { row x: f32[hidden] }
+    channel hop: slots<Row> over nvlink from Pass to Pass per all { slot: [hop: hops, row: rows], epochs: 2 };
+    role Local on all blocks, 3 warps {
+        for row in rows { store sum[row] = (a[row] + by[row] * b[row] as f32) as bf16; }
+    }
+    role Pass on all blocks, 2 warps, warps shared by row {
+        push hop[(me + 1) % ranks] at [0, row] { x: x[row] };
+        for first in hop[0, row] {
+            push hop[(me + 1) % ranks] at [1, row] { x: first.x + x[row] };
+        }
+        for second in hop[1, row] { store back[row] = second.x - x[row]; }
+    }";
+
+/// Rows of less than a stretch, of several with and without a rest, and such as do not begin at multiples of 16 bytes.
+#[test]
+fn rows_are_computed_by_several_stretches() {
+    let shapes = [(3, 264, 2600), (2, 2600, 1031), (5, 1032, 2048), (1, 2048, 3)];
+    let shapes =
+        shapes.map(|(rows, hidden, odd)| [("rows", rows), ("hidden", hidden), ("odd", odd)]);
+    let held = [
+        "ep::for_wide<Cfg::kThreads>(0, Cfg::kHidden, [&](auto",
+        "ep::get_wide<ep::bf16>(&args.b[ep::i64{row * Cfg::kOdd}], i,",
+    ];
+    agrees(COMPUTED, &shapes.each_ref().map(|it| &it[..]), &held);
+}
+
+/// Messages with fields that are too wide for the rows of a lane: copied as they are, made of others, and one number.
+const BESIDE: &str = "
+    shape {
+        ranks: 1..=8, hidden: 16..=64 step 16, wide: 1..=2048, few: 1..=64, max_tokens: 1..=256,
+        let max_rows = ranks * max_tokens,
+    }
+    size tokens in 0..=max_tokens;
+    input x: bf16[tokens, hidden], w: bf16[tokens, wide], n: i32[tokens, few] in 0..200, to: i32[tokens] in 0..ranks;
+    output
+        landed: bf16[ranks * stripes * max_rows, hidden] in window, w_out: bf16[ranks * stripes * max_rows, wide],
+        n_out: i64[ranks * stripes * max_rows, few], src_out: i32[ranks * stripes * max_rows],
+        c_out: u8[ranks * stripes * max_rows, few];
+    tune { stripes: 2 in [1, 2] }
+    message Row { row x: bf16[hidden], w: bf16[wide], n: i32[few], src: i32 }
+    channel rows: direct<Row> over nvlink from Send to Take per all;
+    role Send on all blocks, 3 warps, warps shared by token { for token in stripe {
+        for peer in ranks where to[token] != peer {
+            push rows[peer] at (me * stripes + stripe) * max_rows { x: x[token], w: w[token], n: n[token], src: token };
+        }
+    } }
+    role Take on all blocks, 3 warps, warps shared by (source, stripe) {
+        for row in rows[source] {
+            store landed[row.row] = row.x;
+            store w_out[row.row] = row.w;
+            store n_out[row.row] = row.n as i64;
+            store c_out[row.row] = row.n as u8;
+            store src_out[row.row] = row.src;
+        }
+    }";
+
+/// Few rows for a warp and many; rows of whole units, of a part of one, and of more than all lanes take at once.
+#[test]
+fn wide_fields_of_messages_are_copied_together() {
+    let shapes = [(4, 520, 1), (60, 40, 8), (40, 1100, 33), (9, 3, 64), (100, 1030, 2)];
+    let shapes = shapes.map(|(tokens, wide, few)| {
+        [("max_tokens", tokens), ("wide", wide), ("few", few), ("hidden", 16)]
+    });
+    let held =
+        ["ep::row_units<ep::bf16>(true, Cfg::kWide,", "ep::row_elements<ep::i64>(true, Cfg::kFew,"];
+    agrees(BESIDE, &shapes.each_ref().map(|it| &it[..]), &held);
+}
+
+const BUGS: &str = "
+== a lane loads the same stretch again
+in ep/wide.cuh
+- body(WholeStretches<kStretches>{base + lane_index() * kWide});
++ body(WholeStretches<kStretches>{from + lane_index() * kWide});
+
+== all stretches are stored with the values of the first
+in ep/wide.cuh
+- put_whole(static_cast<T*>(row) + at.first + k * kTurn, stretch(all, k));
++ put_whole(static_cast<T*>(row) + at.first + k * kTurn, stretch(all, 0));
+
+== the rest of a row is left out
+in ep/wide.cuh
+- for (int i = base + lane_index() * kWide; i < to; i += kTurn) body(i);
++ for (int i = base + lane_index() * kWide; i + kWide < to; i += kTurn) body(i);
+";
+
+const BUGS_OF_COPIES: &str = "
+== a unit that is not whole is copied whole
+in ep/wide.cuh
+- return reinterpret_cast<u64>(unit) % 16 == 0 && (at + 1) * kUnit <= count;
++ return reinterpret_cast<u64>(unit) % 16 == 0;
+
+== the second step moves the elements of the first
+in ep/wide.cuh
+- const int at = (step * kAhead + k) * lanes + lane;
++ const int at = k * lanes + lane;
+
+== a lane has parts of the first row alone
+in ep/wide.cuh
+- const int row = first + i * (kLanes / lanes);
++ const int row = first;
+
+== the last rows of many are left out
+in ep/wide.cuh
+- for (int row = begin; row < end; row += at_once) {
++ for (int row = begin; row + at_once <= end; row += at_once) {
+";
+
+#[test]
+fn planted_bugs_of_wide_rows_are_found_at_length() {
+    let of = |bugs: &str, source: &str, numbers: &[(&str, i64)]| {
+        let ir = accepted(source).unwrap_or_else(|errors| panic!("{errors}"));
+        all_are_found(bugs, 4, |_, seed, planted| {
+            held_by(std::slice::from_ref(&ir), numbers, seed, &|drawn| drawn, planted)
+        });
+    };
+    of(BUGS, COMPUTED, &[("ranks", 3), ("rows", 2), ("hidden", 2600), ("odd", 2048)]);
+    let numbers = [("ranks", 3), ("max_tokens", 90), ("wide", 1030), ("few", 33), ("hidden", 16)];
+    of(BUGS_OF_COPIES, BESIDE, &numbers);
+}
