@@ -245,6 +245,12 @@ protected:
         }
     }
 
+    __device__ __forceinline__ u32 through_by_now(int key) const {
+        if (is_near(Keys::closer_of(key))) return near_.through_by_now(near_closed(key));
+        u32 seen = 0;
+        return looks_closed(key, seen) ? through(key) : 0;
+    }
+
 private:
     /// A key of a slot and a closed key among those of near sources.
     static __device__ __forceinline__ int near_slot(int key) {

@@ -167,6 +167,12 @@ public:
         return value_of(load_acquire_sys(closed(team_.group.window, key)));
     }
 
+    /// The same of a key that may not be closed yet: 0.
+    __device__ __forceinline__ u32 through_by_now(int key) const {
+        const u64 found = load_acquire_sys(closed(team_.group.window, key));
+        return epoch_of(found) == team_.epoch ? value_of(found) : 0;
+    }
+
 private:
     /// The flag behind a slice of a slot.
     __device__ __forceinline__ u64* flag(char* window, int key, int slice) const {
@@ -190,7 +196,7 @@ public:
     using SlotKeys<Slots>::kPeers;
 
 protected:
-    using Window::looks_filled, Window::is_filled, Window::looks_closed, Window::through;
+    using Window::looks_filled, Window::is_filled, Window::looks_closed, Window::through, Window::through_by_now;
     using Window::released;
 
     /// Each peer has slots of its own, which are filled one by one.
@@ -654,7 +660,8 @@ public:
         return counted_;
     }
 
-    /// How many slots the sources before that of `key` have filled. Each lane waits for sources of its own.
+    /// How many slots the sources before that of `key` have filled. Each lane waits for sources of its own; another one looks
+    /// at what `key` itself has come to.
     __device__ __forceinline__ int base(int key) {
         const int source = End::closer_of(key);
         int sum = 0;
@@ -663,7 +670,8 @@ public:
             const int earlier = first + team_.lane;
             const bool used = earlier < source && End::joins(earlier);
             const Site site{Slots::kChannel, Waiting::kClosed, -1, used ? End::rank_of(earlier) : -1, team_.epoch};
-            const u32 through = wait_closed(site, used ? key - (source - earlier) * End::kStride : -1);
+            const int own = key - (source - earlier) * End::kStride;
+            const u32 through = wait_closed(site, used ? own : -1, earlier == source ? key : -1);
             sum += through == 0 ? 0 : static_cast<int>(through - 1);
         }
         return __reduce_add_sync(kAllLanes, sum);
@@ -847,17 +855,29 @@ public:
 
 private:
     /// Each lane waits until its key is closed (-1: none). Returns how much came, and 1 more; 0 if
-    /// stopped.
-    __device__ __forceinline__ u32 wait_closed(const Site& site, int key) {
+    /// stopped. A lane without one may have a key that is counted if it is closed by now.
+    __device__ __forceinline__ u32 wait_closed(const Site& site, int key, int counts = -1) {
+        // What is there at the first look, which acquires, takes one round trip.
+        u32 come = 0;
+        if constexpr (!Slots::kSkipsAbsent) {
+            const int asked = key >= 0 ? key : counts;
+            if (asked >= 0 && !team_.stopped) come = End::through_by_now(asked);
+            const u32 counted = __ballot_sync(kAllLanes, counts >= 0 && come != 0 && End::joins(End::closer_of(counts)));
+            if (counted != 0) {
+                const int lane = __ffs(static_cast<int>(counted)) - 1;
+                counted_key_ = __shfl_sync(kAllLanes, counts, lane);
+                counted_ = static_cast<int>(__shfl_sync(kAllLanes, come, lane) - 1);
+            }
+        }
         const int source = key < 0 ? -1 : End::closer_of(key);
         bool absent = false;
         times_.begin();
         const bool done = wait_for_peer<Slots::kSkipsAbsent>(team_, site, absent, [&](u32& seen) {
-            return times_.found(source, key < 0 || End::looks_closed(key, seen));
+            return times_.found(source, key < 0 || come != 0 || End::looks_closed(key, seen));
         });
         if (absent) times_.found(source, true);
         // M2: all lanes load after the barrier.
-        u32 value = done && key >= 0 && !absent ? End::through(key) : 0;
+        u32 value = done && key >= 0 && !absent ? (come != 0 ? come : End::through(key)) : 0;
         if constexpr (Slots::kSkipsAbsent && Slots::kCounts) {
             if (done && key >= 0) value = agreed(key, value);
         }

@@ -142,7 +142,7 @@ fn far_slots_are_filled_when_they_are_read() {
 const BUGS: &str = "
 == the receiver does not wait for the count
 in ep/slot_rows.cuh
--             return times_.found(source, key < 0 || End::looks_closed(key, seen));
+-             return times_.found(source, key < 0 || come != 0 || End::looks_closed(key, seen));
 +             return true;
 
 == a count is published before the rows
