@@ -275,13 +275,21 @@ __device__ __forceinline__ void clears(ep::i64* out) {
     ep::clear_tensor(reinterpret_cast<ep::i32*>(out + 200), 600);
 }
 
-/// Small rows of three kinds, one of them absent: some of a lane, more than all lanes take at once, and none.
+/// Small rows of several kinds, one of them absent: some of a lane, more than all lanes take at once, and none. Rows that are
+/// copied begin at a multiple of 16 bytes or not.
 __device__ __forceinline__ void kinds(ep::i64* out) {
     const int ends[4] = {3, 17, 50, 2};
     for (int c = 0; c < 4; ++c) {
         ep::i64* own = out + c * 8000;
+        for (int i = ep::lane_index(); i < 202; i += ep::kLanes) own[7100 + i] = i * 7;
+        __syncwarp();
         ep::for_row_elements(
             2, ends[c],
+            ep::row_units<ep::i64, 4>(
+                true, [&](int row) { return own + 7100 + row * 4 + c % 2; },
+                [&](int row) { return own + 7320 + row * 4; }),
+            ep::row_units<ep::i64, 3>(
+                c != 0, [&](int row) { return own + 7100 + row * 4; }, [&](int row) { return own + 7540 + row * 3; }),
             ep::row_elements<ep::i64>(
                 true, 37, [&](int row, int i) { return row * 100ll + i; },
                 [&](int row, int i, ep::i64 value) { own[row * 37 + i] = value; }),

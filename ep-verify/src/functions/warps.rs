@@ -184,7 +184,13 @@ fn hits() -> Vec<i64> {
 fn kinds() -> Vec<i64> {
     let mut sheet = Sheet::new();
     for (c, end) in [3, 17, 50, 2].into_iter().enumerate() {
+        sheet.put(c * 8000 + 7100, (0..202).map(|i| i * 7));
         for row in 2..end {
+            let first = 4 * row as i64;
+            sheet.put(c * 8000 + 7320 + row * 4, (0..4).map(|i| (first + (c % 2) as i64 + i) * 7));
+            if c != 0 {
+                sheet.put(c * 8000 + 7540 + row * 3, (0..3).map(|i| (first + i) * 7));
+            }
             sheet.put(c * 8000 + row * 37, (0..37).map(|i| row as i64 * 100 + i));
             sheet.put(c * 8000 + 2000 + row * 70, (0..70).map(|i| row as i64 * 300 + i));
             if c == 1 {

@@ -551,135 +551,143 @@ __device__ __forceinline__ void for_elements(int count, Value value, Set set) {
     for (; first < count; ++first) set(first, static_cast<T>(value(first)));
 }
 
-/// How the lanes of a warp share small rows: so many rows of a lane at once, and so many lanes for each row. A few rows have
-/// all lanes each.
-constexpr int kRowsOfLane = 4, kLanesOfRow = 8;
+/// Small rows that move together, at most.
+constexpr int kRowsAtOnce = 64;
 
-/// The rows that a lane has parts of at once.
-struct LaneRows {
-    int lanes;  // of each row
-    int first, end;
-
-    /// `each(i, k, row, at)` for the parts of rows that the lane has in a step: number `at` of `count` parts of a row, and number
-    /// `k` of those that the lane has of its row `i`.
-    template <int kAhead, class Each>
-    __device__ __forceinline__ void for_parts(int step, int count, Each each) const {
-        const int lane = lane_index() & (lanes - 1);
+/// `each(k, row, at)` for the parts of some rows that a lane has in a step, `kAhead` of them: number `at` of the `count` parts of
+/// a row. Neighboring lanes have neighboring parts.
+template <int kAhead, class Each>
+__device__ __forceinline__ void for_row_parts(int step, int rows, int count, Each each) {
 #pragma unroll
-        for (int i = 0; i < kRowsOfLane; ++i) {
-            const int row = first + i * (kLanes / lanes);
-            if (row >= end) continue;
-#pragma unroll
-            for (int k = 0; k < kAhead; ++k) {
-                const int at = (step * kAhead + k) * lanes + lane;
-                if (at < count) each(i, k, row, at);
-            }
-        }
+    for (int k = 0; k < kAhead; ++k) {
+        const int part = (step * kAhead + k) * kLanes + lane_index();
+        if (part < rows * count) each(k, part / count, part % count);
     }
-};
+}
 
 /// Small rows: `count` elements of each, which `set(row, i, element)` writes and of which one is `value(row, i)`; all of
 /// them are there or none.
 template <class T, class Value, class Set>
 struct RowElements {
-    // Of a row and a lane: more would not stay in registers.
-    static constexpr int kAhead = sizeof(T) > 4 ? 4 : 8;
+    // More would not stay in registers.
+    static constexpr int kAhead = 8;
 
+    bool there;
     int count;
     Value value;
     Set set;
-    T values[kRowsOfLane][kAhead];
+    T values[kAhead];
 
-    /// In how many steps so many lanes move the elements of a row.
-    __device__ __forceinline__ int steps(int lanes) const { return ceil(count, kAhead * lanes); }
+    __device__ __forceinline__ void look(int, int) {}
 
-    /// Makes the elements of a step.
-    __device__ __forceinline__ void make(int step, const LaneRows& rows) {
-        rows.for_parts<kAhead>(step, count, [&](int i, int k, int row, int at) {
-            values[i][k] = static_cast<T>(value(row, at));
+    /// In how many steps so many rows are moved.
+    __device__ __forceinline__ int steps(int rows) const { return there ? ceil(rows * count, kAhead * kLanes) : 0; }
+
+    /// Makes the elements of a step, of the rows that begin with `first`.
+    __device__ __forceinline__ void make(int step, int first, int rows) {
+        for_row_parts<kAhead>(step, there ? rows : 0, count, [&](int k, int row, int i) {
+            values[k] = static_cast<T>(value(first + row, i));
         });
     }
 
     /// Writes them.
-    __device__ __forceinline__ void write(int step, const LaneRows& rows) const {
-        rows.for_parts<kAhead>(step, count, [&](int i, int k, int row, int at) { set(row, at, values[i][k]); });
+    __device__ __forceinline__ void write(int step, int first, int rows) const {
+        for_row_parts<kAhead>(step, there ? rows : 0, count, [&](int k, int row, int i) {
+            set(first + row, i, values[k]);
+        });
     }
 };
 
 template <class T, class Value, class Set>
 __device__ __forceinline__ RowElements<T, Value, Set> row_elements(bool there, int count, Value value, Set set) {
-    return RowElements<T, Value, Set>{there ? count : 0, value, set, {}};
+    return RowElements<T, Value, Set>{there, count, value, set, {}};
 }
 
-/// Small rows that are copied by units of 16 bytes, from the address `from(row)` to `to(row)`: `count` elements of each.
-template <class T, class From, class To>
-struct RowUnits {
-    static constexpr int kAhead = 2;
-    static constexpr int kUnit = 16 / static_cast<int>(sizeof(T));
+/// What a row of a type is copied by: units of 16 bytes, or its elements.
+template <class T, bool kWhole>
+struct UnitOf {
+    using Type = T;
+};
+template <class T>
+struct UnitOf<T, true> {
+    using Type = Quad;
+};
+template <class T>
+__device__ __forceinline__ T load_unit(const T* from) {
+    return *from;
+}
+__device__ __forceinline__ Quad load_unit(const Quad* from) { return load_quad(from); }
+template <class T>
+__device__ __forceinline__ void store_unit(T* to, T unit) {
+    *to = unit;
+}
+__device__ __forceinline__ void store_unit(Quad* to, Quad unit) { store_quad(to, unit); }
 
-    int count;
+/// Small rows of `kCount` elements that are copied from the address `from(row)` to `to(row)`, by units of 16 bytes if they are
+/// made of such.
+template <class T, int kCount, class From, class To>
+struct RowUnits {
+    static constexpr int kAhead = 8;
+    static constexpr bool kWhole = kCount * sizeof(T) % 16 == 0;
+    using Unit = typename UnitOf<T, kWhole>::Type;
+    static constexpr int kUnits = kCount * static_cast<int>(sizeof(T)) / static_cast<int>(sizeof(Unit));
+
+    bool there;
     From from;
     To to;
-    Quad values[kRowsOfLane][kAhead];
+    bool aligned;
+    Unit values[kAhead];
 
-    __device__ __forceinline__ int units() const { return ceil(count, kUnit); }
-    __device__ __forceinline__ int steps(int lanes) const { return ceil(units(), kAhead * lanes); }
+    __device__ __forceinline__ int steps(int rows) const { return there ? ceil(rows * kUnits, kAhead * kLanes) : 0; }
 
-    __device__ __forceinline__ void make(int step, const LaneRows& rows) {
-        rows.for_parts<kAhead>(step, units(), [&](int i, int k, int row, int at) {
-            const T* unit = static_cast<const T*>(static_cast<const void*>(from(row))) + at * kUnit;
-            if (is_unit(unit, at)) {
-                values[i][k] = load_quad(unit);
-            } else {
-                T* all = reinterpret_cast<T*>(&values[i][k]);
-#pragma unroll
-                for (int e = 0; e < kUnit; ++e) all[e] = at * kUnit + e < count ? unit[e] : T{};
-            }
+    /// Looks whether all units of some rows begin at multiples of their size.
+    __device__ __forceinline__ void look(int first, int rows) {
+        aligned = true;
+#pragma unroll 1
+        for (int row = lane_index(); kWhole && there && row < rows; row += kLanes) {
+            const u64 ends = address_of(from(first + row)) | address_of(to(first + row));
+            aligned = aligned && ends % sizeof(Unit) == 0;
+        }
+        aligned = __all_sync(kAllLanes, aligned);
+    }
+
+    __device__ __forceinline__ void make(int step, int first, int rows) {
+        for_row_parts<kAhead>(step, there && aligned ? rows : 0, kUnits, [&](int k, int row, int at) {
+            values[k] = load_unit(reinterpret_cast<const Unit*>(from(first + row)) + at);
         });
     }
 
-    __device__ __forceinline__ void write(int step, const LaneRows& rows) const {
-        rows.for_parts<kAhead>(step, units(), [&](int i, int k, int row, int at) {
-            T* unit = to(row) + at * kUnit;
-            if (is_unit(unit, at)) {
-                store_quad(unit, values[i][k]);
-            } else {
-                const T* all = reinterpret_cast<const T*>(&values[i][k]);
-#pragma unroll
-                for (int e = 0; e < kUnit; ++e) {
-                    if (at * kUnit + e < count) unit[e] = all[e];
-                }
-            }
+    __device__ __forceinline__ void write(int step, int first, int rows) const {
+        for_row_parts<kAhead>(step, there && aligned ? rows : 0, kUnits, [&](int k, int row, int at) {
+            store_unit(reinterpret_cast<Unit*>(to(first + row)) + at, values[k]);
         });
-    }
-
-private:
-    /// Whether unit `at` of a row is whole, and begins at a multiple of 16 bytes.
-    __device__ __forceinline__ bool is_unit(const T* unit, int at) const {
-        return reinterpret_cast<u64>(unit) % 16 == 0 && (at + 1) * kUnit <= count;
+        if (aligned || !there || step > 0) return;
+#pragma unroll 1
+        for (int i = lane_index(); i < rows * kCount; i += kLanes) {
+            to(first + i / kCount)[i % kCount] = reinterpret_cast<const T*>(from(first + i / kCount))[i % kCount];
+        }
     }
 };
 
-template <class T, class From, class To>
-__device__ __forceinline__ RowUnits<T, From, To> row_units(bool there, int count, From from, To to) {
-    return RowUnits<T, From, To>{there ? count : 0, from, to, {}};
+template <class T, int kCount, class From, class To>
+__device__ __forceinline__ RowUnits<T, kCount, From, To> row_units(bool there, From from, To to) {
+    return RowUnits<T, kCount, From, To>{there, from, to, true, {}};
 }
 
 /// Moves small rows of each kind, those from `begin` to `end`; warp. Several elements of every kind are made before the
 /// first is written.
 template <class... Kinds>
 __device__ __forceinline__ void for_row_elements(int begin, int end, Kinds... kinds) {
-    const int lanes = end - begin <= kRowsOfLane ? kLanes : kLanesOfRow;
-    const int at_once = kLanes / lanes * kRowsOfLane;
-    int steps = 0;
-    ((steps = greater(steps, kinds.steps(lanes))), ...);
 #pragma unroll 1
-    for (int row = begin; row < end; row += at_once) {
-        const LaneRows rows{lanes, row + lane_index() / lanes, end};
+    for (int first = begin; first < end; first += kRowsAtOnce) {
+        const int rows = lesser(end - first, kRowsAtOnce);
+        int steps = 0;
+        ((steps = greater(steps, kinds.steps(rows))), ...);
+        (kinds.look(first, rows), ...);
 #pragma unroll 1
         for (int step = 0; step < steps; ++step) {
-            (kinds.make(step, rows), ...);
-            (kinds.write(step, rows), ...);
+            (kinds.make(step, first, rows), ...);
+            (kinds.write(step, first, rows), ...);
         }
     }
 }

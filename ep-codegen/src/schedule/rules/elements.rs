@@ -9,6 +9,7 @@ use super::loops_as;
 use crate::ir::{BinaryOp, Elem};
 use crate::schedule::library::ep;
 use crate::schedule::step::{Copy, Lambda, Loop, Param, ParamType, Step, Takers};
+use crate::schedule::symbol::Of;
 use crate::schedule::term::{Node, Term};
 
 /// The name of an element that has been computed.
@@ -112,7 +113,7 @@ fn shared(repeat: &Loop) -> Option<Vec<Step>> {
         return None;
     }
     let (mut kept, mut kinds) = (Vec::new(), Vec::new());
-    for statement in statements.chunk_by(|step, next| says(step) || !says(next)) {
+    for statement in statements.chunk_by(|step, _| says(step)) {
         match Kind::of(repeat, names, statement) {
             Some(kind) => kinds.push(kind),
             None => kept.extend(statement.iter().cloned()),
@@ -175,6 +176,10 @@ impl Kind {
             Moved::Elements(row) => (row.count.clone(), &row.place),
             Moved::Units(copy) => (copy.count.clone(), &copy.to),
         };
+        // Such a row is cut into units when the kernel is compiled.
+        if matches!(moved, Moved::Units(_)) && !is_fixed(&count) {
+            return None;
+        }
         let name = format!("{}_elements", place.root()?.strip_prefix("args.")?);
         let is_known = !is_of_turn(&count) && !is_of_turn(&there) && before.iter().all(says);
         let is_free = !repeat.body.iter().any(|step| step.mentions(&name));
@@ -195,14 +200,20 @@ impl Kind {
                     let (params, gives) = (vec![index.clone()], Some(end.clone()));
                     Term::lambda(Lambda { says: Vec::new(), params, body, gives })
                 };
-                (ep::row_units.of(elem), [end(from), end(to)])
+                (ep::row_units.of(elem).of(Of::Number(self.count.clone())), [end(from), end(to)])
             }
         };
-        let args = [self.there.clone(), self.count.clone()].into_iter().chain(functions).collect();
+        let count = matches!(self.moved, Moved::Elements(_)).then(|| self.count.clone());
+        let args = [self.there.clone()].into_iter().chain(count).chain(functions).collect();
         let value = Term::call(class, args, Elem::I32);
         let made = Step::Made { name: self.name.clone(), value };
         self.says.iter().cloned().chain([made]).collect()
     }
+}
+
+/// Whether a number is known when the kernel is compiled.
+fn is_fixed(count: &Term) -> bool {
+    matches!(count.node, Node::Constant(_) | Node::Int(_))
 }
 
 /// One number of each row.
