@@ -167,7 +167,7 @@ __device__ __forceinline__ void send(const Args& args, ep::Team& team) {
                             + row];
                     if (back.reserve(source, key)) {
                         char* slot = back.slot();
-                        ep::copy_row<ep::bf16>(team, slot,
+                        ep::copy_row<ep::bf16, ep::kCopiedAtOnce<Cfg::kThreads>>(team, slot,
                             &args.x[(ep::i64{local_expert} * (Cfg::kRanks * Cfg::kMaxTokens)
                                 + row) * Cfg::kHidden], Cfg::kHidden);
                         back.publish();

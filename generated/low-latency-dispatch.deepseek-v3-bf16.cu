@@ -156,7 +156,8 @@ __device__ __forceinline__ void cast(const Args& args, ep::Team& team) {
         if (rows.reserve(to, key, token)) {
             if (rows.fills()) {
                 char* slot = rows.slot();
-                ep::copy_row<ep::bf16>(team, slot, &args.x[token * args.x_stride], Cfg::kHidden);
+                ep::copy_row<ep::bf16, ep::kCopiedAtOnce<Cfg::kThreads>>(team, slot,
+                    &args.x[token * args.x_stride], Cfg::kHidden);
                 for (int i_2 = team.lane; i_2 < Cfg::Row::kSrcCount; i_2 += ep::kLanes) {
                     ep::set<ep::i32>(slot + Cfg::Rows::kMeta + Cfg::Row::kSrc, i_2, token);
                 }
@@ -223,7 +224,7 @@ __device__ __forceinline__ void pack(const Args& args, ep::Team& team) {
             const int row = static_cast<ep::i32>(ep::i64{first_2} + (share + turn * Cfg::kShares));
             const char* slot = rows.slot(key_3, share + turn * Cfg::kShares);
             // +69  store packed_x[expert, message.row] = message.x
-            ep::copy_row<ep::bf16>(team,
+            ep::copy_row<ep::bf16, ep::kCopiedAtOnce<Cfg::kThreads>>(team,
                 &args.packed_x[(ep::i64{expert} * (Cfg::kRanks * Cfg::kMaxTokens)
                     + row) * Cfg::kHidden], slot, Cfg::kHidden);
             // +70  record src_info[expert, message.row] = message.src

@@ -239,7 +239,7 @@ __device__ __forceinline__ void pack(const Args& args, ep::Team& team) {
             const int row = static_cast<ep::i32>(ep::i64{first_2} + (share + turn * Cfg::kShares));
             const char* slot = rows.slot(key_3, share + turn * Cfg::kShares);
             // +69  store packed_x[expert, message.row] = message.x
-            ep::copy_row<ep::e4m3>(team,
+            ep::copy_row<ep::e4m3, ep::kCopiedAtOnce<Cfg::kThreads>>(team,
                 &args.packed_x[(ep::i64{expert} * (Cfg::kRanks * Cfg::kMaxTokens)
                     + row) * Cfg::kHidden], slot, Cfg::kHidden);
             for (int i_2 = team.lane; i_2 < ep::ceil(Cfg::kHidden, 128); i_2 += ep::kLanes) {

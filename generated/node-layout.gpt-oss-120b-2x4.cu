@@ -259,8 +259,9 @@ __device__ __forceinline__ void exchange(const Args& args, ep::Team& team) {
         // W2: takes credit of counts, from Exchange +52
         if (counts.reserve(peer, me)) {
             char* slot = counts.slot();
-            ep::copy_row<ep::i32>(team, slot + Cfg::Counts::kMeta + Cfg::Totals::kPerRank,
-                args.tokens_per_rank, Cfg::Totals::kPerRankCount);
+            ep::copy_row<ep::i32, ep::kCopiedAtOnce<Cfg::kThreads>>(team,
+                slot + Cfg::Counts::kMeta + Cfg::Totals::kPerRank, args.tokens_per_rank,
+                Cfg::Totals::kPerRankCount);
             for (int i_2 = team.lane; i_2 < Cfg::Totals::kPerExpertCount; i_2 += ep::kLanes) {
                 const int first_expert = args.expert_begin[peer];
                 const ep::i64 expert = ep::i64{first_expert} + i_2;
@@ -325,9 +326,11 @@ __device__ __forceinline__ void rail_exchange(const Args& args, ep::Team& team) 
         const int key = team.own(Cfg::Rails::kPeers);
         if (rails.reserve(node, key)) {
             char* slot = rails.slot();
-            ep::copy_row<ep::i32>(team, slot + Cfg::Rails::kMeta + Cfg::Stripes::kToNode,
+            ep::copy_row<ep::i32, ep::kCopiedAtOnce<Cfg::kThreads>>(team,
+                slot + Cfg::Rails::kMeta + Cfg::Stripes::kToNode,
                 &args.node_stripes[ep::i64{node * Cfg::kStripes}], Cfg::Stripes::kToNodeCount);
-            ep::copy_row<ep::i32>(team, slot + Cfg::Rails::kMeta + Cfg::Stripes::kToRank,
+            ep::copy_row<ep::i32, ep::kCopiedAtOnce<Cfg::kThreads>>(team,
+                slot + Cfg::Rails::kMeta + Cfg::Stripes::kToRank,
                 &args.rank_stripes[ep::i64{node * (Cfg::kLocalRanks * Cfg::kStripes)}],
                 Cfg::Stripes::kToRankCount);
             rails.publish();

@@ -369,11 +369,14 @@ __device__ __forceinline__ void cast(const Args& args, ep::Team& team) {
                 const auto slots = rows.each_slot();
                 ep::cast_row<float>(team, slots, slots + Cfg::Rows::kMeta + Cfg::Token::kXScale, 1,
                     &args.x[send * args.x_stride], Cfg::kHidden);
-                ep::copy_row<ep::i32>(team, slots + Cfg::Rows::kMeta + Cfg::Token::kPlaces,
+                ep::copy_row<ep::i32, ep::kCopiedAtOnce<Cfg::kThreads>>(team,
+                    slots + Cfg::Rows::kMeta + Cfg::Token::kPlaces,
                     &args.places[ep::i64{send} * Cfg::kTopk], Cfg::Token::kPlacesCount);
-                ep::copy_row<ep::i32>(team, slots + Cfg::Rows::kMeta + Cfg::Token::kTurns_,
+                ep::copy_row<ep::i32, ep::kCopiedAtOnce<Cfg::kThreads>>(team,
+                    slots + Cfg::Rows::kMeta + Cfg::Token::kTurns_,
                     &args.turns[ep::i64{send} * Cfg::kTopk], Cfg::Token::kTurns_Count);
-                ep::copy_row<float>(team, slots + Cfg::Rows::kMeta + Cfg::Token::kWeights,
+                ep::copy_row<float, ep::kCopiedAtOnce<Cfg::kThreads>>(team,
+                    slots + Cfg::Rows::kMeta + Cfg::Token::kWeights,
                     &args.topk_weights[send * args.topk_weights_stride], Cfg::Token::kWeightsCount);
                 for (int peer_2; (peer_2 = rows.next()) >= 0;) {
                     char* slot = rows.slot_of_next();
@@ -540,7 +543,7 @@ __device__ __forceinline__ void pack(const Args& args, ep::Team& team) {
                     }
                 }
                 // +212  store packed_x[expert, place] = message.x
-                ep::copy_row<ep::e4m3>(team,
+                ep::copy_row<ep::e4m3, ep::kCopiedAtOnce<Cfg::kThreads>>(team,
                     &args.packed_x[(ep::i64{expert_2} * Cfg::kMaxRows + place) * Cfg::kHidden],
                     slot, Cfg::kHidden);
                 for (int i_2 = team.lane; i_2 < ep::ceil(Cfg::kHidden, 128); i_2 += ep::kLanes) {

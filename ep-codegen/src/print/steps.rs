@@ -93,9 +93,9 @@ impl Writer<'_> {
                 self.line("}");
             }
             Step::Copy(copy) => self.line(&format!(
-                "ep::copy_row<{}{}>(team, {}, {}, {});",
+                "ep::copy_row<{}, {}>(team, {}, {}, {});",
                 elem_type(&copy.elem),
-                if copy.by == CopyBy::Four { ", 4" } else { "" },
+                if copy.by == CopyBy::Four { "4" } else { "ep::kCopiedAtOnce<Cfg::kThreads>" },
                 self.text(&copy.to),
                 self.text(&copy.from),
                 self.text(&copy.count)

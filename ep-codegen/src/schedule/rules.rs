@@ -148,7 +148,7 @@ pub(super) fn rewrite(
 fn by_few(steps: &mut [Step]) {
     for step in steps {
         match step {
-            Step::Copy(copy) if copy.by == CopyBy::Eight => copy.by = CopyBy::Four,
+            Step::Copy(copy) if copy.by == CopyBy::Many => copy.by = CopyBy::Four,
             step => step.inner_mut().into_iter().for_each(|inner| by_few(inner)),
         }
     }

@@ -283,8 +283,8 @@ pub struct Copy {
 /// How a warp copies neighboring elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CopyBy {
-    /// From memory to memory, eight units of 16 bytes at once.
-    Eight,
+    /// From memory to memory, as many units of 16 bytes at once as the registers of the block allow.
+    Many,
     /// From memory to memory, four at once: other warps of the block copy as well, and a role with many ends needs its
     /// registers.
     Four,

@@ -84,6 +84,10 @@ __device__ __forceinline__ int rows_through(i32 entry) {
     return entry >= 0 ? entry + 1 : -1 - entry;
 }
 
+/// Units of 16 bytes that a lane copies at once, in blocks of so many threads: more would not stay in registers.
+template <int kThreads>
+constexpr int kCopiedAtOnce = kThreads <= 512 ? 14 : 8;
+
 /// Copies `count` neighbouring elements to a place, or to that in each slot; warp. By units of 16 bytes where both ends lie
 /// so, `kBatch` on their way at once; no lane holds more than one element of a short row, which stays as it is.
 template <class T, int kBatch = 8, class To>

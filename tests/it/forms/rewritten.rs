@@ -259,7 +259,7 @@ fn each_rule_can_be_left_out() {
 fn a_row_is_read_once_for_all_ranks() {
     let entry = AnyPipeline::of::<PackedDispatch>();
     let ir = entry.ir();
-    for (payload, reads) in [("bf16", "ep::copy_row<ep::bf16>("), ("fp8", "ep::cast_row<float>(")] {
+    for (payload, reads) in [("bf16", "ep::copy_row<ep::bf16, "), ("fp8", "ep::cast_row<float>(")] {
         let mut config = Config::new(&ir, Arch::Sm90a);
         for (name, value) in [
             ("via", "slots"),
