@@ -186,7 +186,7 @@ pub fn draft(ir: &Pipeline, role: &Role, rules: RuleSet) -> (RoleSteps, Vec<Refu
     let mut steps = steps;
     if rules.has(RoleRule::Wide) {
         steps = rules::stretches::rewrite(rules::ahead::rewrite(steps));
-        steps = rules::elements::rewrite(steps);
+        steps = rules::elements::rewrite(steps, &lowering.inouts());
         steps = rules::bools::rewrite(steps);
     }
     if rules.has(RoleRule::Staged) && uses.staged.is_none() {

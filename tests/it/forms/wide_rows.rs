@@ -78,6 +78,27 @@ fn wide_fields_of_messages_are_copied_together() {
     agrees(BESIDE, &shapes.each_ref().map(|it| &it[..]), &held);
 }
 
+/// Rows that several turns write to one place stay in order: the last one counts.
+#[test]
+fn rows_of_one_place_stay_in_order() {
+    let source = "
+        shape { ranks: 1..=8, hidden: 16..=4096 step 16, most: 1..=99 }
+        size tokens in 0..=most;
+        input x: bf16[tokens, hidden], w: f32[tokens, 8];
+        inout kept: bf16[2, hidden], of_last: f32[3, 8];
+        role Keep on all blocks, 3 warps, warps shared by source {
+            if source == me {
+                for token in 0..tokens {
+                    store kept[token % 2] = x[token];
+                    store of_last[token % 3] = w[token];
+                }
+            }
+        }";
+    let shapes = [(7, 64), (99, 2048), (40, 528)];
+    let shapes = shapes.map(|(most, hidden)| [("most", most), ("hidden", hidden)]);
+    agrees(source, &shapes.each_ref().map(|it| &it[..]), &[]);
+}
+
 const BUGS: &str = "
 == a lane loads the same stretch again
 in ep/wide.cuh

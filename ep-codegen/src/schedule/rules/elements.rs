@@ -15,12 +15,14 @@ use crate::schedule::term::{Node, Term};
 /// The name of an element that has been computed.
 const VALUE: &str = "element";
 
-/// The steps with such rows moved by all lanes; where that cannot be, one lane moves several elements at once.
-pub(in crate::schedule) fn rewrite(steps: Vec<Step>) -> Vec<Step> {
+/// The steps with such rows moved by all lanes; where that cannot be, one lane moves several elements at once. Several turns
+/// that one warp takes in order may write one element of the tensors `again`.
+pub(in crate::schedule) fn rewrite(steps: Vec<Step>, again: &[String]) -> Vec<Step> {
     let mut out = Vec::new();
     for mut step in steps {
         if let Step::Loop(repeat) = &step
             && repeat.turns == Takers::Serial
+            && !may_write(&repeat.body, again)
             && let Some(moved) = shared(repeat)
         {
             out.extend(moved);
@@ -35,7 +37,7 @@ pub(in crate::schedule) fn rewrite(steps: Vec<Step>) -> Vec<Step> {
             continue;
         }
         if let Some(inner) = step.inner_mut() {
-            *inner = rewrite(std::mem::take(inner));
+            *inner = rewrite(std::mem::take(inner), again);
         }
         out.push(step);
     }
@@ -238,6 +240,13 @@ fn are_apart(body: &[Step]) -> bool {
         written.iter().enumerate().all(|(at, place)| !written[..at].contains(place));
     let is_left = |place: &&str| !body.iter().any(|step| step_reads(step, place));
     known && are_different && written.iter().all(is_left)
+}
+
+/// Whether steps may write one of these tensors.
+fn may_write(body: &[Step], tensors: &[String]) -> bool {
+    let mut written = Vec::new();
+    let known = body.iter().all(|step| places(step, &mut written));
+    !known || written.into_iter().any(|own| tensors.iter().any(|tensor| tensor == own))
 }
 
 /// Finds the tensors that a step writes; false: it may write something else.

@@ -2,7 +2,7 @@
 
 use crate::ir::params::has_row_stride;
 use crate::ir::parts::parts;
-use crate::ir::{BinaryOp, Elem, Expr, Tensor};
+use crate::ir::{BinaryOp, Elem, Expr, Tensor, TensorKind};
 use crate::schedule::library::ep;
 use crate::schedule::limit::broken;
 use crate::schedule::scope::Scope;
@@ -204,5 +204,15 @@ impl<'a> RoleLowering<'a> {
     pub(in crate::schedule) fn part_name(&self, tensor: &Tensor, part: usize) -> String {
         let suffix = parts(self.ir, &tensor.elem).into_iter().nth(part).map(|(suffix, ..)| suffix);
         format!("{}{}", tensor.name, suffix.unwrap_or_default())
+    }
+
+    /// What the text calls the parts of tensors that the caller brings, whose elements may be written more than once.
+    pub(in crate::schedule) fn inouts(&self) -> Vec<String> {
+        let own = self.ir.tensors.iter().filter(|tensor| tensor.kind == TensorKind::Inout);
+        let names = own.flat_map(|tensor| {
+            let all = parts(self.ir, &tensor.elem).len();
+            (0..all).map(|part| format!("args.{}", self.part_name(tensor, part)))
+        });
+        names.collect()
     }
 }
