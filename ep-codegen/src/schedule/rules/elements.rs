@@ -12,6 +12,9 @@ use crate::schedule::step::{Copy, Lambda, Loop, Param, ParamType, Step, Takers};
 use crate::schedule::symbol::Of;
 use crate::schedule::term::{Node, Term};
 
+/// Kinds of small rows that move together: the elements of more would not stay in registers.
+const KINDS_AT_ONCE: usize = 4;
+
 /// The name of an element that has been computed.
 const VALUE: &str = "element";
 
@@ -129,11 +132,14 @@ fn shared(repeat: &Loop) -> Option<Vec<Step>> {
         let body = [used, kept].concat();
         kept = vec![Step::Loop(Loop { body, ..repeat.clone() })];
     }
-    let args = [repeat.from.clone(), repeat.to.clone()].into_iter();
-    let args = args.chain(kinds.iter().map(|kind| Term::name(&kind.name, Elem::I32))).collect();
-    let mut moves: Vec<Step> =
-        kinds.iter().flat_map(|kind| kind.made(&repeat.binder, names)).collect();
-    moves.push(Step::Do(Term::call(ep::for_row_elements, args, Elem::I32)));
+    let mut moves = Vec::new();
+    for together in kinds.chunks(KINDS_AT_ONCE) {
+        let ends = [repeat.from.clone(), repeat.to.clone()].into_iter();
+        let all = together.iter().map(|kind| Term::name(&kind.name, Elem::I32));
+        moves.extend(together.iter().flat_map(|kind| kind.made(&repeat.binder, names)));
+        let args = ends.chain(all).collect();
+        moves.push(Step::Do(Term::call(ep::for_row_elements, args, Elem::I32)));
+    }
     kept.push(Step::Scope(moves));
     Some(kept)
 }
