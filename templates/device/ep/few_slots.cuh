@@ -101,7 +101,8 @@ __device__ __forceinline__ void set_wide(const SlotPlace<Slots>& row, int i, int
     }
 }
 
-/// Several stretches of them, of a message that does not go as words: at such a place a row of words is not whole.
+/// Writes several stretches to a slot. A message that goes as words takes eight neighbors at a time, so the check of alignment
+/// says no for it.
 template <class T, class Slots, int kCount>
 __device__ __forceinline__ void set_wide(const SlotPlace<Slots>& row, WholeStretches<kCount> at, int count,
                                          const Wide<T, kCount * kWide>& all) {

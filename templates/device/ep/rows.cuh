@@ -84,7 +84,7 @@ __device__ __forceinline__ int rows_through(i32 entry) {
     return entry >= 0 ? entry + 1 : -1 - entry;
 }
 
-/// Units of 16 bytes that a lane copies at once, in blocks of so many threads: more would not stay in registers.
+/// How many units of 16 bytes a lane copies at once. A thread of a larger block has fewer registers.
 template <int kThreads>
 constexpr int kCopiedAtOnce = kThreads <= 512 ? 14 : 8;
 

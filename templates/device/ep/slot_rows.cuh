@@ -167,7 +167,7 @@ public:
         return value_of(load_acquire_sys(closed(team_.group.window, key)));
     }
 
-    /// The same of a key that may not be closed yet: 0.
+    /// How much came of a key, and 1 more; 0 if the key is not closed yet. Acquires like `through`.
     __device__ __forceinline__ u32 through_by_now(int key) const {
         const u64 found = load_acquire_sys(closed(team_.group.window, key));
         return epoch_of(found) == team_.epoch ? value_of(found) : 0;
@@ -660,8 +660,8 @@ public:
         return counted_;
     }
 
-    /// How many slots the sources before that of `key` have filled. Each lane waits for sources of its own; another one looks
-    /// at what `key` itself has come to.
+    /// How many slots the sources before that of `key` have filled. Each lane waits for sources of its own. The lane behind
+    /// them checks `key` itself without waiting.
     __device__ __forceinline__ int base(int key) {
         const int source = End::closer_of(key);
         int sum = 0;
@@ -855,9 +855,9 @@ public:
 
 private:
     /// Each lane waits until its key is closed (-1: none). Returns how much came, and 1 more; 0 if
-    /// stopped. A lane without one may have a key that is counted if it is closed by now.
+    /// stopped. A lane that waits for none may pass a key in `counts`: if that key is already closed, its count is kept.
     __device__ __forceinline__ u32 wait_closed(const Site& site, int key, int counts = -1) {
-        // What is there at the first look, which acquires, takes one round trip.
+        // The first look acquires, so a count that is already there costs one round trip.
         u32 come = 0;
         if constexpr (!Slots::kSkipsAbsent) {
             const int asked = key >= 0 ? key : counts;

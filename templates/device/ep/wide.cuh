@@ -239,7 +239,7 @@ template <int kCount>
 struct WholeStretches {
     int first;
 };
-/// No place: each row that is loaded or stored there is only looked at, whether it can be so.
+/// A check instead of a place: loads and stores there move nothing and note whether each row can be moved by 16 bytes.
 struct Alignment {
     bool& whole;
 };
@@ -342,12 +342,13 @@ __device__ __forceinline__ void set_wide(void* row, Stretches<kCount, kAreWhole>
     }
 }
 
-/// Stretches of a row that a lane computes at once, in blocks of so many threads: their values stay in registers.
+/// How many stretches of a row a lane computes at once. A thread of a larger block has fewer registers.
 template <int kThreads>
 constexpr int kStretchesAtOnce = kThreads <= 384 ? 4 : kThreads <= 512 ? 2 : 1;
 
-/// `body(at)` for the elements of a row from `from` up to `to`, of which it loads and stores values: at eight neighbours of
-/// each lane, or at several stretches as long as there are so many and all rows allow it; warp.
+/// Calls `body(at)`, which loads and stores values at `at`, for the elements of a row from `from` up to `to`; warp. While
+/// enough of the row remains and all rows can be moved by 16 bytes, a call is for several stretches, otherwise for eight
+/// neighbors of each lane.
 template <int kThreads, class Body>
 __device__ __forceinline__ void for_wide(int from, int to, Body body) {
     constexpr int kStretches = kStretchesAtOnce<kThreads>;
@@ -551,11 +552,11 @@ __device__ __forceinline__ void for_elements(int count, Value value, Set set) {
     for (; first < count; ++first) set(first, static_cast<T>(value(first)));
 }
 
-/// Small rows that move together, at most.
+/// The most small rows that move together.
 constexpr int kRowsAtOnce = 64;
 
-/// `each(k, row, at)` for the parts of some rows that a lane has in a step, `kAhead` of them: number `at` of the `count` parts of
-/// a row. Neighboring lanes have neighboring parts.
+/// Calls `each(k, row, at)` for the parts of some rows that a lane moves in a step, up to `kAhead` of them: part `at` of the
+/// `count` parts of a row. Neighboring lanes have neighboring parts.
 template <int kAhead, class Each>
 __device__ __forceinline__ void for_row_parts(int step, int rows, int count, Each each) {
 #pragma unroll
@@ -603,7 +604,7 @@ __device__ __forceinline__ RowElements<T, Value, Set> row_elements(bool there, i
     return RowElements<T, Value, Set>{there, count, value, set, {}};
 }
 
-/// What a row of a type is copied by: units of 16 bytes, or its elements.
+/// The type by which a row of `T` is copied: units of 16 bytes if it consists of whole ones, otherwise single elements.
 template <class T, bool kWhole>
 struct UnitOf {
     using Type = T;
@@ -623,8 +624,7 @@ __device__ __forceinline__ void store_unit(T* to, T unit) {
 }
 __device__ __forceinline__ void store_unit(Quad* to, Quad unit) { store_quad(to, unit); }
 
-/// Small rows of `kCount` elements that are copied from the address `from(row)` to `to(row)`, by units of 16 bytes if they are
-/// made of such.
+/// Small rows of `kCount` elements, which are copied from the address `from(row)` to `to(row)`.
 template <class T, int kCount, class From, class To>
 struct RowUnits {
     static constexpr int kAhead = 8;
@@ -640,7 +640,7 @@ struct RowUnits {
 
     __device__ __forceinline__ int steps(int rows) const { return there ? ceil(rows * kUnits, kAhead * kLanes) : 0; }
 
-    /// Looks whether all units of some rows begin at multiples of their size.
+    /// Checks whether all units of some rows begin at multiples of their size.
     __device__ __forceinline__ void look(int first, int rows) {
         aligned = true;
 #pragma unroll 1

@@ -23,7 +23,7 @@ const COMPUTED: &str = "
         for second in hop[1, row] { store back[row] = second.x - x[row]; }
     }";
 
-/// Rows of less than a stretch, of several with and without a rest, and such as do not begin at multiples of 16 bytes.
+/// Rows shorter than a stretch, rows of several stretches with and without a remainder, and rows that are not aligned.
 #[test]
 fn rows_are_computed_by_several_stretches() {
     let shapes = [(3, 264, 2600), (2, 2600, 1031), (5, 1032, 2048), (1, 2048, 3)];

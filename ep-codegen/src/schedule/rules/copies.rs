@@ -1,7 +1,7 @@
 //! Rule `copies`: a row that lanes copy element by element they copy by 16 bytes each, several at a time.
 //!
-//! What it gains: an eighth of the loads and stores of a row of bf16, and fourteen of them on their way at
-//! once instead of one. docs/compiler.md has what each rule gains, measured.
+//! The gain: one eighth as many loads and stores for a row of bf16, with up to fourteen of them in flight instead
+//! of one. docs/compiler.md has what each rule gains, measured.
 
 use super::loops_as;
 use crate::ir::{BinaryOp, Elem};

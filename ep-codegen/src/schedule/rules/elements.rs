@@ -3,7 +3,7 @@
 //!
 //! The gain: with one row per lane, every load and store touches one cache line per row. With neighboring elements in
 //! neighboring lanes, each line is touched once, and all lanes have work even for a few rows. All kinds of small rows move
-//! together, so that a warp waits once for the loads of all, of several rows.
+//! together, so that a warp waits once for the loads of several rows.
 
 use super::loops_as;
 use crate::ir::{BinaryOp, Elem};
@@ -18,15 +18,14 @@ const KINDS_AT_ONCE: usize = 4;
 /// The name of an element that has been computed.
 const VALUE: &str = "element";
 
-/// The steps with such rows moved by all lanes; where that cannot be, one lane moves several elements at once. Several turns
-/// that one warp takes in order may write one element of the tensors `again`.
-pub(in crate::schedule) fn rewrite(steps: Vec<Step>, again: &[String]) -> Vec<Step> {
+/// The steps with such rows moved by all lanes; where that cannot be, one lane moves several elements at once. A loop that
+/// one warp runs in order stays as it is if it writes one of `inouts`, because several turns may write one element of those.
+pub(in crate::schedule) fn rewrite(steps: Vec<Step>, inouts: &[String]) -> Vec<Step> {
     let mut out = Vec::new();
     for mut step in steps {
         if let Step::Loop(repeat) = &step
             && repeat.turns == Takers::Serial
-            && !may_write(&repeat.body, again)
-            && let Some(moved) = shared(repeat)
+            && let Some(moved) = shared(repeat, inouts)
         {
             out.extend(moved);
             continue;
@@ -36,11 +35,11 @@ pub(in crate::schedule) fn rewrite(steps: Vec<Step>, again: &[String]) -> Vec<St
         {
             let body = loops_as(repeat.body.clone(), &|inner| elements(inner).map(Row::of_a_lane));
             let by_lanes = || vec![Step::Loop(Loop { body, ..repeat.clone() })];
-            out.extend(shared(repeat).unwrap_or_else(by_lanes));
+            out.extend(shared(repeat, &[]).unwrap_or_else(by_lanes));
             continue;
         }
         if let Some(inner) = step.inner_mut() {
-            *inner = rewrite(std::mem::take(inner), again);
+            *inner = rewrite(std::mem::take(inner), inouts);
         }
         out.push(step);
     }
@@ -108,13 +107,14 @@ fn needed(names: &[Step], is_used: impl Fn(&str) -> bool) -> Vec<Step> {
     found
 }
 
-/// A loop over rows whose statements are apart from each other, with small rows moved by all lanes, all kinds of them at
-/// once.
-fn shared(repeat: &Loop) -> Option<Vec<Step>> {
+/// A loop over rows whose statements are apart from each other and write none of `inouts`, with small rows moved by all lanes,
+/// several kinds of them at once.
+fn shared(repeat: &Loop, inouts: &[String]) -> Option<Vec<Step>> {
     let is_name = |step: &Step| matches!(step, Step::Let { .. } | Step::Pointer { .. });
     let heads = repeat.body.iter().take_while(|step| is_name(step)).count();
     let (names, statements) = repeat.body.split_at(heads);
-    if repeat.elem != Elem::I32 || statements.iter().any(is_name) || !are_apart(&repeat.body) {
+    let apart = are_apart(&repeat.body, inouts);
+    if repeat.elem != Elem::I32 || statements.iter().any(is_name) || !apart {
         return None;
     }
     let (mut kept, mut kinds) = (Vec::new(), Vec::new());
@@ -238,21 +238,15 @@ fn says(step: &Step) -> bool {
     matches!(step, Step::Says(_) | Step::Remark(_))
 }
 
-/// Whether no step of a loop reads or writes what another one writes.
-fn are_apart(body: &[Step]) -> bool {
+/// Whether no step of a loop reads or writes what another one writes, or writes one of `inouts`.
+fn are_apart(body: &[Step], inouts: &[String]) -> bool {
     let mut written = Vec::new();
     let known = body.iter().all(|step| places(step, &mut written));
     let are_different =
         written.iter().enumerate().all(|(at, place)| !written[..at].contains(place));
     let is_left = |place: &&str| !body.iter().any(|step| step_reads(step, place));
-    known && are_different && written.iter().all(is_left)
-}
-
-/// Whether steps may write one of these tensors.
-fn may_write(body: &[Step], tensors: &[String]) -> bool {
-    let mut written = Vec::new();
-    let known = body.iter().all(|step| places(step, &mut written));
-    !known || written.into_iter().any(|own| tensors.iter().any(|tensor| tensor == own))
+    let is_own = |place: &&str| !inouts.iter().any(|tensor| tensor == place);
+    known && are_different && written.iter().all(is_left) && written.iter().all(is_own)
 }
 
 /// Finds the tensors that a step writes; false: it may write something else.
@@ -267,7 +261,7 @@ fn places<'s>(step: &'s Step, found: &mut Vec<&'s str>) -> bool {
     here && step.inner().iter().all(|inner| places(inner, found))
 }
 
-/// The tensor of which a place, or its address, is an element, and the number of this.
+/// The tensor that a place or an address belongs to, and the index of the element.
 fn tensor_at(place: &Term) -> Option<(&str, &Term)> {
     match &place.node {
         Node::Address(place) => tensor_at(place),

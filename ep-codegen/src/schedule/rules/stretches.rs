@@ -1,15 +1,16 @@
 //! Rule `wide`, of rows that are computed from other rows: a lane computes the elements of several stretches at once.
 //!
-//! The gain: behind an element that is stored, the compiler does not load the next one ahead, so each stretch of a row would
-//! wait for memory. Here the loads of all stretches are under way before the first one is stored.
+//! The gain: the compiler does not move a load ahead of a store, so each stretch of a row would wait for memory. Here the
+//! loads of all stretches are in flight before the first one is stored.
 
 use super::loops_as;
 use super::staged_parts::{takes_values, with_places};
+use super::wide::loaded;
 use crate::ir::Elem;
 use crate::schedule::library::ep;
 use crate::schedule::step::{Lambda, Loop, Param, ParamType, Step, Takers};
 use crate::schedule::symbol::{Symbol, THREADS};
-use crate::schedule::term::{Node, Term};
+use crate::schedule::term::Term;
 
 /// The steps with such rows computed by several stretches.
 pub(in crate::schedule) fn rewrite(steps: Vec<Step>) -> Vec<Step> {
@@ -37,10 +38,5 @@ fn at_once(repeat: &Loop) -> Option<Term> {
 
 /// Whether a step loads elements of a row.
 fn loads(step: &Step) -> bool {
-    step.terms().into_iter().any(is_load) || step.inner().iter().any(loads)
-}
-
-fn is_load(term: &Term) -> bool {
-    matches!(&term.node, Node::Call(function, _) if function.is(ep::get_wide))
-        || term.inner().into_iter().any(is_load)
+    step.terms().into_iter().any(|term| loaded(term).is_some()) || step.inner().iter().any(loads)
 }

@@ -310,7 +310,7 @@ fn names_of(steps: &[Step], found: &mut Vec<String>) {
 }
 
 /// The row of which a term loads eight neighbours, and what it is made of.
-fn loaded(term: &Term) -> Option<(Elem, Term)> {
+pub(super) fn loaded(term: &Term) -> Option<(Elem, Term)> {
     if let Node::Call(function, args) = &term.node
         && function.is(ep::get_wide)
     {

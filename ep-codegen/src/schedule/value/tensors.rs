@@ -206,7 +206,7 @@ impl<'a> RoleLowering<'a> {
         format!("{}{}", tensor.name, suffix.unwrap_or_default())
     }
 
-    /// What the text calls the parts of tensors that the caller brings, whose elements may be written more than once.
+    /// The names of all parts of `inout` tensors in the text. A pipeline may write their elements more than once.
     pub(in crate::schedule) fn inouts(&self) -> Vec<String> {
         let own = self.ir.tensors.iter().filter(|tensor| tensor.kind == TensorKind::Inout);
         let names = own.flat_map(|tensor| {
