@@ -8,10 +8,10 @@ use std::io;
 use crate::os::Pages;
 
 /// Bytes of a fiber's stack; only the pages it touches are ever backed. Unoptimized and inlined, a role of two
-/// hops takes more than 64 KiB, and one that shares two rings more than 96 KiB.
-pub(crate) const STACK_BYTES: usize = 160 << 10;
+/// hops takes more than 64 KiB, and a kernel of nine roles that share rings more than 160 KiB.
+pub(crate) const STACK_BYTES: usize = 480 << 10;
 /// Bytes with the address sanitizer, which pads every array.
-pub(crate) const SANITIZED_STACK_BYTES: usize = 224 << 10;
+pub(crate) const SANITIZED_STACK_BYTES: usize = 672 << 10;
 /// The tops of neighbouring stacks lie this far apart within their pages, in so many steps: tops at
 /// a power-of-two distance would compete for the same cache sets (measured: four times slower
 /// switches), and a top in the upper half of its page keeps a shallow fiber within one page.

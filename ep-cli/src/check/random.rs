@@ -35,6 +35,9 @@ const RULES: [RuleSet; 3] = [RuleSet::None, RuleSet::Without(RoleRule::Roles), R
 /// Of so many declarations, one goes through NVRTC as well, which takes longer than all the rest.
 const TRANSLATED: u64 = 4;
 
+/// How long a declaration that fails is made smaller. Each try compiles three texts.
+const SHRINKING: Duration = Duration::from_secs(60);
+
 /// What became of a declaration.
 enum Verdict {
     /// It leaves what it means; what NVRTC says of a text that is right and slow.
@@ -141,7 +144,10 @@ fn look(seed: u64, programs: &Arc<Programs>) -> Verdict {
         Ok(verdict) => return verdict,
         Err(words) => words,
     };
-    let fails = &mut |less: &Invented| judged(less, seed, how, programs).is_err();
+    let until = Instant::now() + SHRINKING;
+    let fails = &mut |less: &Invented| {
+        Instant::now() < until && judged(less, seed, how, programs).is_err()
+    };
     let small = invented.shrunk(fails);
     let words = judged(&small, seed, how, programs).err().unwrap_or(words);
     Verdict::Wrong { words, source: small.source() }

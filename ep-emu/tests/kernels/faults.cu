@@ -257,7 +257,7 @@ static __device__ __attribute__((noinline)) u32 deep(u32 depth, volatile u32* wo
 }
 
 extern "C" __global__ void deep_stack(const __grid_constant__ Args args) {
-    if (threadIdx.x == 0) args.result[0] = deep(240, args.result);
+    if (threadIdx.x == 0) args.result[0] = deep(720, args.result);
 }
 
 extern "C" __global__ void past_an_array(const __grid_constant__ Args args) {
