@@ -145,9 +145,8 @@ fn look(seed: u64, programs: &Arc<Programs>) -> Verdict {
         Err(words) => words,
     };
     let until = Instant::now() + SHRINKING;
-    let fails = &mut |less: &Invented| {
-        Instant::now() < until && judged(less, seed, how, programs).is_err()
-    };
+    let fails =
+        &mut |less: &Invented| Instant::now() < until && judged(less, seed, how, programs).is_err();
     let small = invented.shrunk(fails);
     let words = judged(&small, seed, how, programs).err().unwrap_or(words);
     Verdict::Wrong { words, source: small.source() }

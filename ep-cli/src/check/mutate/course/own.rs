@@ -63,6 +63,9 @@ const ORDERED_PLAIN: Own = Own { name: "in order, plain", kernels: Kernels::Plai
 const MANY_ROWS: Own =
     Own { name: "many rows of a warp", rows: 600, more_blocks: 0, ..WITHIN_A_NODE };
 
+/// Among more ranks than a warp has lanes.
+const MANY_RANKS: Own = Own { name: "more ranks than lanes", ranks: 34, rows: 4, ..WITHIN_A_NODE };
+
 /// Between two nodes.
 const BETWEEN: Own = Own { ranks: 4, nodes: Some(2), ..WIDE };
 const BETWEEN_PLAIN: Own = Own { ranks: 4, nodes: Some(2), ..WIDE_PLAIN };
@@ -144,10 +147,14 @@ const MOVED: Set = &[&[("payload", "fp8"), ("hidden", "2064"), ("topk", "3"), ("
 /// More room between the rows of experts than a warp has lanes.
 const PADDED: Set = &[SMALL, &[("payload", "bf16"), ("alignment", "100")]];
 const STRIPES: Set = &[&[("stripes", "4")]];
+/// The shortest rows of few tokens, as they are or as words.
+const FEW: Values = &[("hidden", "16"), ("topk", "3"), ("experts", "40"), ("max_tokens", "4")];
+const AS_ROWS: Values = &[("words", "0")];
+const AS_WORDS: Values = &[("words", "256")];
 const LEAST: Set = &[&[("hidden", "16")]];
 
 /// All of them. The tight ones have rings that hold the least, to which more rows come than fit.
-pub(super) const OWN: [Own; 102] = [
+pub(super) const OWN: [Own; 106] = [
     Own {
         name: "tight",
         pipeline: "node-dispatch",
@@ -325,6 +332,20 @@ pub(super) const OWN: [Own; 102] = [
         rows: 2,
         set: &[&[("hidden", "16"), ("topk", "3"), ("bias", "1"), ("weights", "0")]],
         ..WITHIN_A_NODE
+    },
+    Own { pipeline: "decode-dispatch", set: &[FEW, AS_ROWS], ..MANY_RANKS },
+    Own {
+        name: "more ranks than lanes, as words",
+        pipeline: "decode-dispatch",
+        set: &[FEW, AS_WORDS],
+        ..MANY_RANKS
+    },
+    Own { pipeline: "packed-dispatch", set: &[VIA_DIRECT, FEW, AS_ROWS], ..MANY_RANKS },
+    Own {
+        name: "more ranks than lanes, as words",
+        pipeline: "packed-dispatch",
+        set: &[VIA_DIRECT, FEW, AS_WORDS],
+        ..MANY_RANKS
     },
     Own {
         name: "tiles",
