@@ -3,7 +3,7 @@
 // sm_80: 512 threads and 3248 bytes of shared memory a block, at least 1 blocks
 //
 // Roles:
-//   Dispatch: 16 warps on all blocks; by the library: ep::Mover, ep::SlotChannel, ep::OnceOut, ep::OnceIn
+//   Dispatch: 16 warps on all blocks; composed: ep::Mover, ep::SlotChannel, ep::OnceOut, ep::OnceIn
 //
 // Window, the same on every rank:
 //   counts.slots     0x00000000       3072 bytes  2 epochs x 4 slots x 384; Dispatch writes, Dispatch reads

@@ -3,7 +3,7 @@
 // sm_100a: 384 threads and 52864 bytes of shared memory a block, at least 1 blocks
 //
 // Roles:
-//   Dispatch: 12 warps on all blocks; by the library: ep::PieceMover, ep::SlotChannel, ep::PackedOut, ep::PackedIn
+//   Dispatch: 12 warps on all blocks; composed: ep::PieceMover, ep::SlotChannel, ep::PackedOut, ep::PackedIn
 //
 // Window, the same on every rank:
 //   counts.slots     0x00000000       4608 bytes  2 epochs x 2 slots x 1152; Dispatch writes, Dispatch reads

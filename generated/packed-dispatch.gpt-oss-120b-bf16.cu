@@ -3,7 +3,7 @@
 // sm_80: 384 threads and 2736 bytes of shared memory a block, at least 1 blocks
 //
 // Roles:
-//   Dispatch: 12 warps on all blocks; by the library: ep::PieceMover, ep::SlotChannel, ep::PackedOut, ep::PackedIn
+//   Dispatch: 12 warps on all blocks; composed: ep::PieceMover, ep::SlotChannel, ep::PackedOut, ep::PackedIn
 //
 // Window, the same on every rank:
 //   counts.slots     0x00000000       3072 bytes  2 epochs x 4 slots x 384; Dispatch writes, Dispatch reads

@@ -10,22 +10,22 @@ pub(crate) enum Kernels {
     /// As the compiler chooses.
     #[default]
     Chosen,
-    /// Every role composed of its statements.
-    Composed,
-    /// Every role composed of its statements, without any rule that makes it faster.
+    /// No dispatch in one launch: teams are cut where their warps need one another.
+    Cut,
+    /// Without any rule that makes roles faster.
     Plain,
 }
 
 impl Kernels {
     /// The help of `--kernels`.
-    pub(crate) const HELP: &str = "How to emit roles: as the compiler chooses, composed statement by statement, or composed \
-                                   without the rules that make roles fast. The results are the same";
+    pub(crate) const HELP: &str = "How to emit roles: as the compiler chooses, with teams that are cut instead of dispatches in \
+                                   one launch, or without the rules that make roles fast. The results are the same";
 
     /// The rules that make roles fast.
     pub(crate) fn rules(self) -> RuleSet {
         match self {
             Kernels::Chosen => RuleSet::All,
-            Kernels::Composed => RuleSet::Without(RoleRule::Roles),
+            Kernels::Cut => RuleSet::Without(RoleRule::OneLaunch),
             Kernels::Plain => RuleSet::None,
         }
     }
@@ -34,7 +34,7 @@ impl Kernels {
     pub(crate) fn source(self) -> &'static dyn Emit {
         match self {
             Kernels::Chosen => &BuiltIn,
-            Kernels::Composed => &BuiltInBy(RuleSet::Without(RoleRule::Roles)),
+            Kernels::Cut => &BuiltInBy(RuleSet::Without(RoleRule::OneLaunch)),
             Kernels::Plain => &BuiltInBy(RuleSet::None),
         }
     }
@@ -43,7 +43,7 @@ impl Kernels {
     pub(crate) fn words(self) -> &'static str {
         match self {
             Kernels::Chosen => "",
-            Kernels::Composed => " --kernels composed",
+            Kernels::Cut => " --kernels cut",
             Kernels::Plain => " --kernels plain",
         }
     }

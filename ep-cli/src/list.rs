@@ -24,19 +24,12 @@ pub(crate) fn run(entries: &[AnyPipeline], json: bool, out: &mut dyn Write) -> R
 
 /// How the roles of all choices of arms are carried out, in a word: the worst one counts.
 fn way(ir: &Pipeline) -> &'static str {
-    let (mut warns, mut whole, mut composed) = (false, false, false);
+    let mut warns = false;
     for choice in ir.choices() {
         let recipe = Recipe::of(&ir.select(&choice), RuleSet::All);
         warns |= recipe.warnings().next().is_some();
-        whole |= recipe.roles.iter().any(|role| role.is_whole());
-        composed |= recipe.roles.iter().any(|role| !role.is_whole());
     }
-    match (warns, whole, composed) {
-        (true, ..) => "one-warp",
-        (_, true, true) => "mixed",
-        (_, true, false) => "library",
-        _ => "composed",
-    }
+    if warns { "one-warp" } else { "all-warps" }
 }
 
 /// The first sentence of a doc comment, which may span several lines.

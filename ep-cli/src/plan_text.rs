@@ -182,7 +182,6 @@ pub(crate) fn object(plan: &Plan) -> Object {
             let object = object.with("first_warp", role.first).with("warps", role.count);
             let Some(recipe) = plan.recipe.role(&role.name) else { return object };
             object
-                .with("by_the_library", recipe.is_whole())
                 .with(
                     "classes",
                     recipe.classes.iter().map(|it| (*it).to_owned()).collect::<Vec<_>>(),

@@ -67,7 +67,7 @@ fn list_has_the_names_that_scripts_rely_on() {
         let line = done.out.lines().find(|line| line.split_whitespace().next() == Some(name));
         let line = line.unwrap_or_else(|| panic!("no {name} in\n{}", done.out));
         let way = line.split_whitespace().nth(1);
-        assert!(["library", "composed", "mixed"].map(Some).contains(&way), "{line}");
+        assert!(way == Some("all-warps"), "{line}");
         assert!(line.ends_with('.') && !line.contains(". "), "one whole sentence: {line}");
     }
     assert_eq!(done.code, 0, "{}", done.err);

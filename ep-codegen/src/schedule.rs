@@ -3,7 +3,7 @@
 //! A role body is lowered statement by statement. One warp carries each unit of the work that the
 //! role's share deals out, and does its statements in order: loops over numbers go over its lanes,
 //! everything else the warp does as a whole. Channels are objects with one interface. So every
-//! declaration that can have a text has one; faster ways of some roles are in `whole`.
+//! declaration that can have a text has one; rules make it fast.
 
 mod bounds;
 mod channels;
@@ -33,11 +33,10 @@ mod uniform;
 mod unsent;
 mod value;
 mod ways;
-mod whole;
 
 pub use limit::{Limit, Why};
 pub use recipe::{Recipe, RoleRecipe, Routes, Warning, Warps, WhyNot};
-pub use rules::{Carried, Staged, Unfit, Uses};
+pub use rules::{Carried, Staged, Uses};
 pub use step::{Copy, CopyBy, Lambda, Loop, Param, ParamType, Step, Takers};
 #[cfg(feature = "render")]
 pub(crate) use symbol::{COUNTED, THREADS};
@@ -65,6 +64,30 @@ pub struct RoleSteps {
     pub warps: Warps,
     /// Statements that one warp does alone.
     pub why_not: Vec<WhyNot>,
+    /// What belongs to a dispatch in one launch, if the role is one.
+    pub at_once: Option<AtOnce>,
+    /// Why the warps of a team that sends and takes rows meet.
+    pub meets: Option<WhyNot>,
+}
+
+/// What a dispatch in one launch has besides the steps of its role.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AtOnce {
+    /// The routes that every block counts.
+    pub routes: Routes,
+    /// What every block does as it enters the kernel.
+    pub entered: OwnSteps,
+    /// What the last block does.
+    pub tables: OwnSteps,
+}
+
+/// Steps beside those of a role.
+#[derive(Debug, Clone, PartialEq)]
+pub struct OwnSteps {
+    /// What every warp does.
+    pub steps: Vec<Step>,
+    /// Whether they ask which rank this is.
+    pub uses_me: bool,
 }
 
 /// Why a statement has no steps.
@@ -101,28 +124,6 @@ pub fn role(ir: &Pipeline, role: &Role, rules: RuleSet) -> Result<RoleSteps, Vec
     if refusals.is_empty() { Ok(steps) } else { Err(refusals) }
 }
 
-/// The steps of a role that the library does as a whole, or why it does not; `None`: it does no role like it.
-pub fn whole(ir: &Pipeline, role: &Role) -> Option<Result<RoleSteps, Unfit>> {
-    let unfit = |Refusal { at, why }: Refusal| Unfit::new(&at, &why.sentence);
-    let checked = rules::check(ir, role)?;
-    let all = || {
-        made(ir, role, whole::entered)?;
-        made(ir, role, whole::tables)?;
-        made(ir, role, whole::steps)
-    };
-    Some(checked.and_then(|()| all().map_err(unfit)))
-}
-
-/// What every block does as it enters the kernel, if all roles are done as a whole and want it.
-pub fn entered(ir: &Pipeline) -> Option<RoleSteps> {
-    made(ir, ir.roles.first()?, whole::entered).ok()
-}
-
-/// What the last block of such a kernel records.
-pub fn tables(ir: &Pipeline) -> Option<RoleSteps> {
-    made(ir, ir.roles.first()?, whole::tables).ok()
-}
-
 /// How many tokens the role has that gathers the messages of a channel, if they may come as words.
 pub fn tokens_of_words(ir: &Pipeline, channel: &Channel) -> Option<Term> {
     let role = ir.roles.iter().find(|role| role.name == channel.to)?;
@@ -140,25 +141,13 @@ pub fn number(ir: &Pipeline, role: &Role, expr: &Expr) -> Option<Term> {
     value.filter(|_| ahead.is_empty())
 }
 
-/// A function that lowers a role, or a part of it, for the library.
-type Make = fn(&mut RoleLowering<'_>) -> Lowered<Vec<Step>>;
-
-fn made(ir: &Pipeline, role: &Role, make: Make) -> Result<RoleSteps, Refusal> {
-    let mut lowering = RoleLowering::new(ir, role, RuleSet::None);
-    let refused = |why| Refusal { at: role.at.clone(), why };
-    let steps = make(&mut lowering).map_err(refused)?;
-    if let Some(why) = uniform::misfit(&steps) {
-        return Err(refused(broken(why)));
-    }
-    match lowering.refusals.is_empty() {
-        true => Ok(lowering.finished(steps, Uses::default(), Warps::All)),
-        false => Err(lowering.refusals.swap_remove(0)),
-    }
-}
-
 /// The steps of all statements of `role` that have any, and everything that prevents a text. Rules
 /// rewrite what has one.
 pub fn draft(ir: &Pipeline, role: &Role, rules: RuleSet) -> (RoleSteps, Vec<Refusal>) {
+    let meets = match cut::one_launch(ir, role, rules) {
+        Some(Ok(steps)) => return (steps, Vec::new()),
+        other => other.and_then(Result::err),
+    };
     let mut lowering = RoleLowering::new(ir, role, rules);
     lowering.cut = cut::is_cut(ir, role, rules);
     if lowering.cut {
@@ -170,18 +159,32 @@ pub fn draft(ir: &Pipeline, role: &Role, rules: RuleSet) -> (RoleSteps, Vec<Refu
         lowering = RoleLowering::new(ir, role, rules);
         steps = lowering.role();
     }
+    let (steps, uses) = rewritten(&mut lowering, steps);
+    let whole_stripes = matches!(cut::sends_parts(ir, role, rules), Some(Err(_)));
+    let warps = match (uses.claims > 0 || uses.slices) && !whole_stripes {
+        true => Warps::All,
+        false => lowering.warps(),
+    };
+    let refusals = std::mem::take(&mut lowering.refusals);
+    let steps = RoleSteps { meets, ..lowering.finished(steps, uses, warps) };
+    (steps, refusals)
+}
+
+/// The steps of a role as its rules rewrite them, and what they need then.
+fn rewritten(lowering: &mut RoleLowering<'_>, steps: Vec<Step>) -> (Vec<Step>, Uses) {
+    let rules = lowering.rules;
     let (steps, mut uses) = match lowering.refusals.is_empty() {
-        true => rules::rewrite(&mut lowering, steps, rules),
+        true => rules::rewrite(lowering, steps, rules),
         false => (steps, Default::default()),
     };
     uses.meets = lowering.meets;
     uses.rings = lowering.shares.take().map(|(_, rings)| rings);
-    let steps = unsent::sent_before_waits(&lowering, steps);
+    let steps = unsent::sent_before_waits(lowering, steps);
     let steps = bounds::named(&mut lowering.names, steps);
     if lowering.refusals.is_empty()
         && let Some(why) = uniform::misfit(&steps)
     {
-        lowering.refuse(&role.at, broken(why));
+        lowering.refuse(&lowering.role.at, broken(why));
     }
     let mut steps = steps;
     if rules.has(RoleRule::Wide) {
@@ -190,21 +193,15 @@ pub fn draft(ir: &Pipeline, role: &Role, rules: RuleSet) -> (RoleSteps, Vec<Refu
         steps = rules::bools::rewrite(steps);
     }
     if rules.has(RoleRule::Staged) && uses.staged.is_none() {
-        (steps, uses.parts) = rules::staged_parts::rewrite(&mut lowering, steps);
+        (steps, uses.parts) = rules::staged_parts::rewrite(lowering, steps);
         uses.all_staged = uses.parts.is_some() && !rules::staged_parts::reads_others(&steps);
     }
     if rules.has(RoleRule::Wide) {
-        steps = rules::part_values::rewrite(&mut lowering, steps);
+        steps = rules::part_values::rewrite(lowering, steps);
     }
     #[cfg(any(test, feature = "sabotage"))]
     let steps = sabotage::spoiled(steps);
-    let whole_stripes = matches!(cut::sends_parts(ir, role, rules), Some(Err(_)));
-    let warps = match (uses.claims > 0 || uses.slices) && !whole_stripes {
-        true => Warps::All,
-        false => lowering.warps(),
-    };
-    let refusals = std::mem::take(&mut lowering.refusals);
-    (lowering.finished(steps, uses, warps), refusals)
+    (steps, uses)
 }
 
 /// A role on its way to steps.
@@ -223,6 +220,8 @@ struct RoleLowering<'a> {
     single: bool,
     /// Whether the statements of the role, which is one team, are dealt to all of its warps.
     cut: bool,
+    /// Whether the team is one block, so that no other one takes a part of its loops.
+    of_block: bool,
     /// Tables whose elements are computed where they are read.
     forwards: Vec<cut::Forward>,
     /// How many times all warps of the role meet.
@@ -260,6 +259,7 @@ impl<'a> RoleLowering<'a> {
             rules,
             single: false,
             cut: false,
+            of_block: false,
             forwards: Vec::new(),
             meets: 0,
             in_runs: Vec::new(),
@@ -276,7 +276,7 @@ impl<'a> RoleLowering<'a> {
 
     fn finished(self, steps: Vec<Step>, uses: Uses, warps: Warps) -> RoleSteps {
         let (uses_me, why_not) = (self.uses_me.get(), self.why_not);
-        RoleSteps { steps, uses_me, uses, warps, why_not }
+        RoleSteps { steps, uses_me, uses, warps, why_not, at_once: None, meets: None }
     }
 
     fn refuse(&mut self, at: &Source, why: Why) {

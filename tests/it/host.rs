@@ -182,7 +182,7 @@ fn stripes_of_any_length_are_right_at_length() {
 fn calls_of_one_buffer_may_have_any_number_of_blocks() {
     let mut shape = Shape::new(2, Via::Direct, 128, 1, 2).units(4, 1);
     shape.options.tokens = 60;
-    let composed = BuiltInBy(RuleSet::Without(RoleRule::Roles));
+    let composed = BuiltInBy(RuleSet::Without(RoleRule::OneLaunch));
     let texts: [&dyn Emit; 4] = [&BuiltIn, &BuiltIn, &BuiltIn, &composed];
     for (seed, texts) in (0..).zip(texts) {
         let case = Case { tokens: vec![60, 60], ..shape.case(seed) };

@@ -99,7 +99,7 @@ fn what_means_slightly_more_is_carried_out_in_the_same_way() {
                     seen += 1;
                     let place = format!("{}, {choice:?}, {name}, {}", entry.name, own.role);
                     assert_eq!(own.warps, was.warps, "{place}");
-                    assert_eq!(own.classes, was.classes, "{place}: {:?}", own.unfit);
+                    assert_eq!(own.classes, was.classes, "{place}: {:?}", own.meets);
                 }
             }
         }
@@ -119,7 +119,7 @@ fn a_composed_dispatch_by_stripes_uses_all_warps() {
         for (name, edit) in EDITS.iter().chain([&("nothing", (|_| ()) as Edit)]) {
             let mut near = ir.clone();
             edit(&mut near);
-            for own in Recipe::of(&near, RuleSet::Without(RoleRule::Roles)).roles {
+            for own in Recipe::of(&near, RuleSet::Without(RoleRule::OneLaunch)).roles {
                 assert_eq!(own.warps, Warps::All, "{name}, {}: {:?}", own.role, own.reasons());
                 assert_eq!(own.reasons(), Vec::<String>::new(), "{name}, {}", own.role);
                 seen += 1;

@@ -101,8 +101,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         .into_iter()
         .chain(RoleRule::ALL.map(without))
         .chain([RuleSet::None])
-        .filter(|rules| *rules != without(RoleRule::Roles));
-    let whole = [RuleSet::All, without(RoleRule::Roles), RuleSet::None];
+        .filter(|rules| *rules != without(RoleRule::OneLaunch));
+    let whole = [RuleSet::All, without(RoleRule::OneLaunch), RuleSet::None];
     let ir = |entry: AnyPipeline| entry.ir();
     let own = |entry| Case { known: vec![ir(entry)], set: &[], rules: steps.clone().collect() };
     let standard = |known, set| Case { known, set, rules: whole.to_vec() };

@@ -640,7 +640,7 @@ mod tests {
             ("--processes --kill 1 --op dispatch", conflict),
             ("--processes --kill 1 --probe no", conflict),
             ("--processes --kill 1 --sms 8,16", "take one value each"),
-            ("--low-latency --graph 4 --kernels composed", conflict),
+            ("--low-latency --graph 4 --kernels cut", conflict),
             ("--low-latency --graph 4 --live 3", conflict),
             ("--low-latency --graph 4 --seed 3", "`--seed` has no effect"),
             ("--low-latency --graph 4 --set via=ring", "`via` has no effect"),
@@ -652,8 +652,8 @@ mod tests {
             assert!(error.contains(part), "{line}: {error}");
         }
         for line in [
-            "--nodes 2 --set node-dispatch.stages=4 --set bias=1 --kernels composed --graph 4",
-            "--set nvl-dispatch.stages=4 --set via=direct --kernels composed --graph 4",
+            "--nodes 2 --set node-dispatch.stages=4 --set bias=1 --kernels cut --graph 4",
+            "--set nvl-dispatch.stages=4 --set via=direct --kernels cut --graph 4",
             "--low-latency --graph 4 --nodes 2 --set hidden=128 --set topk=2 --set experts=4",
             "--low-latency --graph 4 --backend host --tokens 2 --seed 3",
         ] {

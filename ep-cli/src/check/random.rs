@@ -30,7 +30,7 @@ use crate::progress::Progress;
 const RANKS: u64 = 5;
 
 /// Each declaration is emitted without rules, with those over steps, and with all.
-const RULES: [RuleSet; 3] = [RuleSet::None, RuleSet::Without(RoleRule::Roles), RuleSet::All];
+const RULES: [RuleSet; 3] = [RuleSet::None, RuleSet::Without(RoleRule::OneLaunch), RuleSet::All];
 
 /// Of so many declarations, one goes through NVRTC as well, which takes longer than all the rest.
 const TRANSLATED: u64 = 4;

@@ -11,8 +11,7 @@ use crate::schedule::Ways;
 pub fn joined(ir: &Pipeline, ways: &Ways) -> Option<String> {
     // Counters are stored, and roles on the last block run, when a kernel ends.
     let waits_for_end = !counted(ir).is_empty() || has_last(ir);
-    let in_registers =
-        |role: &Role| ways.is_composed(&role.name) && !role_use(ways, role).has_memory();
+    let in_registers = |role: &Role| !role_use(ways, role).has_memory();
     let is_joined = ir.phases().len() > 1
         && !waits_for_end
         && ir.roles.iter().all(in_registers)

@@ -43,17 +43,15 @@ impl RoleUse {
 
 /// What `role` of the selected pipeline needs.
 pub fn role_use(ways: &Ways, role: &Role) -> RoleUse {
-    let mut found = RoleUse::default();
-    // A role that is composed statement by statement keeps in registers all that no rule stages.
-    if ways.is_composed(&role.name) {
-        found.mover = ways.staged(&role.name).is_some();
-        found.parts = ways.parts(&role.name).is_some();
-        found.sequence = ways.rings(&role.name).is_some();
-        return found;
+    // A role keeps in registers all that no rule stages.
+    let routes = ways.routes();
+    RoleUse {
+        mover: ways.staged(&role.name).is_some() || routes.is_some(),
+        parts: ways.parts(&role.name).is_some(),
+        sequence: ways.rings(&role.name).is_some(),
+        routes: routes.is_some(),
+        packs: routes.is_some_and(|routes| routes.packs),
     }
-    found.packs = ways.routes().is_some_and(|routes| routes.packs);
-    (found.routes, found.mover) = (true, true);
-    found
 }
 
 /// Whether the warps of some role complete positions out of order.
@@ -86,11 +84,11 @@ pub(super) fn may_follow(a: &Role, b: &Role) -> bool {
     apart && a.phase == b.phase
 }
 
-/// Whether two composed roles may run one after the other on a block, and differ in what a warp keeps: what a warp of one
+/// Whether two roles may run one after the other on a block, and differ in what a warp keeps: what a warp of one
 /// of them still uses, another warp in the other role may write.
 fn may_overlap(ways: &Ways, a: &Role, b: &Role) -> bool {
     let keeps = |role: &Role| (ways.staged(&role.name).cloned(), ways.parts(&role.name).cloned());
-    may_follow(a, b) && ways.is_composed(&a.name) && keeps(a) != keeps(b)
+    may_follow(a, b) && keeps(a) != keeps(b)
 }
 
 /// Whether `a <= b` can be read off the two expressions.

@@ -11,7 +11,7 @@ use crate::plan::{
 };
 use crate::print;
 use crate::schedule::library::ep;
-use crate::schedule::{self, COUNTED, Constant, THREADS, elem_type};
+use crate::schedule::{self, AtOnce, COUNTED, Constant, THREADS, elem_type};
 
 /// The lambda that every block runs as it enters the kernel, as an argument; empty if there is nothing to do.
 fn prepared(own: &[String]) -> String {
@@ -210,7 +210,8 @@ impl Renderer<'_> {
         if self.ir.phases().first() == Some(&phase) {
             own.extend(self.slots_are_read());
         }
-        if let Some(entered) = self.ways.routes().and_then(|_| schedule::entered(self.ir)) {
+        for role in self.ir.roles.iter().filter(|_| self.ways.routes().is_some()) {
+            let Some(AtOnce { entered, .. }) = self.steps(role)?.at_once else { continue };
             if entered.uses_me {
                 own.push("const int me = args.group.rank;".to_string());
             }
@@ -254,9 +255,7 @@ impl Renderer<'_> {
     pub(super) fn team(&self, role: &Role) -> (String, String) {
         let cfg = self.role_cfg(role);
         let (test, block, blocks) = match &role.blocks {
-            Blocks::Other if self.ways.is_composed(&role.name) && self.may_lack_others() => {
-                self.other_blocks()
-            }
+            Blocks::Other if self.may_lack_others() => self.other_blocks(),
             blocks => self.blocks(blocks),
         };
         let is_between = self.library(ep::is_between);

@@ -5,7 +5,7 @@ use crate::ir::Role;
 use crate::ir::naming::function_of;
 use crate::plan::{self, sums};
 use crate::schedule::library::ep;
-use crate::schedule::{self, COUNTED, Constant, RoleSteps};
+use crate::schedule::{self, AtOnce, COUNTED, Constant, OwnSteps, RoleSteps};
 
 impl Renderer<'_> {
     /// The functions of `role`.
@@ -14,26 +14,17 @@ impl Renderer<'_> {
         let smem = if self.uses_smem(role) { "Smem& smem, " } else { "" };
         let team = self.library(ep::Team);
         let params = format!("const Args& args, {smem}{team}& team");
-        let function = self.function((&role.at.text, &role_fn(role)), &params, role, &steps)?;
-        match self.ways.routes().and_then(|_| schedule::tables(self.ir)) {
-            Some(tables) => {
-                let source = format!("What the last block of {} records", role.name);
-                let name = format!("{}_tables", role_fn(role));
-                let params = format!("const Args& args, Smem& smem, {team}& team");
-                let tables = self.function((&source, &name), &params, role, &tables)?;
-                Ok(format!("{tables}\n{function}"))
-            }
-            None => Ok(function),
-        }
+        let own = OwnSteps { steps: steps.steps, uses_me: steps.uses_me };
+        let function = self.function((&role.at.text, &role_fn(role)), &params, role, &own)?;
+        let Some(AtOnce { tables, .. }) = steps.at_once else { return Ok(function) };
+        let source = format!("What the last block of {} records", role.name);
+        let name = format!("{}_tables", role_fn(role));
+        let tables = self.function((&source, &name), &params, role, &tables)?;
+        Ok(format!("{tables}\n{function}"))
     }
 
     /// What a role does, in the way that rules have chosen.
-    fn steps(&self, role: &Role) -> Result<RoleSteps, RenderError> {
-        if !self.ways.is_composed(&role.name)
-            && let Some(Ok(steps)) = schedule::whole(self.ir, role)
-        {
-            return Ok(steps);
-        }
+    pub(super) fn steps(&self, role: &Role) -> Result<RoleSteps, RenderError> {
         schedule::role(self.ir, role, self.ways.rules).map_err(|refusals| {
             let first = refusals.into_iter().next();
             let message = first.as_ref().map(|it| it.why.to_string()).unwrap_or_default();
@@ -46,7 +37,7 @@ impl Renderer<'_> {
         (source, name): (&str, &str),
         params: &str,
         role: &Role,
-        steps: &RoleSteps,
+        steps: &OwnSteps,
     ) -> Rendered {
         let mut opening = Vec::new();
         if steps.uses_me {

@@ -6,6 +6,7 @@
 //! those of the runs before.
 
 mod forward;
+mod one_launch;
 mod rings;
 mod runs;
 mod slices;
@@ -20,6 +21,7 @@ use crate::ir::{
     TensorKind, WellKnown, walk,
 };
 pub(super) use forward::{Forward, computed, forwards};
+pub(super) use one_launch::{is_of_units, one_launch};
 pub(super) use rings::{Pushing, shares_rings};
 pub(super) use runs::{PEER, first_rows, own_name};
 pub(super) use stripes::sends_parts;

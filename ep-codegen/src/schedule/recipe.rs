@@ -2,9 +2,9 @@
 //! `list` and the warnings of the macro read this; nobody else derives it.
 
 use super::library::{Entity, ep};
-use super::rules::{OneLaunch, Unfit, Uses};
+use super::rules::Uses;
 use super::symbol::Needs;
-use super::{RoleRule, RuleSet, one_warp};
+use super::{RuleSet, one_warp};
 use crate::ir::{Blocks, Expr, Pipeline, Role, Source, Stmt, text, walk};
 
 /// Classes that stand for numbers and warps, and carry nothing.
@@ -34,8 +34,7 @@ pub struct Recipe {
 pub struct RoleRecipe {
     /// Name of the role.
     pub role: String,
-    /// The routes of a dispatch in one launch, which the library carries out as a whole. `None`: the role is composed
-    /// statement by statement.
+    /// The routes that every block counts, if the role is a dispatch in one launch.
     pub routes: Option<Routes>,
     /// Classes of the device library that the role uses, in the order of its text.
     pub classes: Vec<&'static str>,
@@ -45,8 +44,8 @@ pub struct RoleRecipe {
     pub warps: Warps,
     /// Statements that one warp does alone.
     pub why_not: Vec<WhyNot>,
-    /// Why the library does not do the whole role, although it does roles like it.
-    pub unfit: Option<Unfit>,
+    /// Why the warps of a team that sends and takes rows meet: what keeps it from being a dispatch in one launch.
+    pub meets: Option<WhyNot>,
     /// What to warn about, if one warp of the grid does what other ranks wait for.
     pub warning: Option<Warning>,
     /// What the steps of a composed role need from the plan.
@@ -79,10 +78,10 @@ pub enum Warps {
     One,
 }
 
-/// A statement that one warp does alone.
+/// A statement that one warp does alone, or that keeps a role from a faster way.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WhyNot {
-    /// The statement.
+    /// The statement, or the role or channel as a whole.
     pub at: Source,
     /// The reason, in one sentence.
     pub reason: String,
@@ -97,6 +96,12 @@ pub struct Warning {
     pub at: Source,
     /// What happens and what to write instead.
     pub sentence: String,
+}
+
+impl WhyNot {
+    pub(super) fn new(at: &Source, reason: &str) -> WhyNot {
+        WhyNot { at: at.clone(), reason: reason.to_string(), channel: None }
+    }
 }
 
 impl Recipe {
@@ -118,54 +123,37 @@ impl Recipe {
 
 impl RoleRecipe {
     fn of(ir: &Pipeline, role: &Role, rules: RuleSet) -> RoleRecipe {
-        let whole = if rules.has(RoleRule::Roles) { super::whole(ir, role) } else { None };
-        let (whole, unfit) = match whole {
-            Some(Ok(steps)) => (Some(steps), None),
-            Some(Err(unfit)) => (None, Some(unfit)),
-            None => (None, None),
-        };
-        let one = if whole.is_some() { OneLaunch::of(ir) } else { None };
-        let routes = one.map(|one| Routes {
-            slots: one.slots.name.clone(),
-            rows: one.rows.name.clone(),
-            values: one.values().map(|counts| counts.count.to_string()),
-            packs: one.packs.is_some(),
-        });
         // A role that is refused has no steps, and no recipe that matters.
-        let steps = whole.or_else(|| super::role(ir, role, rules).ok());
+        let steps = super::role(ir, role, rules).ok();
         let mut needs = Needs::default();
         steps.iter().for_each(|steps| needs.steps(&steps.steps));
         let carries = |class: &&str| !NO_CARRIERS.iter().any(|other| other.name == *class);
         let classes = needs.classes.into_iter().filter(carries).collect();
-        let (warps, why_not, uses) = match steps {
-            Some(steps) => (steps.warps, steps.why_not, steps.uses),
-            None => (Warps::All, Vec::new(), Uses::default()),
-        };
-        RoleRecipe {
-            role: role.name.clone(),
-            routes,
+        let (name, blocks) = (role.name.clone(), role.blocks.clone());
+        let mut recipe = RoleRecipe {
+            role: name,
+            routes: None,
             classes,
-            blocks: role.blocks.clone(),
-            warps,
-            why_not,
-            unfit,
+            blocks,
+            warps: Warps::All,
+            why_not: Vec::new(),
+            meets: None,
             warning: None,
-            uses,
+            uses: Uses::default(),
+        };
+        if let Some(steps) = steps {
+            recipe.routes = steps.at_once.map(|own| own.routes);
+            (recipe.warps, recipe.why_not) = (steps.warps, steps.why_not);
+            (recipe.meets, recipe.uses) = (steps.meets, steps.uses);
         }
-        .warned(role)
+        recipe.warned(role)
     }
 
-    /// Whether the library does the whole role.
-    pub fn is_whole(&self) -> bool {
-        self.routes.is_some()
-    }
-
-    /// `by the library: ep::OnceOut, ep::OnceIn`, or `composed`.
+    /// `composed: ep::OnceOut, ep::OnceIn`
     pub fn how(&self) -> String {
-        let way = if self.is_whole() { "by the library" } else { "composed" };
         match self.classes.as_slice() {
-            [] => way.to_string(),
-            classes => format!("{way}: {}", classes.join(", ")),
+            [] => "composed".to_string(),
+            classes => format!("composed: {}", classes.join(", ")),
         }
     }
 
@@ -193,15 +181,15 @@ impl RoleRecipe {
         }
     }
 
-    /// A line for each statement that one warp does alone, and for what keeps the library from doing the role.
+    /// A line for each statement that one warp does alone, and for what makes its warps meet.
     pub fn reasons(&self) -> Vec<String> {
         let alone = self.why_not.iter().map(|it| quoted(&it.at, &it.reason));
-        let unfit = self.unfit.iter().map(|it| quoted(&it.at, &it.sentence()));
-        alone.chain(unfit).collect()
+        let meets = self.meets.iter().map(|it| quoted(&it.at, &meets(&it.reason)));
+        alone.chain(meets).collect()
     }
 
-    /// The recipe with its warning: at the statement that keeps the library from doing the role, or else at the
-    /// first one with a channel that one warp does. A role on one block has few warps by its declaration.
+    /// The recipe with its warning: at the statement that makes its warps meet, or else at the first one with a channel
+    /// that one warp does. A role on one block has few warps by its declaration.
     fn warned(mut self, role: &Role) -> RoleRecipe {
         let alone = self.why_not.iter().find(|it| it.channel.is_some());
         let Some(alone) = alone.filter(|_| !one_warp::is_one_block(&self.blocks)) else {
@@ -213,10 +201,10 @@ impl RoleRecipe {
             _ => format!("this part of `{name}` runs on one warp of the grid"),
         };
         let mut sentence = format!("{what}: {}", alone.reason);
-        if let Some(unfit) = &self.unfit {
-            sentence += &format!("; {}", unfit.sentence());
-            let is_its = |stmt: &Stmt| stmt.at == unfit.at;
-            walk::stmts(&role.body, &mut |stmt| at = if is_its(stmt) { &unfit.at } else { at });
+        if let Some(other) = &self.meets {
+            sentence += &format!("; {}", meets(&other.reason));
+            let is_its = |stmt: &Stmt| stmt.at == other.at;
+            walk::stmts(&role.body, &mut |stmt| at = if is_its(stmt) { &other.at } else { at });
         }
         sentence += &format!(
             "; share the work, as with `{name}[peer]` or `warps shared by`, or write `on block 0, 1 \
@@ -231,6 +219,11 @@ impl std::fmt::Display for Warning {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&quoted(&self.at, &self.sentence))
     }
+}
+
+/// What follows if a team is no dispatch in one launch.
+fn meets(why: &str) -> String {
+    format!("the warps of the role meet between its statements: {why}")
 }
 
 /// `` +31 `push ..`: why ``

@@ -1,4 +1,4 @@
-//! Rules: steps that are rewritten into faster ones, and roles that the device library carries out across their statements.
+//! Rules: steps that are rewritten into faster ones.
 //!
 //! A rule leaves what it is not for as it is, so every role has steps without it, with the same results. `RuleSet::None`
 //! turns all rules off.
@@ -14,19 +14,14 @@ mod claims;
 mod copies;
 pub(super) mod elements;
 mod fanned;
-mod fanout;
 mod flags;
-mod forms;
 mod hits;
 mod local_rows;
 mod message_fields;
-mod one_launch;
-mod packed;
 pub(super) mod part_values;
 mod parts_ahead;
 mod puts;
 mod row_places;
-mod sending;
 mod slot_slices;
 mod staged;
 pub(super) mod staged_parts;
@@ -34,20 +29,12 @@ pub(super) mod stretches;
 mod sums;
 mod wide;
 
-pub use fanout::Fanout;
 pub(super) use message_fields::asked_first;
-pub(crate) use one_launch::{Counts, OneLaunch};
-pub(crate) use packed::{AHEAD, BEFORE, Packs, Turns, row_cast};
-pub(crate) use sending::is_position;
 pub use staged::{Carried, Staged};
-
-pub(super) use sums::rewrite as shared_sums;
 
 use super::step::{CopyBy, Loop, Step, Takers};
 use super::symbol::Constant;
 use super::{RoleLowering, RoleRule, RuleSet};
-
-use crate::ir::{Channel, Message, Pipeline, Role, Source, Stmt, Tensor};
 
 /// What the rules over steps need from the plan for a role.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -186,63 +173,4 @@ fn is_of_warp(step: &Step) -> bool {
 /// Whether some of these steps declares a name that is asked about.
 fn declares(steps: &[Step], is_own: &dyn Fn(&str) -> bool) -> bool {
     steps.iter().any(|step| step.declared().is_some_and(is_own) || declares(step.inner(), is_own))
-}
-
-/// Why no rule is for a role.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Unfit {
-    /// The first statement that no rule is for, or the role or channel.
-    pub at: Source,
-    /// The reason.
-    pub why: String,
-}
-
-impl Unfit {
-    pub(super) fn new(at: &Source, why: &str) -> Unfit {
-        Unfit { at: at.clone(), why: why.to_string() }
-    }
-
-    /// What it means for the role.
-    pub fn sentence(&self) -> String {
-        format!("no class of the library does the whole role: {}", self.why)
-    }
-}
-
-type Checked = Result<(), Unfit>;
-
-/// Whether a rule is for `role`; `None`: no rule is for roles of its kind.
-pub fn check(ir: &Pipeline, role: &Role) -> Option<Result<(), Unfit>> {
-    one_launch::is_candidate(ir, role).then(|| Forms { ir }.one_launch(role).map(drop))
-}
-
-/// A pipeline whose roles are looked at.
-pub(super) struct Forms<'a> {
-    ir: &'a Pipeline,
-}
-
-impl<'a> Forms<'a> {
-    /// A reason at the place with this source.
-    fn refuse<T>(&self, at: &Source, why: &str) -> Result<T, Unfit> {
-        Err(Unfit::new(at, why))
-    }
-
-    /// A statement that no rule is for.
-    fn no_form(&self, stmt: &Stmt) -> Unfit {
-        Unfit::new(&stmt.at, "no class has a form of this statement")
-    }
-
-    fn lacks(&self, what: &str, name: &str) -> Unfit {
-        let at = Source { line: 0, text: self.ir.name.clone() };
-        Unfit { at, why: format!("no {what} `{name}`") }
-    }
-
-    fn tensor(&self, name: &str) -> Result<&'a Tensor, Unfit> {
-        let found = self.ir.tensors.iter().find(|tensor| tensor.name == name);
-        found.ok_or_else(|| self.lacks("tensor", name))
-    }
-
-    fn message(&self, channel: &Channel) -> Result<&'a Message, Unfit> {
-        let found = self.ir.messages.iter().find(|message| message.name == channel.message);
-        found.ok_or_else(|| self.lacks("message", &channel.message))
-    }
 }

@@ -445,7 +445,7 @@ mod tests {
     use crate::schedule::{RoleRule, RuleSet, draft};
     use crate::{lower, syntax};
 
-    const REWRITTEN: RuleSet = RuleSet::Without(RoleRule::Roles);
+    const REWRITTEN: RuleSet = RuleSet::Without(RoleRule::OneLaunch);
 
     /// The steps of all roles of some random declarations.
     fn drafts(seeds: std::ops::Range<u64>) -> Vec<Vec<Step>> {

@@ -8,8 +8,8 @@ use crate::ir::Pipeline;
 /// A way to make roles faster. None changes what they leave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RoleRule {
-    /// Whole roles that the device library has a function for.
-    Roles,
+    /// Dispatches in one launch, whose blocks count for themselves so that no warps meet.
+    OneLaunch,
     /// Rows copied by 16 bytes.
     Copies,
     /// Rows moved through shared memory.
@@ -31,7 +31,7 @@ pub enum RoleRule {
 impl RoleRule {
     /// Every rule.
     pub const ALL: [RoleRule; 9] = [
-        RoleRule::Roles,
+        RoleRule::OneLaunch,
         RoleRule::Copies,
         RoleRule::Staged,
         RoleRule::Claims,
@@ -82,11 +82,6 @@ impl Ways {
     /// What `rules` make of the roles.
     pub fn of(ir: &Pipeline, rules: RuleSet) -> Ways {
         Ways { rules, recipe: Recipe::of(ir, rules) }
-    }
-
-    /// Whether the role is composed statement by statement.
-    pub fn is_composed(&self, role: &str) -> bool {
-        self.recipe.role(role).is_some_and(|role| !role.is_whole())
     }
 
     /// The routes of the dispatch in one launch, if a role is one.

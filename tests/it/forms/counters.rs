@@ -6,7 +6,7 @@ use super::run::{Form, accepted};
 
 /// The text of a declaration by the rules over steps.
 fn text(source: &str, sets: &[(&str, i64)]) -> String {
-    Form::new(source, sets).text(RuleSet::Without(RoleRule::Roles))
+    Form::new(source, sets).text(RuleSet::Without(RoleRule::OneLaunch))
 }
 
 /// Runs random calls of a declaration.
@@ -52,7 +52,7 @@ fn lanes_count_their_tokens_together() {
         (RoleRule::Cut, "ep::StripeSlices "),
         (RoleRule::Sums, "ep::for_hits("),
     ] {
-        for other in RoleRule::ALL.into_iter().filter(|other| *other != RoleRule::Roles) {
+        for other in RoleRule::ALL.into_iter().filter(|other| *other != RoleRule::OneLaunch) {
             let text = Form::new(COUNTS, &FEW_STRIPES).text(RuleSet::Only(other));
             assert_eq!(text.contains(part), other == rule, "{part} by {other:?}");
         }

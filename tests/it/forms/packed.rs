@@ -34,7 +34,7 @@ fn packed(
 fn ruled(drawn: Drawn) -> Drawn {
     let ways = Ways::of(&drawn.ir.select(&drawn.config.choice), RuleSet::All);
     for role in &ways.recipe.roles {
-        assert!(role.is_whole(), "the rule is for {}: {:?}", drawn.ir.name, role.reasons());
+        assert!(role.routes.is_some(), "the rule is for {}: {:?}", drawn.ir.name, role.reasons());
     }
     drawn
 }

@@ -41,7 +41,7 @@ const LIMIT: Duration = Duration::from_secs(120);
 const SEEDS: Range<u64> = 1..3;
 /// Every role as the library does it, every role statement by statement, and that as rules rewrite it.
 pub(super) const RULES: [RuleSet; 3] =
-    [RuleSet::All, RuleSet::None, RuleSet::Without(RoleRule::Roles)];
+    [RuleSet::All, RuleSet::None, RuleSet::Without(RoleRule::OneLaunch)];
 
 /// A form in one shape and choice of arms.
 pub(super) struct Form {
@@ -126,8 +126,7 @@ impl Form {
     /// Whether no rule is for any role, so that there is one text.
     pub(super) fn is_plain(&self) -> bool {
         let ir = self.ir.select(&self.config.choice);
-        let ways = Ways::of(&ir, RuleSet::All);
-        ir.roles.iter().all(|role| ways.is_composed(&role.name))
+        Ways::of(&ir, RuleSet::All).routes().is_none()
     }
 
     /// Whether all blocks have to be resident at once.
@@ -206,7 +205,7 @@ impl Form {
         if !self.turn.is_none_or(|turn| usual::takes(turn, 0, 3)) {
             return;
         }
-        for rules in usual::some([RuleSet::All, RuleSet::Without(RoleRule::Roles)], 2) {
+        for rules in usual::some([RuleSet::All, RuleSet::Without(RoleRule::OneLaunch)], 2) {
             self.run((Arch::Sm80, rules), 1, call);
         }
     }

@@ -13,7 +13,7 @@ use crate::usual;
 /// Every role statement by statement.
 const LOWERED: RuleSet = RuleSet::None;
 /// The same, rewritten by the rules over steps.
-const REWRITTEN: RuleSet = RuleSet::Without(RoleRule::Roles);
+const REWRITTEN: RuleSet = RuleSet::Without(RoleRule::OneLaunch);
 
 /// Some bugs show when one rank is far ahead of another.
 const SCHEDULES: u64 = 16;

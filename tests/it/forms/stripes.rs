@@ -84,7 +84,7 @@ fn parts_of_stripes_leave_what_stripes_mean() {
         return;
     }
     let all_warps = |drawn: Drawn| {
-        for role in &Ways::of(&drawn.ir, RuleSet::Without(RoleRule::Roles)).recipe.roles {
+        for role in &Ways::of(&drawn.ir, RuleSet::Without(RoleRule::OneLaunch)).recipe.roles {
             assert_eq!(role.warps, Warps::All, "{role:?}");
         }
         drawn
@@ -117,7 +117,7 @@ fn what_a_message_waits_for_is_asked_for_ahead() {
         } }";
         let body = ROWS.replace('%', &sends.replace("to[token]", table));
         let sizes = [("ranks", 3), ("max_tokens", 40), ("hidden", 64)];
-        let text = Form::new(&body, &sizes).text(RuleSet::Without(RoleRule::Roles));
+        let text = Form::new(&body, &sizes).text(RuleSet::Without(RoleRule::OneLaunch));
         let at = |what: &str| text.find(what).unwrap_or(usize::MAX);
         (at("ep::Flags<"), at("ep::ask<"), at("mover.row("), at(".put("))
     };
@@ -143,8 +143,8 @@ fn a_token_goes_to_all_its_peers_at_once() {
         let sends = sends.replace("SRC", src).replace("to[token] != peer", condition);
         let sends = sends.replace("BEFORE", before);
         let sizes = [("ranks", 3), ("max_tokens", 40), ("hidden", 64)];
-        let text =
-            Form::new(&ROWS.replace('%', &sends), &sizes).text(RuleSet::Without(RoleRule::Roles));
+        let text = Form::new(&ROWS.replace('%', &sends), &sizes)
+            .text(RuleSet::Without(RoleRule::OneLaunch));
         text.split_whitespace().collect::<String>()
     };
     let all = send("token", "to[token] != peer", "");
@@ -180,7 +180,7 @@ fn small_rows_are_moved_element_by_element() {
         let body =
             body.replace("= row.src;", &format!("= row.src; store came[row.row] = row.w; {more}"));
         let sizes = [("ranks", 3), ("max_tokens", 40), ("hidden", 64)];
-        let text = Form::new(&body, &sizes).text(RuleSet::Without(RoleRule::Roles));
+        let text = Form::new(&body, &sizes).text(RuleSet::Without(RoleRule::OneLaunch));
         text.matches("ep::row_elements<").count()
     };
     assert_eq!(take("store twice[row.row] = 2.0 * row.w;"), 3);

@@ -199,7 +199,12 @@ fn near_misses_of_a_dispatch_leave_what_they_mean() {
         let pipeline = changed(DECODE, edits);
         let one = pipeline.select(&pipeline.choices()[0]);
         let recipe = Ways::of(&one, RuleSet::All).recipe;
-        assert_eq!(recipe.roles[0].is_whole(), at_once, "{name}: {:?}", recipe.roles[0].reasons());
+        assert_eq!(
+            recipe.roles[0].routes.is_some(),
+            at_once,
+            "{name}: {:?}",
+            recipe.roles[0].reasons()
+        );
         for seed in usual::one(item, 10) {
             let ranks = 1 + seed as i64 % 5;
             let numbers = [
@@ -221,7 +226,7 @@ fn near_misses_of_a_dispatch_leave_what_they_mean() {
 fn a_table_that_every_warp_can_compute_is_not_waited_for() {
     let pipeline = changed(DECODE, &[]);
     let one = pipeline.select(&pipeline.choices()[0]);
-    let ways = Ways::of(&one, RuleSet::Without(RoleRule::Roles));
+    let ways = Ways::of(&one, RuleSet::Without(RoleRule::OneLaunch));
     assert_eq!(ways.recipe.role("Dispatch").expect("a recipe").uses.meets, 2);
 }
 

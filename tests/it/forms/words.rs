@@ -122,7 +122,7 @@ fn rows_of_a_ring_are_told_of_where_they_are_stored() {
         let (_, recv) = text.split_once("/// role Recv").expect("there is such a role");
         recv.to_string()
     };
-    let steps = RuleSet::Without(RoleRule::Roles);
+    let steps = RuleSet::Without(RoleRule::OneLaunch);
     let stages = |source: &str| recv(source, steps).contains("mover.");
     assert_eq!([stages(&silent), stages(&told)], [true, false]);
     // Nor does the library take such a role as a whole.

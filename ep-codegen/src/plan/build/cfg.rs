@@ -105,8 +105,10 @@ impl Planner<'_> {
 
     /// Runs of turns in which rows of a channel are pushed.
     fn runs(&self, channel: &Channel) -> i64 {
-        let composed = channel.from.iter().all(|role| self.ways.is_composed(role));
-        let loops = if composed { loops_in_runs(self.ir, channel, self.ways.rules) } else { 0 };
+        let loops = match self.ways.routes() {
+            Some(_) => 0,
+            None => loops_in_runs(self.ir, channel, self.ways.rules),
+        };
         loops as i64 * RUNS
     }
 

@@ -100,8 +100,8 @@ impl Planner<'_> {
     pub(super) fn check_taken(&self) -> Result<(), PlanError> {
         let absent = |name: &String| self.config.copies.get(name) == Some(&0);
         let mut wrong = None;
-        // A role that is composed leaves out what has no place.
-        for role in self.ir.roles.iter().filter(|role| !self.ways.is_composed(&role.name)) {
+        // Other roles leave out what has no place.
+        for role in self.ir.roles.iter().filter(|_| self.ways.routes().is_some()) {
             walk::stmts(&role.body, &mut |outer| {
                 let Action::Receive { channel, .. } = &outer.action else { return };
                 for stmt in walk::nested(outer) {

@@ -80,6 +80,7 @@ impl<'a> RoleLowering<'a> {
         out: &mut Vec<Step>,
         instead: &mut Instead<'a, '_>,
     ) -> Lowered<()> {
+        self.of_block = true;
         let forwards = self.forwards.clone();
         let cut = Cut { forwards: &forwards, ..Cut::new(self.ir, self.role) };
         let (mut scope, mut since) = (Scope::default(), Touched::default());

@@ -24,7 +24,7 @@ pub(in crate::schedule) fn rewrite(
     if dealt > 1 && !role.reread.is_empty() && !role.cut {
         return (steps, 0);
     }
-    if counts_by_stripe(role) {
+    if role.of_block || counts_by_stripe(role) {
         return (steps, 0);
     }
     let mut claimed = 0;

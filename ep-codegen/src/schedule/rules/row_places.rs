@@ -5,12 +5,12 @@
 //! it.
 
 use super::copies::{copy_of, pointers};
-use super::local_rows;
 use super::staged::{Carried, Staged};
-use super::{Forms, declares};
+use super::{declares, local_rows};
 use crate::ir::naming::function_of;
 use crate::ir::walk::{self, is_read, writers};
 use crate::ir::{Action, Elem, Memory, Tensor, TensorKind};
+use crate::schedule::cut::is_of_units;
 use crate::schedule::library::ep;
 use crate::schedule::step::{Copy, Loop, Step, Takers};
 use crate::schedule::symbol::Constant;
@@ -124,7 +124,7 @@ impl Places {
             && writers(role.ir, to).len() == 1
             && !is_read(role.ir, to);
         let width = from.dims.last()?;
-        let is_whole = Forms { ir: role.ir }.is_of_units(width, &from.elem)
+        let is_whole = is_of_units(role.ir, width, &from.elem)
             && [from, to].iter().all(|it| it.dims.len() > 1 && it.dims.last() == Some(width));
         let Node::Constant(count) = &copy.count.node else { return None };
         let rows = (copy.elem.clone(), count.clone());

@@ -50,7 +50,7 @@ impl Form {
         let taken = if self.bug.is_some() || usual::is_full() { self.rules.len() } else { 1 };
         // Where no class carries a role, two of the texts are one.
         let is_same = |rules: &RuleSet| {
-            *rules == RuleSet::Without(RoleRule::Roles)
+            *rules == RuleSet::Without(RoleRule::OneLaunch)
                 && self.rules.contains(&RuleSet::All)
                 && self.is_plain()
         };

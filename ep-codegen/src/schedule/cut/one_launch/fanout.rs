@@ -3,28 +3,28 @@
 use crate::ir::{Action, Domain, Expr, FieldValue, PeerSet, Stmt};
 
 /// `for token in .. { ..; for peer in .. where .. { push ..; record ..; } }`
-pub struct Fanout<'s> {
+pub(super) struct Fanout<'s> {
     /// Name of the token.
-    pub token: &'s str,
+    pub(super) token: &'s str,
     /// Name of the peer.
-    pub peer: &'s str,
+    pub(super) peer: &'s str,
     /// Names and loops ahead of the loop over peers.
-    pub ahead: Vec<&'s Stmt>,
+    pub(super) ahead: Vec<&'s Stmt>,
     /// The loop over peers.
-    pub inner: &'s Stmt,
+    pub(super) inner: &'s Stmt,
     /// Whether the peers are all ranks.
-    pub reaches_all: bool,
+    pub(super) reaches_all: bool,
     /// The push.
-    pub push: &'s Stmt,
+    pub(super) push: &'s Stmt,
     /// The fields of the push.
-    pub values: &'s [FieldValue],
+    pub(super) values: &'s [FieldValue],
     /// The `let` and `record` statements beside the push.
-    pub others: Vec<&'s Stmt>,
+    pub(super) others: Vec<&'s Stmt>,
 }
 
 impl<'s> Fanout<'s> {
     /// The parts of a fan-out, if `stmt` is one.
-    pub fn of(stmt: &'s Stmt) -> Option<Fanout<'s>> {
+    pub(super) fn of(stmt: &'s Stmt) -> Option<Fanout<'s>> {
         let Action::For { binder: token, domain: Domain::Tokens, body, .. } = &stmt.action else {
             return None;
         };
@@ -54,7 +54,7 @@ impl<'s> Fanout<'s> {
     }
 
     /// The loops ahead of that over peers.
-    pub fn loops(&self) -> impl Iterator<Item = &'s Stmt> + '_ {
+    pub(super) fn loops(&self) -> impl Iterator<Item = &'s Stmt> + '_ {
         let is_loop = |stmt: &&Stmt| matches!(stmt.action, Action::For { .. });
         self.ahead.iter().copied().filter(is_loop)
     }

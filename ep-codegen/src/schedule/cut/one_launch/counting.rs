@@ -1,7 +1,6 @@
 //! Counts over all tokens of a rank, and sums of the counts of other ranks.
 
-use super::super::Forms;
-use super::super::forms::{is_name, mentions_name};
+use super::{Facts, is_name, mentions_name};
 use crate::ir::put::put;
 use crate::ir::typed::elem_of;
 use crate::ir::{
@@ -11,28 +10,28 @@ use crate::ir::{
 use crate::schedule::cut::{PEER, own_name};
 
 /// A table of counts, and the statement that makes it.
-pub(crate) struct Counts<'s> {
-    pub(crate) stmt: &'s Stmt,
+pub(super) struct Counts<'s> {
+    pub(super) stmt: &'s Stmt,
     /// The statement in its loop.
-    pub(crate) record: &'s Stmt,
+    pub(super) record: &'s Stmt,
     /// The number that bounds the loop.
-    pub(crate) count: &'s str,
-    pub(crate) table: &'s str,
+    pub(super) count: &'s str,
+    pub(super) table: &'s str,
     /// The values that are counted; `None`: the tokens that go to each rank.
-    pub(crate) values: Option<Values>,
+    pub(super) values: Option<Values>,
 }
 
 /// Values that are counted in the rows of a tensor.
-pub(crate) struct Values {
-    pub(crate) tensor: String,
+pub(super) struct Values {
+    pub(super) tensor: String,
     /// Whether a value counts once in a row.
-    pub(crate) once: bool,
+    pub(super) once: bool,
     /// The name of the token, and the conditions under which it counts.
-    pub(crate) token: String,
-    pub(crate) gates: Vec<Expr>,
+    pub(super) token: String,
+    pub(super) gates: Vec<Expr>,
 }
 
-impl<'s> Forms<'s> {
+impl<'s> Facts<'s> {
     /// A table that counts the tokens which go to each rank, or the values in rows of a tensor.
     pub(super) fn counts_of(
         &self,
@@ -190,16 +189,13 @@ fn all_of(whole: &Expr) -> Vec<&Expr> {
 }
 
 /// `sum(source in 0..end: slots[source].field[at])`
-pub(in crate::schedule::rules) struct SumOfSlots<'e> {
-    pub(in crate::schedule::rules) field: &'e str,
-    pub(in crate::schedule::rules) end: &'e Expr,
-    pub(in crate::schedule::rules) at: &'e Expr,
+pub(super) struct SumOfSlots<'e> {
+    pub(super) field: &'e str,
+    pub(super) end: &'e Expr,
+    pub(super) at: &'e Expr,
 }
 
-pub(in crate::schedule::rules) fn sum_of_slots<'e>(
-    whole: &'e Expr,
-    slots: &Channel,
-) -> Option<SumOfSlots<'e>> {
+pub(super) fn sum_of_slots<'e>(whole: &'e Expr, slots: &Channel) -> Option<SumOfSlots<'e>> {
     let Expr::Fold { fold: Fold::Sum, binder, domain, body } = whole else {
         return match whole {
             Expr::Cast { value, elem: Elem::I32 | Elem::I64 } => sum_of_slots(value, slots),

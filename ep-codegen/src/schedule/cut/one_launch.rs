@@ -12,11 +12,18 @@
 //! - one loop that takes the rows, and leaves them where they are.
 
 mod counting;
+mod facts;
+mod fanout;
+mod fields;
 mod fits;
+mod packing;
+mod packs;
+mod published;
+mod sending;
+mod steps;
+mod texts;
 
-use super::forms::{is_name, mentions_name};
-use super::packed::{Packs, Turns, row_cast};
-use super::{Fanout, Forms, Unfit};
+use super::{Forward, PEER, computed, first_rows, forwards, order_of, pushed_in_turn};
 use crate::ir::kind::Traits;
 use crate::ir::rows::is_own_row;
 use crate::ir::slots::travels_in_words;
@@ -24,67 +31,114 @@ use crate::ir::{
     Action, Blocks, Channel, Domain, Expr, FieldValue, NameKind, PeerSet, Pipeline, Role, Share,
     Stmt, WellKnown, walk,
 };
-use crate::schedule::cut::{
-    Forward, PEER, computed, first_rows, forwards, order_of, pushed_in_turn,
+use crate::schedule::recipe::{Routes, WhyNot};
+use crate::schedule::step::Step;
+use crate::schedule::{
+    AtOnce, Lowered, OwnSteps, RoleLowering, RoleRule, RoleSteps, RuleSet, Warps, rewritten,
 };
-pub(crate) use counting::Counts;
-use counting::condition;
-pub(super) use counting::sum_of_slots;
+use counting::{Counts, condition, sum_of_slots};
+use facts::{Checked, Facts, is_name, mentions_name};
+use fanout::Fanout;
+pub(in crate::schedule) use packs::is_of_units;
+use packs::{Packs, Turns, row_cast};
+use sending::is_position;
+
+/// The steps of a team that both sends and takes rows, as a dispatch in one launch, or what keeps it from being one;
+/// `None`: it is no such team.
+pub(in crate::schedule) fn one_launch(
+    ir: &Pipeline,
+    role: &Role,
+    rules: RuleSet,
+) -> Option<Result<RoleSteps, WhyNot>> {
+    let both = |channel: &Channel| channel.kind.traits().lands && channel.is_held_by(role);
+    let is_team = role.share == Share::Team && role.blocks == Blocks::All;
+    let is_asked = rules.has(RoleRule::OneLaunch) && is_team && ir.channels.iter().any(both);
+    is_asked.then(|| Facts { ir }.one_launch(role).and_then(|one| one.steps(ir, rules)))
+}
 
 /// The parts of such a role.
-pub(crate) struct OneLaunch<'s> {
-    pub(crate) role: &'s Role,
+struct OneLaunch<'s> {
+    role: &'s Role,
     /// Whether a token goes to [`PEER`].
-    pub(crate) goes: Expr,
+    goes: Expr,
     /// Tables that every block, or the last one, has in shared memory.
-    pub(crate) counts: Vec<Counts<'s>>,
+    counts: Vec<Counts<'s>>,
     /// The loop that pushes counts, and its push.
-    pub(crate) tell: &'s Stmt,
-    pub(crate) told: &'s Stmt,
-    pub(crate) slots: &'s Channel,
-    pub(crate) awaits: &'s Stmt,
+    tell: &'s Stmt,
+    told: &'s Stmt,
+    slots: &'s Channel,
+    awaits: &'s Stmt,
     /// The field of a slot that holds how many rows go to each rank.
-    pub(crate) rows_to: &'s str,
+    rows_to: &'s str,
     /// The statements of the last block, in order. They include the counts, and the push if it also publishes other values.
-    pub(crate) tables: Vec<&'s Stmt>,
+    tables: Vec<&'s Stmt>,
     /// The loop that sends, and its parts.
-    pub(crate) send: &'s Stmt,
-    pub(crate) fanout: Fanout<'s>,
+    send: &'s Stmt,
+    fanout: Fanout<'s>,
     /// The numbers that the loop records for each choice of a token.
-    pub(crate) turns: Option<Turns<'s>>,
-    pub(crate) rows: &'s Channel,
+    turns: Option<Turns<'s>>,
+    rows: &'s Channel,
     /// Loops over rows behind all that arrive.
-    pub(crate) behind: Vec<&'s Stmt>,
+    behind: Vec<&'s Stmt>,
     /// The loop that takes, the name of a message in it, what it does with each one,
-    pub(crate) take: &'s Stmt,
-    pub(crate) message: &'s str,
-    pub(crate) unpacks: &'s [Stmt],
+    take: &'s Stmt,
+    message: &'s str,
+    unpacks: &'s [Stmt],
     /// and how it packs the rows.
-    pub(crate) packs: Option<Packs<'s>>,
+    packs: Option<Packs<'s>>,
     /// Tables whose elements are computed where they are read.
-    pub(in crate::schedule) forwards: Vec<Forward>,
+    forwards: Vec<Forward>,
 }
 
 impl<'s> OneLaunch<'s> {
-    /// The parts of the only role of a selected pipeline, if it is such a role.
-    pub(crate) fn of(ir: &'s Pipeline) -> Option<OneLaunch<'s>> {
-        let forms = Forms { ir };
-        let [role] = ir.roles.as_slice() else { return None };
-        is_candidate(ir, role).then(|| forms.one_launch(role).ok()).flatten()
+    /// All steps of the role, what every block does as it enters, and what the last one does.
+    fn steps(&self, ir: &'s Pipeline, rules: RuleSet) -> Result<RoleSteps, WhyNot> {
+        let part = |steps: RoleSteps| OwnSteps { steps: steps.steps, uses_me: steps.uses_me };
+        let of = (ir, rules);
+        let entered = part(self.lowered(of, |role, out| role.counts_routes(self, out))?);
+        let tables = part(self.lowered(of, |role, out| role.tables(self, out))?);
+        let routes = Routes {
+            slots: self.slots.name.clone(),
+            rows: self.rows.name.clone(),
+            values: self.values().map(|counts| counts.count.to_string()),
+            packs: self.packs.is_some(),
+        };
+        let steps = self.lowered(of, |role, out| role.dispatch(self, out))?;
+        Ok(RoleSteps { at_once: Some(AtOnce { routes, entered, tables }), ..steps })
+    }
+
+    /// The steps that `make` gives, as rules rewrite them. No warp reads what another one writes.
+    fn lowered(
+        &self,
+        (ir, rules): (&'s Pipeline, RuleSet),
+        make: impl FnOnce(&mut RoleLowering<'s>, &mut Vec<Step>) -> Lowered<()>,
+    ) -> Result<RoleSteps, WhyNot> {
+        let mut role = RoleLowering::new(ir, self.role, rules);
+        (role.cut, role.forwards) = (true, self.forwards.clone());
+        role.reread.clear();
+        let mut steps = Vec::new();
+        if let Err(why) = make(&mut role, &mut steps) {
+            role.refuse(&self.role.at, why);
+        }
+        let (steps, uses) = rewritten(&mut role, steps);
+        match role.refusals.first() {
+            Some(refusal) => Err(WhyNot::new(&refusal.at, &refusal.why.to_string())),
+            None => Ok(role.finished(steps, uses, Warps::All)),
+        }
     }
 
     /// The row that is cast as it leaves, if it is.
-    pub(crate) fn cast(&self) -> Option<&'s Expr> {
+    fn cast(&self) -> Option<&'s Expr> {
         self.fanout.values.iter().find_map(|value| row_cast(&value.value))
     }
 
     /// The values that are counted, if any are.
-    pub(crate) fn values(&self) -> Option<&Counts<'s>> {
+    fn values(&self) -> Option<&Counts<'s>> {
         self.counts.iter().find(|counts| counts.values.is_some())
     }
 
     /// The counts that a field of the slots holds: those of the rows for each rank, or those of the receiver's own values.
-    pub(crate) fn counted(&self, field: &str) -> Option<&Counts<'s>> {
+    fn counted(&self, field: &str) -> Option<&Counts<'s>> {
         let (Action::For { binder, .. }, Action::Push { values, .. }) =
             (&self.tell.action, &self.told.action)
         else {
@@ -109,7 +163,7 @@ impl<'s> OneLaunch<'s> {
     }
 
     /// The field that is pushed with the turns of a token.
-    pub(crate) fn turned(&self, turns: &Turns<'s>) -> Option<&'s FieldValue> {
+    fn turned(&self, turns: &Turns<'s>) -> Option<&'s FieldValue> {
         self.fanout.values.iter().find(|value| {
             matches!(&value.value, Expr::Element { tensor, indices }
                 if tensor == turns.table && indices.len() == 1)
@@ -117,7 +171,7 @@ impl<'s> OneLaunch<'s> {
     }
 
     /// Whether some statement for a message asks for its source.
-    pub(crate) fn asks_source(&self) -> bool {
+    fn asks_source(&self) -> bool {
         let mut found = false;
         walk::stmts(self.unpacks, &mut |stmt| {
             walk::exprs(stmt, &mut |part| {
@@ -129,15 +183,9 @@ impl<'s> OneLaunch<'s> {
     }
 }
 
-/// Whether a role holds both ends of a direct channel as one team of all blocks.
-pub(super) fn is_candidate(ir: &Pipeline, role: &Role) -> bool {
-    let both = |channel: &Channel| channel.kind.traits().lands && channel.is_held_by(role);
-    role.share == Share::Team && role.blocks == Blocks::All && ir.channels.iter().any(both)
-}
-
-impl<'s> Forms<'s> {
+impl<'s> Facts<'s> {
     /// The parts of such a role, or the first statement that keeps it from being one.
-    pub(super) fn one_launch(&self, role: &'s Role) -> Result<OneLaunch<'s>, Unfit> {
+    fn one_launch(&self, role: &'s Role) -> Result<OneLaunch<'s>, WhyNot> {
         let (slots, rows) = self.two_channels(role)?;
         self.check_alone(role, rows)?;
         let tell = only(role, "publishes counts", &|stmt| walk::pushes_to(stmt, slots))?;
@@ -161,9 +209,9 @@ impl<'s> Forms<'s> {
             }
         }
         let (token, turn) = pushed_in_turn(self.ir, role, send, rows)
-            .ok_or_else(|| Unfit::new(&send.at, "the rows of a token are not known ahead"))?;
+            .ok_or_else(|| WhyNot::new(&send.at, "the rows of a token are not known ahead"))?;
         let goes = condition(self.ir, &turn)
-            .ok_or_else(|| Unfit::new(&send.at, "a token goes to each rank at most once"))?;
+            .ok_or_else(|| WhyNot::new(&send.at, "a token goes to each rank at most once"))?;
         let fanout = self.fanout(send, rows)?;
         let forwards = forwards(self.ir, &role.body);
         let rows_to = self.rows_to(send, (slots, rows), &forwards)?;
@@ -213,7 +261,7 @@ impl<'s> Forms<'s> {
         send: &Stmt,
         (slots, rows): (&Channel, &Channel),
         forwards: &[Forward],
-    ) -> Result<&'s str, Unfit> {
+    ) -> Result<&'s str, WhyNot> {
         let position = first_rows(std::slice::from_ref(send), rows);
         let position = position.map(|it| computed(&it, forwards));
         let sum = position.as_ref().and_then(|it| sum_of_slots(it, slots));
@@ -221,7 +269,7 @@ impl<'s> Forms<'s> {
         let fields = &self.message(slots)?.fields;
         let field = sum.and_then(|sum| fields.iter().find(|field| field.name == sum.field));
         field.map(|field| field.name.as_str()).ok_or_else(|| {
-            Unfit::new(&send.at, "rows have to follow those of earlier ranks, as their slots say")
+            WhyNot::new(&send.at, "rows have to follow those of earlier ranks, as their slots say")
         })
     }
 
@@ -238,7 +286,7 @@ impl<'s> Forms<'s> {
     }
 
     /// The slots say how many rows go to each rank. The last block publishes what no block has counted.
-    fn check_told(&self, one: &mut OneLaunch<'s>) -> Result<(), Unfit> {
+    fn check_told(&self, one: &mut OneLaunch<'s>) -> Result<(), WhyNot> {
         if one.counted(one.rows_to).is_none_or(|counts| counts.values.is_some()) {
             let why = "a slot has to publish how many rows go to each rank";
             return self.refuse(&one.told.at, why);
@@ -256,7 +304,7 @@ impl<'s> Forms<'s> {
     }
 
     /// The slots and the direct channel that the role has to itself.
-    fn two_channels(&self, role: &Role) -> Result<(&'s Channel, &'s Channel), Unfit> {
+    fn two_channels(&self, role: &Role) -> Result<(&'s Channel, &'s Channel), WhyNot> {
         let own = |channel: &&&Channel| channel.is_held_by(role) && channel.per == PeerSet::All;
         let of_kind = |fact: fn(&Traits) -> bool| {
             let mut found = self.ir.channels.iter().filter(|it| fact(it.kind.traits()));
@@ -270,7 +318,7 @@ impl<'s> Forms<'s> {
     }
 
     /// The parts of the loop that sends.
-    fn fanout(&self, send: &'s Stmt, rows: &Channel) -> Result<Fanout<'s>, Unfit> {
+    fn fanout(&self, send: &'s Stmt, rows: &Channel) -> Result<Fanout<'s>, WhyNot> {
         let fanout = Fanout::of(send).ok_or_else(|| self.no_form(send))?;
         if !fanout.reaches_all {
             return self.refuse(&fanout.inner.at, "rows have to go to some of all ranks");
@@ -288,7 +336,7 @@ impl<'s> Forms<'s> {
             let fits = match &stmt.action {
                 Action::Let { .. } => read.is_empty(),
                 Action::Record { value, .. } => {
-                    read.is_empty() || super::is_position(value, rows) && read.len() == 1
+                    read.is_empty() || is_position(value, rows) && read.len() == 1
                 }
                 _ => false,
             };
@@ -304,7 +352,7 @@ impl<'s> Forms<'s> {
     }
 
     /// The push of counts to every rank.
-    fn told(&self, tell: &'s Stmt) -> Result<&'s Stmt, Unfit> {
+    fn told(&self, tell: &'s Stmt) -> Result<&'s Stmt, WhyNot> {
         let Action::For { binder, domain, position: None, filter: None, body } = &tell.action
         else {
             return Err(self.no_form(tell));
@@ -388,11 +436,11 @@ fn is_me(value: &Expr) -> bool {
 }
 
 /// The only statement of a role for which `does` holds.
-fn only<'s>(role: &'s Role, what: &str, does: &dyn Fn(&Stmt) -> bool) -> Result<&'s Stmt, Unfit> {
+fn only<'s>(role: &'s Role, what: &str, does: &dyn Fn(&Stmt) -> bool) -> Result<&'s Stmt, WhyNot> {
     let mut found = role.body.iter().filter(|stmt| does(stmt));
     match (found.next(), found.next()) {
         (Some(only), None) => Ok(only),
-        (None, _) => Err(Unfit::new(&role.at, &format!("no statement of it {what}"))),
-        (_, Some(second)) => Err(Unfit::new(&second.at, &format!("a second statement {what}"))),
+        (None, _) => Err(WhyNot::new(&role.at, &format!("no statement of it {what}"))),
+        (_, Some(second)) => Err(WhyNot::new(&second.at, &format!("a second statement {what}"))),
     }
 }

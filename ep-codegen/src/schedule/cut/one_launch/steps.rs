@@ -1,7 +1,8 @@
 //! A dispatch in one launch: the steps of its role, what every block counts as it enters, and what the last one
 //! does.
 
-use super::{Whole, binary, call, cfg_of, method, name, object, team};
+use super::texts::{binary, call, cfg_of, method, name, object, team};
+use super::{Counts, OneLaunch, is_position, row_cast};
 use crate::ir::naming::function_of;
 use crate::ir::parts::{MetaSource, meta_sources};
 use crate::ir::rows::row_in_place;
@@ -10,49 +11,31 @@ use crate::schedule::channels::{End, Object};
 use crate::schedule::cut::{PEER, own_name};
 use crate::schedule::library::ep;
 use crate::schedule::limit::broken;
-use crate::schedule::rules::{Counts, OneLaunch, asked_first, is_position, row_cast, shared_sums};
+use crate::schedule::rules::asked_first;
 use crate::schedule::scope::{Arrived, LookedAt, Meaning, Scope};
 use crate::schedule::step::ParamType::{Bytes, Index, Object as OfClass, Value};
 use crate::schedule::step::{Loop, Step, Takers};
 use crate::schedule::symbol::{Constant, Symbol};
 use crate::schedule::term::{Node, Term};
-use crate::schedule::{Lowered, RoleLowering, RuleSet};
+use crate::schedule::{Lowered, RoleLowering};
 
 /// The number of the first row behind all that arrive, as no declaration can name it.
 const ALL_ROWS: &str = "all rows";
 
-/// What the last block does.
-pub(in crate::schedule) fn tables(role: &mut RoleLowering<'_>) -> Lowered<Vec<Step>> {
-    let one = OneLaunch::of(role.ir).ok_or(broken("no such role"))?;
-    let mut steps = Vec::new();
-    let mut whole = Whole::of(role);
-    whole.begins(&one);
-    whole.tables(&one, &mut steps)?;
-    Ok(shared_sums(role, steps))
-}
-
-impl<'a> Whole<'_, 'a> {
-    /// Sets the lowering up like that of a cut team. No warp reads what another one writes.
-    fn begins(&mut self, one: &OneLaunch<'_>) {
-        (self.role.rules, self.role.cut) = (RuleSet::All, true);
-        self.role.forwards = one.forwards.clone();
-        self.role.reread.clear();
-    }
-
+impl<'a> RoleLowering<'a> {
     /// The steps of the role itself.
-    pub(super) fn one_launch(&mut self, one: &OneLaunch<'_>, out: &mut Vec<Step>) -> Lowered<()> {
-        self.begins(one);
-        self.role.own_experts(out);
+    pub(super) fn dispatch(&mut self, one: &OneLaunch<'_>, out: &mut Vec<Step>) -> Lowered<()> {
+        self.own_experts(out);
         let mut scope = Scope::default();
         let tokens = self.tokens(out)?;
         let cfg = self.cfg();
         let memory = name(&format!("smem.{}[team.warp]", function_of(&one.role.name)));
-        let mover = self.role.names.fresh("mover");
+        let mover = self.names.fresh("mover");
         let packs = one.packs.is_some();
         let class = if packs { ep::PieceMover } else { ep::Mover };
         out.push(object(class.of(cfg.clone()), &mover, vec![memory, team()]));
         self.slots(one, ep::SlotChannel.of(cfg_of(one.slots)), vec![team()], out);
-        let rows = self.role.names.fresh(&one.rows.name);
+        let rows = self.names.fresh(&one.rows.name);
         let own = vec![team(), name(&mover), name("smem.routes"), tokens.clone()];
         let class = if packs { ep::PackedOut } else { ep::OnceOut };
         out.push(object(class.of(cfg_of(one.rows)).of(cfg.clone()), &rows, own));
@@ -67,7 +50,7 @@ impl<'a> Whole<'_, 'a> {
         let each = self.each_sent(&scope, one)?;
         out.push(Step::Do(method(&rows, "for_tokens", vec![count, from, pack, each])));
         self.last_block(one, out);
-        let taken = self.role.names.fresh(&format!("{}_in", one.rows.name));
+        let taken = self.names.fresh(&format!("{}_in", one.rows.name));
         let class = match packs {
             true => ep::PackedIn.of(cfg_of(one.rows)).of(cfg),
             false => ep::OnceIn.of(cfg_of(one.rows)),
@@ -99,8 +82,8 @@ impl<'a> Whole<'_, 'a> {
 
     /// How many tokens there are, under one name.
     fn tokens(&mut self, out: &mut Vec<Step>) -> Lowered<Term> {
-        let value = self.striped(&Scope::default(), out)?;
-        let own = self.role.names.fresh("tokens");
+        let value = self.striped(&Scope::default(), out)?.converted(&Elem::I32);
+        let own = self.names.fresh("tokens");
         out.push(Step::Let { name: own.clone(), value });
         Ok(Term::index(own))
     }
@@ -115,7 +98,7 @@ impl<'a> Whole<'_, 'a> {
     ) -> Scope {
         let mut own = scope.with(one.fanout.token, Meaning::Value(token.clone()));
         for stmt in one.fanout.ahead.iter().filter(|it| matches!(it.action, Action::Let { .. })) {
-            self.role.one(&mut own, stmt, out);
+            self.one(&mut own, stmt, out);
         }
         own
     }
@@ -128,8 +111,8 @@ impl<'a> Whole<'_, 'a> {
                 return this.pushed_row(&own, one.rows, one.fanout.values, steps).map(Some);
             };
             let row = this.row(&own, (tensor, 0), indices, steps)?;
-            let tensor = this.role.tensor(tensor)?;
-            let width = this.role.width(tensor, 0)?;
+            let tensor = this.tensor(tensor)?;
+            let width = this.width(tensor, 0)?;
             let (scale, place) = this.scales_of(one)?;
             Ok(Some(call(ep::cast_from.of(&scale).of(width).of(Term::constant(place)), vec![row])))
         })
@@ -137,9 +120,9 @@ impl<'a> Whole<'_, 'a> {
 
     /// The type and the place of the scales of the row that goes to a channel.
     fn scales_of(&self, one: &OneLaunch<'_>) -> Lowered<(Elem, Constant)> {
-        let (_, message) = self.role.carried(&one.rows.name)?;
+        let (_, message) = self.carried(&one.rows.name)?;
         let of_row = |source: &MetaSource<'_>| source.field.row;
-        let source = meta_sources(self.role.ir, message).into_iter().find(of_row);
+        let source = meta_sources(self.ir, message).into_iter().find(of_row);
         let source = source.ok_or(broken("a row that is cast has scales"))?;
         Ok((source.elem.clone(), Constant::field(&message.name, &source.name)))
     }
@@ -151,7 +134,7 @@ impl<'a> Whole<'_, 'a> {
         index: &'static str,
         says: &[&crate::ir::Source],
     ) -> Lowered<Term> {
-        let slots = self.role.object(&one.slots.name);
+        let slots = self.object(&one.slots.name);
         let field = Term::constant(Constant::field(&one.slots.message, field));
         let all = [(Index, "source"), (Index, index)];
         let params = if index == "me" { &all[..1] } else { &all[..] };
@@ -159,7 +142,7 @@ impl<'a> Whole<'_, 'a> {
             let words = method(&slots, "from", vec![params[0].clone()]);
             let words = Term { elem: Elem::U8, ..words };
             let field = binary(BinaryOp::Add, words, field);
-            let index = params.get(1).cloned().unwrap_or_else(|| this.role.me());
+            let index = params.get(1).cloned().unwrap_or_else(|| this.me());
             Ok(Some(call(ep::word_of, vec![field, index])))
         })
     }
@@ -193,13 +176,13 @@ impl<'a> Whole<'_, 'a> {
         ];
         self.function(&[], &params, |this, params, steps| {
             let [token, peer, goes, position] = params else { return Ok(None) };
-            let peer = Term { range: this.role.me().range, ..peer.clone() };
+            let peer = Term { range: this.me().range, ..peer.clone() };
             let mut own = this
                 .of_token(&scope.of_lane(), one, token, steps)
                 .with(one.fanout.peer, Meaning::Value(peer));
             for stmt in &one.fanout.others {
                 match stmt.action {
-                    Action::Let { .. } => this.role.one(&mut own, stmt, steps),
+                    Action::Let { .. } => this.one(&mut own, stmt, steps),
                     _ => this.records(&own, (one.rows, stmt), (goes, position), steps)?,
                 }
             }
@@ -220,14 +203,14 @@ impl<'a> Whole<'_, 'a> {
         let Action::Record { target, value } = &stmt.action else { return Ok(()) };
         if !is_position(value, channel) {
             let mut steps = Vec::new();
-            self.role.one(&mut own, stmt, &mut steps);
+            self.one(&mut own, stmt, &mut steps);
             out.push(Step::If { condition: goes.clone(), body: steps });
             return Ok(());
         }
         out.push(Step::Says(stmt.at.clone()));
-        let tensor = self.role.tensor(&target.tensor)?;
-        let at = self.role.indices(&own, &target.indices, out)?;
-        let place = self.role.place(tensor, 0, None, at, None)?;
+        let tensor = self.tensor(&target.tensor)?;
+        let at = self.indices(&own, &target.indices, out)?;
+        let place = self.place(tensor, 0, None, at, None)?;
         let value = call(ep::recorded, vec![goes.clone(), position.clone()]);
         out.push(Step::Set { value: value.converted(&place.elem), place });
         Ok(())
@@ -242,8 +225,8 @@ impl<'a> Whole<'_, 'a> {
             if one.asks_source() {
                 // The warp as a whole finds it out.
                 let source = method(taken, "source_of", vec![of_message.clone()]);
-                let source = this.role.named("source", source, steps);
-                numbers.push(("source", Term { range: this.role.me().range, ..source }));
+                let source = this.named("source", source, steps);
+                numbers.push(("source", Term { range: this.me().range, ..source }));
             }
             numbers.push(("row", Term { range: Some((0, i64::from(i32::MAX))), ..of_message }));
             let record = Term::name(format!("{message}.record"), Elem::U8);
@@ -251,8 +234,8 @@ impl<'a> Whole<'_, 'a> {
             let arrived = Arrived { channel, row: record.clone(), meta: record, numbers };
             let mut own = scope.with(one.message, Meaning::Message(arrived));
             let mut stores = Vec::new();
-            one.unpacks.iter().for_each(|stmt| this.role.one(&mut own, stmt, &mut stores));
-            steps.extend(asked_first(&mut this.role.names, stores));
+            one.unpacks.iter().for_each(|stmt| this.one(&mut own, stmt, &mut stores));
+            steps.extend(asked_first(&mut this.names, stores));
             Ok(None)
         })
     }
@@ -267,13 +250,13 @@ impl<'a> Whole<'_, 'a> {
             let total = method(taken, "total", Vec::new());
             let total = Term { range: Some((0, i64::from(i32::MAX))), ..total };
             let mut scope = Scope::default().with(ALL_ROWS, Meaning::Value(total));
-            self.role.dealt_stmt(&mut scope, &stmt, out);
+            self.dealt_stmt(&mut scope, &stmt, out);
         }
     }
 
     /// The last block does everything else, as a team of its own.
     fn last_block(&mut self, one: &OneLaunch<'_>, out: &mut Vec<Step>) {
-        let last = self.role.names.fresh("last");
+        let last = self.names.fresh("last");
         let block = binary(BinaryOp::Sub, name("team.blocks"), Term::int(1));
         let own = call(ep::of_block, vec![team()]);
         let tables = Symbol::text(format!("{}_tables", function_of(&one.role.name)));
@@ -294,7 +277,7 @@ impl<'a> Whole<'_, 'a> {
 
     /// Where the tensor that takes the rows is in the window.
     fn offered(&self, one: &OneLaunch<'_>) -> Lowered<Term> {
-        let place = row_in_place(self.role.ir, one.rows).ok_or(broken("the rows have no place"))?;
+        let place = row_in_place(self.ir, one.rows).ok_or(broken("the rows have no place"))?;
         Ok(name(&format!("args.{}_at", place.1.name)))
     }
 
@@ -304,7 +287,6 @@ impl<'a> Whole<'_, 'a> {
         one: &OneLaunch<'_>,
         out: &mut Vec<Step>,
     ) -> Lowered<()> {
-        self.begins(one);
         let tokens = self.tokens(out)?;
         let (group, offered) = (name("args.group"), self.offered(one)?);
         let offer = ep::once_offer.of(cfg_of(one.rows));
@@ -339,16 +321,16 @@ impl<'a> Whole<'_, 'a> {
             });
             for row in rows {
                 let value = this.ranks_of(&own, row, &params[1], steps)?;
-                let object = this.role.names.fresh("ranks");
+                let object = this.names.fresh("ranks");
                 steps.push(Step::Made { name: object.clone(), value });
                 own.looks.push(LookedAt { helper: "routed".into(), row: row.clone(), object });
             }
             let present = params[1].clone();
             let holds =
                 this.function(&[], &[(Index, one.fanout.peer)], |this, params, steps| {
-                    let peer = Term { range: this.role.me().range, ..params[0].clone() };
+                    let peer = Term { range: this.me().range, ..params[0].clone() };
                     let own = own.with(PEER, Meaning::Value(peer));
-                    let goes = this.role.scalar(&own, &one.goes, steps)?;
+                    let goes = this.scalar(&own, &one.goes, steps)?;
                     Ok(Some(present.clone().and(goes)))
                 })?;
             Ok(Some(call(ep::ranks_where.of(this.cfg()), vec![holds])))
@@ -363,8 +345,8 @@ impl<'a> Whole<'_, 'a> {
         present: &Term,
         out: &mut Vec<Step>,
     ) -> Lowered<Term> {
-        let loaded = self.role.row_of(scope, row, Some(present), out)?;
-        Ok(call(ep::route_of.of(self.cfg()), vec![loaded, self.role.expert_begin()?]))
+        let loaded = self.row_of(scope, row, Some(present), out)?;
+        Ok(call(ep::route_of.of(self.cfg()), vec![loaded, self.expert_begin()?]))
     }
 
     /// The function that gives a row of numbers, which counts where all gates hold.
@@ -376,24 +358,23 @@ impl<'a> Whole<'_, 'a> {
             let row = Expr::Element { tensor: ids.to_string(), indices: vec![index] };
             let mut present = params[1].clone();
             for gate in gates {
-                present = present.and(this.role.scalar(&own, gate, steps)?);
+                present = present.and(this.scalar(&own, gate, steps)?);
             }
-            this.role.row_of(&own, &row, Some(&present), steps).map(Some)
+            this.row_of(&own, &row, Some(&present), steps).map(Some)
         })
     }
 
     /// What the last block does: it has the counts in shared memory, and its warps meet where a statement needs what others
     /// have written.
-    fn tables(&mut self, one: &OneLaunch<'a>, out: &mut Vec<Step>) -> Lowered<()> {
+    pub(super) fn tables(&mut self, one: &OneLaunch<'a>, out: &mut Vec<Step>) -> Lowered<()> {
         let tokens = self.tokens(out)?;
         let class = ep::RouteCounts.of(cfg_of(one.slots)).of(self.cfg());
         self.slots(one, class, vec![team(), name("smem.routes")], out);
-        self.role.team_of_block(&one.tables, out, &mut |role, stmt, out| {
-            let mut whole = Whole::of(role);
+        self.team_of_block(&one.tables, out, &mut |this, stmt, out| {
             if let Some(counts) = one.counts.iter().find(|own| std::ptr::eq(own.stmt, stmt)) {
-                whole.recorded(counts, &tokens, out);
+                this.recorded(counts, &tokens, out);
             } else if std::ptr::eq(one.tell, stmt) {
-                whole.tells_rest(one, out)?;
+                this.tells_rest(one, out)?;
             } else {
                 return Ok(false);
             }
@@ -405,8 +386,8 @@ impl<'a> Whole<'_, 'a> {
     fn recorded(&mut self, counts: &Counts<'_>, tokens: &Term, out: &mut Vec<Step>) {
         out.push(Step::Says(counts.stmt.at.clone()));
         out.push(Step::Says(counts.record.at.clone()));
-        let outer = self.role.names.clone();
-        let i = self.role.names.fresh("i");
+        let outer = self.names.clone();
+        let i = self.names.fresh("i");
         let index = Term::index(&i);
         let value = match counts.values {
             None => method("smem.routes", "tokens_to", vec![index.clone(), tokens.clone()]),
@@ -414,18 +395,18 @@ impl<'a> Whole<'_, 'a> {
         };
         let table = name(&format!("args.{}", counts.table));
         let body = vec![Step::Set { place: table.at(index, Elem::I32), value }];
-        let (from, to) = (Term::int(0), self.role.number(counts.count));
+        let (from, to) = (Term::int(0), self.number(counts.count));
         let turns = Takers::Threads;
         out.push(Step::Loop(Loop { binder: i, elem: Elem::I32, from, to, turns, body }));
-        self.role.names = outer;
+        self.names = outer;
     }
 
     /// The object through which the role knows its slots, at both ends.
     fn slots(&mut self, one: &OneLaunch<'_>, class: Symbol, args: Vec<Term>, out: &mut Vec<Step>) {
-        let own = self.role.names.fresh(&one.slots.name);
+        let own = self.names.fresh(&one.slots.name);
         out.push(object(class, &own, args));
         let channel = one.slots.name.clone();
-        self.role.objects.push(Object { channel, end: End::In, name: own });
+        self.objects.push(Object { channel, end: End::In, name: own });
     }
 }
 

@@ -1,19 +1,19 @@
 //! What a rank publishes of what it has counted.
 
-use super::{Whole, binary, call, method, name};
+use super::OneLaunch;
+use super::texts::{binary, call, method, name};
 use crate::ir::typed::first_part;
 use crate::ir::{Action, BinaryOp, Elem, FieldValue, WellKnown};
-use crate::schedule::Lowered;
 use crate::schedule::library::ep;
 use crate::schedule::limit::broken;
-use crate::schedule::rules::OneLaunch;
 use crate::schedule::scope::{Meaning, Scope};
 use crate::schedule::step::ParamType::Index;
 use crate::schedule::step::{Loop, Step, Takers};
 use crate::schedule::symbol::Constant;
 use crate::schedule::term::Term;
+use crate::schedule::{Lowered, RoleLowering};
 
-impl Whole<'_, '_> {
+impl RoleLowering<'_> {
     /// The counts that a rank publishes, as far as blocks have them in shared memory: each field by a block that has counted
     /// it.
     pub(super) fn tells(
@@ -36,16 +36,16 @@ impl Whole<'_, '_> {
                 true => Term::int(0),
                 false => binary(BinaryOp::Sub, name("team.blocks"), Term::int(1)),
             };
-            let outer = self.role.names.clone();
-            let peer = self.role.names.fresh(binder);
+            let outer = self.names.clone();
+            let peer = self.names.fresh(binder);
             let mut steps = Vec::new();
-            let value = self.counted(of_rows, (&peer, tokens), &mut steps)?;
+            let value = self.counts_of_block(of_rows, (&peer, tokens), &mut steps)?;
             for field in own {
                 steps.push(self.published(one, (&field.name, &peer), value.clone())?);
             }
             let condition = name("team.block").test(BinaryOp::Eq, block);
             out.push(Step::If { condition, body: vec![self.each_peer(peer, steps)] });
-            self.role.names = outer;
+            self.names = outer;
         }
         Ok(())
     }
@@ -53,23 +53,23 @@ impl Whole<'_, '_> {
     /// What a rank publishes besides counts that a block has in shared memory; by the last block.
     pub(super) fn tells_rest(&mut self, one: &OneLaunch<'_>, out: &mut Vec<Step>) -> Lowered<()> {
         let (binder, values) = told(one, out)?;
-        let outer = self.role.names.clone();
-        let peer = self.role.names.fresh(binder);
-        let known = Term { range: self.role.me().range, ..Term::index(&peer) };
+        let outer = self.names.clone();
+        let peer = self.names.fresh(binder);
+        let known = Term { range: self.me().range, ..Term::index(&peer) };
         let scope = Scope::default().with(binder, Meaning::Value(known));
         let mut steps = Vec::new();
         for field in values.iter().filter(|value| one.counted(&value.name).is_none()) {
-            let value = self.element(&scope, &field.value, 0)?;
+            let value = self.element_of(&scope, &field.value, 0)?;
             steps.push(self.published(one, (&field.name, &peer), value)?);
         }
         out.push(self.each_peer(peer, steps));
-        self.role.names = outer;
+        self.names = outer;
         Ok(())
     }
 
     /// A loop over all ranks, which the warps of a block take in turn.
     fn each_peer(&self, peer: String, body: Vec<Step>) -> Step {
-        let (from, to) = (Term::int(0), self.role.number(WellKnown::Ranks.name()));
+        let (from, to) = (Term::int(0), self.number(WellKnown::Ranks.name()));
         let turns = Takers::WarpsOfBlock;
         Step::Loop(Loop { binder: peer, elem: Elem::I32, from, to, turns, body })
     }
@@ -81,25 +81,25 @@ impl Whole<'_, '_> {
         (field, peer): (&str, &str),
         value: Term,
     ) -> Lowered<Step> {
-        let (_, message) = self.role.carried(&one.slots.name)?;
+        let (_, message) = self.carried(&one.slots.name)?;
         let known = message.fields.iter().find(|known| known.name == field);
-        let elem = known.map_or(Elem::I32, |it| first_part(self.role.ir, &it.elem));
+        let elem = known.map_or(Elem::I32, |it| first_part(self.ir, &it.elem));
         let [place, count] = [Constant::field, Constant::field_count]
             .map(|of| Term::constant(of(&one.slots.message, field)));
-        let slots = self.role.object(&one.slots.name);
+        let slots = self.object(&one.slots.name);
         let words = Term { elem: Elem::U8, ..method(&slots, "to", vec![name(peer)]) };
         let to = binary(BinaryOp::Add, words, place);
         Ok(Step::Do(call(ep::put.of(&elem), vec![to, count, value])))
     }
 
     /// The function that gives what a block has counted for a peer: the rows of each rank, or the values that the peer has.
-    fn counted(
+    fn counts_of_block(
         &mut self,
         of_rows: bool,
         (peer, tokens): (&str, &Term),
         out: &mut Vec<Step>,
     ) -> Lowered<Term> {
-        let theirs = if of_rows { String::new() } else { self.role.names.fresh("theirs") };
+        let theirs = if of_rows { String::new() } else { self.names.fresh("theirs") };
         if !of_rows {
             let value = call(ep::experts_of, vec![name("args.expert_begin"), name(peer)]);
             out.push(Step::Made { name: theirs.clone(), value });

@@ -1,9 +1,7 @@
 //! Conditions under which the warps of such a role need not wait for one another.
 
-use super::super::forms::RANKS_MAX;
-use super::super::forms::is_name;
-use super::super::{Checked, Forms};
-use super::OneLaunch;
+use super::facts::RANKS_MAX;
+use super::{Checked, Facts, OneLaunch, is_name};
 use crate::ir::once::tokens_end;
 use crate::ir::rows::row_in_place;
 use crate::ir::{
@@ -12,7 +10,7 @@ use crate::ir::{
 use crate::schedule::declaration::is_of_shape;
 use crate::schedule::extents::has_stripes;
 
-impl<'s> Forms<'s> {
+impl<'s> Facts<'s> {
     /// Checks that the role is the only one, that rows have no stripes, and that the shape bounds the number of tokens.
     pub(super) fn check_alone(&self, role: &Role, rows: &Channel) -> Checked {
         if self.ir.roles.len() != 1 || has_stripes(self.ir) {
@@ -27,7 +25,7 @@ impl<'s> Forms<'s> {
         if self.ranks_max() > RANKS_MAX {
             return self.refuse(&role.at, "a block knows the tokens of at most 64 ranks");
         }
-        // Only composed roles compare the rows that arrive with the capacity of an output.
+        // Only teams that meet compare the rows that arrive with the capacity of an output.
         let mut counted = Ok(());
         walk::stmts(&role.body, &mut |stmt| {
             let tensor = walk::target(stmt).and_then(|place| self.tensor(&place.tensor).ok());
@@ -40,7 +38,10 @@ impl<'s> Forms<'s> {
             }
         });
         counted?;
-        self.check_known(role)
+        match self.ir.has_number(WellKnown::Ranks) {
+            true => Ok(()),
+            false => self.refuse(&role.at, "this needs the number `ranks` in the shape"),
+        }
     }
 
     /// Checks that the declaration gives room to the tokens of all ranks.

@@ -3,13 +3,12 @@
 //!
 //! What it gains: rows are packed without a launch of their own, and those that come as words from registers.
 
-use super::forms::{is_name, mentions_name};
-use super::one_launch::sum_of_slots;
-use super::{Checked, Forms, OneLaunch, Unfit};
+use super::counting::sum_of_slots;
+use super::{Checked, Facts, OneLaunch, WhyNot, is_name, mentions_name};
 use crate::ir::parts::{elem_bytes, parts};
 use crate::ir::{
-    Action, DimKind, Domain, Elem, ElemType, Expr, Field, Fold, Memory, Message, NameKind, Stmt,
-    change, walk,
+    Action, DimKind, Domain, Elem, ElemType, Expr, Field, Fold, Memory, Message, NameKind,
+    Pipeline, Stmt, change, walk,
 };
 use crate::schedule::cut::own_name;
 
@@ -21,56 +20,56 @@ const UNIT_BYTES: i64 = 16;
 const BLOCK: i64 = 128;
 
 /// Names that no declaration can have: how many earlier tokens list a value, and how many rows earlier ranks have in a list.
-pub(crate) const BEFORE: &str = "tokens before";
-pub(crate) const AHEAD: &str = "rows ahead";
+pub(super) const BEFORE: &str = "tokens before";
+pub(super) const AHEAD: &str = "rows ahead";
 
 /// `for choice in topk { let ..; record table[token, choice] = value; }`: a number of each choice of a token.
-pub(crate) struct Turns<'s> {
-    pub(crate) stmt: &'s Stmt,
+pub(super) struct Turns<'s> {
+    pub(super) stmt: &'s Stmt,
     /// The name of a choice, and how many a token has.
-    pub(crate) choice: &'s str,
-    pub(crate) width: &'s str,
-    pub(crate) names: Vec<&'s Stmt>,
-    pub(crate) record: &'s Stmt,
-    pub(crate) table: &'s str,
+    pub(super) choice: &'s str,
+    pub(super) width: &'s str,
+    pub(super) names: Vec<&'s Stmt>,
+    pub(super) record: &'s Stmt,
+    pub(super) table: &'s str,
     /// The number, with [`BEFORE`] in place of how many tokens list a value, if it has that.
-    pub(crate) value: Expr,
-    pub(crate) before: Option<Listed>,
+    pub(super) value: Expr,
+    pub(super) before: Option<Listed>,
 }
 
 /// `sum(earlier in 0..end: listed(ids[earlier], value) as i32)`
-pub(crate) struct Listed {
-    pub(crate) ids: String,
-    pub(crate) end: Expr,
-    pub(crate) value: Expr,
+pub(super) struct Listed {
+    pub(super) ids: String,
+    pub(super) end: Expr,
+    pub(super) value: Expr,
 }
 
 /// The loop over the choices of a message, right in the loop over messages.
-pub(crate) struct Packs<'s> {
-    pub(crate) stmt: &'s Stmt,
+pub(super) struct Packs<'s> {
+    pub(super) stmt: &'s Stmt,
     /// The names of a message and of a choice, and how many a message has.
-    pub(crate) message: &'s str,
-    pub(crate) choice: &'s str,
-    pub(crate) width: &'s str,
+    pub(super) message: &'s str,
+    pub(super) choice: &'s str,
+    pub(super) width: &'s str,
     /// The `let` statements. One of them computes the place in a list.
-    pub(crate) names: Vec<&'s Stmt>,
-    pub(crate) place: &'s Stmt,
+    pub(super) names: Vec<&'s Stmt>,
+    pub(super) place: &'s Stmt,
     /// The value of the place, with [`AHEAD`] for the number of rows that earlier ranks have in the list. Slots hold that
     /// number in this field, at this list.
-    pub(crate) value: Expr,
-    pub(crate) field: String,
-    pub(crate) list: Expr,
+    pub(super) value: Expr,
+    pub(super) field: String,
+    pub(super) list: Expr,
     /// The statements for every choice.
-    pub(crate) written: Vec<&'s Stmt>,
+    pub(super) written: Vec<&'s Stmt>,
     /// The statement that stores the row, its condition if it has one, the records under that condition, and the store.
-    pub(crate) takes: &'s Stmt,
-    pub(crate) filter: Option<&'s Expr>,
-    pub(crate) records: &'s [Stmt],
-    pub(crate) store: &'s Stmt,
+    pub(super) takes: &'s Stmt,
+    pub(super) filter: Option<&'s Expr>,
+    pub(super) records: &'s [Stmt],
+    pub(super) store: &'s Stmt,
 }
 
 /// The row of a tensor that is cast to e4m3 in blocks as the library has them.
-pub(crate) fn row_cast(value: &Expr) -> Option<&Expr> {
+pub(super) fn row_cast(value: &Expr) -> Option<&Expr> {
     let Expr::Call { helper, args } = value else { return None };
     match args.as_slice() {
         [row @ Expr::Element { .. }, Expr::Int { value: BLOCK }] if helper == "cast_e4m3" => {
@@ -80,9 +79,9 @@ pub(crate) fn row_cast(value: &Expr) -> Option<&Expr> {
     }
 }
 
-impl<'s> Forms<'s> {
+impl<'s> Facts<'s> {
     /// Finds the parts of a loop that records a number for each choice of a token.
-    pub(super) fn turns(&self, stmt: &'s Stmt, token: &str) -> Result<Turns<'s>, Unfit> {
+    pub(super) fn turns(&self, stmt: &'s Stmt, token: &str) -> Result<Turns<'s>, WhyNot> {
         let (choice, width, body) = choices(stmt).ok_or_else(|| self.no_form(stmt))?;
         let (record, names) = body.split_last().ok_or_else(|| self.no_form(stmt))?;
         let Action::Record { target, value } = &record.action else {
@@ -145,7 +144,7 @@ impl<'s> Forms<'s> {
             && of.copies == 1
             && of.dims.len() == indices.len() + 1
             && of.dims.last() == Some(width)
-            && self.is_of_units(width, &field.elem)
+            && is_of_units(self.ir, width, &field.elem)
             && matches!(to.as_slice(), [(_, Elem::E4m3, _), (_, Elem::F32 | Elem::Ue8m0, BLOCK)]);
         if !fits {
             return self.refuse(
@@ -168,7 +167,7 @@ impl<'s> Forms<'s> {
         stmt: &'s Stmt,
         message: &'s str,
         one: &OneLaunch<'s>,
-    ) -> Result<Packs<'s>, Unfit> {
+    ) -> Result<Packs<'s>, WhyNot> {
         let (choice, width, body) = choices(stmt).ok_or_else(|| self.no_form(stmt))?;
         if !self.has_lanes(width) {
             return self.refuse(&stmt.at, "a row can go to at most 32 places");
@@ -250,7 +249,7 @@ impl<'s> Forms<'s> {
             all(&row.elem).eq(all(&to.elem))
                 && row.dims.len() == 1
                 && row.dims.last() == to.dims.last()
-                && self.is_of_units(&row.dims[0], &to.elem)
+                && is_of_units(self.ir, &row.dims[0], &to.elem)
         });
         let is_row =
             of == message && indices.is_empty() && target.indices.len() + 1 == to.dims.len();
@@ -281,20 +280,20 @@ impl<'s> Forms<'s> {
             dim.name == width && matches!(dim.kind, DimKind::Given { high, .. } if high <= CHOICES)
         })
     }
+}
 
-    /// Whether rows of so many elements are made of whole units in every shape, and begin with one.
-    pub(super) fn is_of_units(&self, width: &Expr, elem: &ElemType) -> bool {
-        let Expr::Name { name, kind: NameKind::Dim } = width else { return false };
-        let bytes = match parts(self.ir, elem).first() {
-            Some((_, elem @ (Elem::Bf16 | Elem::E4m3), _)) => elem_bytes(elem),
-            _ => return false,
-        };
-        let is_unit = |elements: i64| elements * bytes % UNIT_BYTES == 0;
-        self.ir.dims.iter().any(|dim| {
-            dim.name == *name
-                && matches!(dim.kind, DimKind::Given { low, step, .. } if is_unit(low) && is_unit(step))
-        })
-    }
+/// Whether rows of so many elements are made of whole units in every shape, and begin with one.
+pub(in crate::schedule) fn is_of_units(ir: &Pipeline, width: &Expr, elem: &ElemType) -> bool {
+    let Expr::Name { name, kind: NameKind::Dim } = width else { return false };
+    let bytes = match parts(ir, elem).first() {
+        Some((_, elem @ (Elem::Bf16 | Elem::E4m3), _)) => elem_bytes(elem),
+        _ => return false,
+    };
+    let is_unit = |elements: i64| elements * bytes % UNIT_BYTES == 0;
+    ir.dims.iter().any(|dim| {
+        dim.name == *name
+            && matches!(dim.kind, DimKind::Given { low, step, .. } if is_unit(low) && is_unit(step))
+    })
 }
 
 /// Replaces the part of an expression that `known` accepts with a name, if all such parts are equal.

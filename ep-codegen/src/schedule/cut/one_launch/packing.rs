@@ -1,22 +1,23 @@
 //! Rows that are packed as they come: what the sender counts for them, and what each lane does for its choice.
 
-use super::{Whole, call, method, name};
+use super::packs::{AHEAD, BEFORE};
+use super::texts::{call, method, name};
+use super::{OneLaunch, Packs, Turns};
 use crate::ir::parts::parts;
 use crate::ir::{Action, BinaryOp, Elem, Expr};
-use crate::schedule::Lowered;
 use crate::schedule::library::ep;
 use crate::schedule::limit::broken;
-use crate::schedule::rules::{AHEAD, BEFORE, OneLaunch, Packs, Turns};
 use crate::schedule::scope::{Arrived, Meaning, Scope};
 use crate::schedule::step::ParamType::{Bytes, Index, Value};
 use crate::schedule::step::Step;
 use crate::schedule::symbol::{Constant, Symbol};
 use crate::schedule::term::Term;
+use crate::schedule::{Lowered, RoleLowering};
 
 /// What a function that gives a list, or a place in it, is given of a message.
 const OF_MESSAGE: usize = 4;
 
-impl Whole<'_, '_> {
+impl RoleLowering<'_> {
     /// The turns of a token, a lane each: recorded, and put into the record that goes with its row.
     pub(super) fn counts_turns(
         &mut self,
@@ -29,31 +30,31 @@ impl Whole<'_, '_> {
             return Err(broken("turns are recorded"));
         };
         out.push(Step::Says(turns.stmt.at.clone()));
-        let width = self.role.number(turns.width);
+        let width = self.number(turns.width);
         let lane = name("team.lane");
         let used = lane.clone().test(BinaryOp::Lt, width.clone());
         let choice = used.clone().choose(lane, Term::int(0));
-        let choice = self.role.named(turns.choice, choice.converted(&Elem::I32), out);
+        let choice = self.named(turns.choice, choice.converted(&Elem::I32), out);
         let mut own = scope.with(turns.choice, Meaning::Value(choice.clone())).of_lane();
-        turns.names.iter().for_each(|stmt| self.role.one(&mut own, stmt, out));
+        turns.names.iter().for_each(|stmt| self.one(&mut own, stmt, out));
         out.push(Step::Says(turns.record.at.clone()));
         if let Some(listed) = &turns.before {
-            let end = self.role.scalar(&own, &listed.end, out)?.converted(&Elem::I32);
-            let value = self.role.scalar(&own, &listed.value, out)?;
+            let end = self.scalar(&own, &listed.end, out)?.converted(&Elem::I32);
+            let value = self.scalar(&own, &listed.value, out)?;
             let earlier = self.row_of_ids(&listed.ids, "earlier", &[])?;
             let before = call(ep::listed_before.of(width), vec![end, value, earlier]);
-            let before = self.role.named("before", before, out);
+            let before = self.named("before", before, out);
             let before = Term { range: Some((0, i64::from(i32::MAX))), ..before };
             own.bind(BEFORE, Meaning::Value(before));
         }
-        let turn = self.role.scalar(&own, &turns.value, out)?.converted(&Elem::I32);
-        let turn = self.role.named("turn", turn, out);
-        let tensor = self.role.tensor(&target.tensor)?;
-        let at = self.role.indices(&own, &target.indices, out)?;
-        let place = self.role.place(tensor, 0, None, at, None)?;
+        let turn = self.scalar(&own, &turns.value, out)?.converted(&Elem::I32);
+        let turn = self.named("turn", turn, out);
+        let tensor = self.tensor(&target.tensor)?;
+        let at = self.indices(&own, &target.indices, out)?;
+        let place = self.place(tensor, 0, None, at, None)?;
         let mut body = vec![Step::Set { place, value: turn.clone() }];
         if let Some(field) = one.turned(turns) {
-            let (_, message) = self.role.carried(&one.rows.name)?;
+            let (_, message) = self.carried(&one.rows.name)?;
             let place = Term::constant(Constant::field(&message.name, &field.name));
             let to = crate::schedule::channels::bytes_behind(record.clone(), place);
             body.push(Step::Do(call(ep::set.of(&Elem::I32), vec![to, choice, turn])));
@@ -73,7 +74,7 @@ impl Whole<'_, '_> {
         let list = self.list_of(scope, (one, packs))?;
         let count = self.slot_word((one, &packs.field), "list", &[&one.awaits.at])?;
         let each = self.each_place(scope, (one, packs), taken)?;
-        let all = Symbol::method(taken, "for_places").of(self.role.number(packs.width));
+        let all = Symbol::method(taken, "for_places").of(self.number(packs.width));
         out.push(Step::Do(call(all, vec![take, list, count, each])));
         Ok(())
     }
@@ -88,7 +89,7 @@ impl Whole<'_, '_> {
         let [row, source, record, choice, ..] = given else {
             return Err(broken("a lane knows its message"));
         };
-        let source = Term { range: self.role.me().range, ..source.clone() };
+        let source = Term { range: self.me().range, ..source.clone() };
         let arrived = Arrived {
             channel: one.rows.name.clone(),
             row: record.clone(),
@@ -109,8 +110,8 @@ impl Whole<'_, '_> {
         self.function(&[&packs.stmt.at, &packs.place.at], &params, |this, given, steps| {
             let mut own = this.of_choice(scope, (one, packs), given)?;
             let before = packs.names.iter().take_while(|stmt| !std::ptr::eq(**stmt, packs.place));
-            before.for_each(|stmt| this.role.one(&mut own, stmt, steps));
-            Ok(Some(this.role.scalar(&own, &packs.list, steps)?.converted(&Elem::I32)))
+            before.for_each(|stmt| this.one(&mut own, stmt, steps));
+            Ok(Some(this.scalar(&own, &packs.list, steps)?.converted(&Elem::I32)))
         })
     }
 
@@ -132,27 +133,27 @@ impl Whole<'_, '_> {
                     (Action::Let { name, .. }, true) => {
                         steps.push(Step::Says(stmt.at.clone()));
                         let known = own.with(AHEAD, Meaning::Value(ahead.clone()));
-                        let value = this.role.scalar(&known, &packs.value, steps)?;
-                        let place = this.role.named(name, value.converted(&Elem::I32), steps);
+                        let value = this.scalar(&known, &packs.value, steps)?;
+                        let place = this.named(name, value.converted(&Elem::I32), steps);
                         let place = Term { range: Some((0, i64::from(i32::MAX))), ..place };
                         own.bind(name, Meaning::Value(place));
                     }
-                    _ => this.role.one(&mut own, stmt, steps),
+                    _ => this.one(&mut own, stmt, steps),
                 }
             }
             steps.push(Step::Says(packs.takes.at.clone()));
             let goes = match packs.filter {
-                Some(filter) => used.clone().and(this.role.scalar(&own, filter, steps)?),
+                Some(filter) => used.clone().and(this.scalar(&own, filter, steps)?),
                 None => used.clone(),
             };
-            let goes = this.role.named("match", goes, steps);
+            let goes = this.named("match", goes, steps);
             steps.push(Step::Says(packs.store.at.clone()));
             let mut once = this.copies_part(&own, (one, packs), (&goes, taken), steps)?;
             for (condition, stmts) in
                 [(used, packs.written.clone()), (&goes, packs.records.iter().collect())]
             {
                 let mut body = Vec::new();
-                stmts.iter().for_each(|stmt| this.role.one(&mut own, stmt, &mut body));
+                stmts.iter().for_each(|stmt| this.one(&mut own, stmt, &mut body));
                 if !body.is_empty() {
                     once.push(Step::If { condition: condition.clone(), body });
                 }
@@ -173,10 +174,10 @@ impl Whole<'_, '_> {
         let Action::Store { target, value: Expr::Field { field, .. } } = &packs.store.action else {
             return Err(broken("a row is stored"));
         };
-        let (_, message) = self.role.carried(&one.rows.name)?;
-        let to = self.role.tensor(&target.tensor)?;
+        let (_, message) = self.carried(&one.rows.name)?;
+        let to = self.tensor(&target.tensor)?;
         let mut once = Vec::new();
-        for (part, (suffix, ..)) in parts(self.role.ir, &to.elem).into_iter().enumerate() {
+        for (part, (suffix, ..)) in parts(self.ir, &to.elem).into_iter().enumerate() {
             let own = self.row(scope, (&target.tensor, part), &target.indices, out)?;
             if part == 0 {
                 out.push(Step::Do(method(taken, "copy", vec![goes.clone(), own])));

@@ -1,12 +1,12 @@
 //! The push of a dispatch in one launch, and the fields that it sends.
 
-use super::packed::row_cast;
-use super::{Checked, Forms};
+use super::packs::row_cast;
+use super::{Checked, Facts};
 use crate::ir::parts::parts;
 use crate::ir::typed::rank_of;
 use crate::ir::{Channel, Expr, Field, FieldValue, Memory, Place, Stmt, walk};
 
-impl Forms<'_> {
+impl Facts<'_> {
     /// A place of one element that is always there.
     pub(super) fn check_element(&self, stmt: &Stmt, target: &Place) -> Checked {
         let tensor = self.tensor(&target.tensor)?;
@@ -84,7 +84,7 @@ impl Forms<'_> {
 }
 
 /// `channel[peer].position`
-pub(crate) fn is_position(value: &Expr, channel: &Channel) -> bool {
+pub(super) fn is_position(value: &Expr, channel: &Channel) -> bool {
     matches!(value, Expr::OfChannel { channel: of, field, .. }
         if *of == channel.name && field == "position")
 }
