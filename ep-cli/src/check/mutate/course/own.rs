@@ -154,7 +154,7 @@ const AS_WORDS: Values = &[("words", "256")];
 const LEAST: Set = &[&[("hidden", "16")]];
 
 /// All of them. The tight ones have rings that hold the least, to which more rows come than fit.
-pub(super) const OWN: [Own; 106] = [
+pub(super) const OWN: [Own; 109] = [
     Own {
         name: "tight",
         pipeline: "node-dispatch",
@@ -347,6 +347,9 @@ pub(super) const OWN: [Own; 106] = [
         set: &[VIA_DIRECT, FEW, AS_WORDS],
         ..MANY_RANKS
     },
+    Own { pipeline: "low-latency-dispatch", set: &[FEW], ..MANY_RANKS },
+    Own { pipeline: "low-latency-combine", set: &[FEW], ..MANY_RANKS },
+    Own { pipeline: "merge-combine", set: &[FEW, VIA_DIRECT], ..MANY_RANKS },
     Own {
         name: "tiles",
         pipeline: "low-latency-dispatch",
