@@ -10,13 +10,14 @@ use ep_runtime::pipelines;
 pub(crate) type Edit = fn(&mut Pipeline);
 
 /// Rewritings by which a pipeline means slightly more.
-const MORE: [(&str, Edit); 6] = [
+const MORE: [(&str, Edit); 7] = [
     ("a gate in counts and sends", gate),
     ("a table of a number for each token", table),
     ("twice as many choices", |ir| bound(ir, "topk", 64)),
     ("rows twice as long", |ir| bound(ir, "hidden", 65536)),
     ("twice as many tokens", |ir| bound(ir, "max_tokens", 16384)),
     ("a number beside each row", field),
+    ("a scale for each 32 values", |ir| scales(ir, 32)),
 ];
 
 /// Rewritings that change no meaning.
@@ -143,6 +144,24 @@ fn two_hops_use_all_warps() {
             assert!(!cut.iter().all(is_shared), "{name} needs the rule");
         }
     }
+}
+
+/// Rows of e4m3 have a scale for so many values.
+pub(crate) fn scales(ir: &mut Pipeline, block: i64) {
+    for arm in ir.axes.iter_mut().flat_map(|axis| &mut axis.arms) {
+        if let [row, scale] = arm.parts.as_mut_slice()
+            && row.elem == Elem::E4m3
+        {
+            scale.block = block;
+        }
+    }
+    exprs(ir, &mut |part| {
+        if let Expr::Call { helper, args } = part
+            && helper == "cast_e4m3"
+        {
+            args[1] = Expr::Int { value: block };
+        }
+    });
 }
 
 fn plus_nothing(ir: &mut Pipeline) {

@@ -353,11 +353,11 @@ __device__ __forceinline__ ep::bf16 cast_value(int i) {
 }
 
 /// Rows that are cast with scales that lie apart: less than a block, whole ones, and more than a warp has at a time.
-template <class Scale>
+template <class Scale, int kBlock>
 __device__ __forceinline__ ep::i64* casts_of(const ep::Team& team, const ep::bf16* row, ep::i64* to) {
     const int counts[9] = {1, 5, 127, 128, 129, 256, 1024, 1037, 2176};
     for (int count : counts) {
-        ep::cast_row<Scale>(team, to, to + 280, 2, row, count);
+        ep::cast_row<Scale, kBlock>(team, to, to + 280, 2, row, count);
         to += 300;
     }
     return to;
@@ -366,10 +366,12 @@ __device__ __forceinline__ ep::i64* casts_of(const ep::Team& team, const ep::bf1
 __device__ __forceinline__ void casts(const ep::Team& team, ep::i64* out) {
     ep::bf16* row = reinterpret_cast<ep::bf16*>(out);
     ep::for_lanes(0, 2400, [&](int i) { row[i] = cast_value(i); });
-    ep::i64* to = casts_of<float>(team, row, out + 600);
-    to = casts_of<ep::ue8m0>(team, row, to);
+    ep::i64* to = casts_of<float, 128>(team, row, out + 600);
+    to = casts_of<ep::ue8m0, 128>(team, row, to);
     // No vector begins where this row does.
-    casts_of<float>(team, row + 1, to);
+    to = casts_of<float, 128>(team, row + 1, to);
+    to = casts_of<float, 256>(team, row, to);
+    casts_of<ep::ue8m0, 32>(team, row, to);
 }
 
 /// How many slices rows are cut into, and quotients by the largest number that is divided by.

@@ -243,7 +243,7 @@ fn slices() -> Vec<i64> {
 }
 
 fn casts() -> Vec<i64> {
-    const WORDS: usize = 600 + 3 * 9 * 300;
+    const WORDS: usize = 600 + 5 * 9 * 300;
     let bits = |i: usize| {
         let (mixed, block) = ((i as u32 + 1).wrapping_mul(2_654_435_761), i as u32 / 128);
         let exponent = 90 + block * 5 + (mixed >> 7) % 12;
@@ -258,10 +258,11 @@ fn casts() -> Vec<i64> {
         bytes[2 * i..2 * i + 2].copy_from_slice(&(bits(i) as u16).to_le_bytes());
     }
     let mut to = 600 * 8;
-    for (first, packed) in [(0, false), (0, true), (1, false)] {
+    let sorts = [(0, false, 128), (0, true, 128), (1, false, 128), (0, false, 256), (0, true, 32)];
+    for (first, packed, size) in sorts {
         for count in [1, 5, 127, 128, 129, 256, 1024, 1037, 2176] {
             let mut scales = Vec::new();
-            for (block, values) in row[first..first + count].chunks(128).enumerate() {
+            for (block, values) in row[first..first + count].chunks(size).enumerate() {
                 let peak = values.iter().fold(1e-10_f32, |peak, value| peak.max(value.abs()));
                 let exact = peak / 448.0;
                 // The least power of two that is not below it.
@@ -272,7 +273,7 @@ fn casts() -> Vec<i64> {
                     false => nearest_e4m3(quotient.clamp(-448.0, 448.0)) as u8,
                 };
                 let codes = values.iter().map(|value| code(value / scale));
-                let place = to + block * 128;
+                let place = to + block * size;
                 bytes.splice(place..place + values.len(), codes);
                 scales.extend(if packed {
                     vec![power as u8]

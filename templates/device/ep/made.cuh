@@ -16,10 +16,9 @@
 
 namespace ep {
 
-/// Values of a lane that are cast together: a unit of codes, of a block that eight lanes share.
+/// Values of a lane that are cast together: a unit of codes, of a block that neighboring lanes share.
 struct CastUnit {
     static constexpr int kValues = 16;
-    static constexpr int kLanesOfBlock = 8;
 
     Wide<bf16> halves[2];
 
@@ -53,15 +52,15 @@ struct CastUnit {
     }
 };
 
-/// Casts several units of each lane, and gives the scale of the block of each; warp.
-template <int kUnits, class Scale>
+/// Casts several units of each lane, and gives the scale of the block of each, which so many lanes share; warp.
+template <int kLanesOfBlock, int kUnits, class Scale>
 __device__ __forceinline__ void cast_units(const CastUnit (&units)[kUnits], Quad (&codes)[kUnits],
                                            Scale (&scales)[kUnits]) {
     float peaks[kUnits];
 #pragma unroll
     for (int i = 0; i < kUnits; ++i) peaks[i] = units[i].peak();
 #pragma unroll
-    for (int step = CastUnit::kLanesOfBlock / 2; step > 0; step /= 2) {
+    for (int step = kLanesOfBlock / 2; step > 0; step /= 2) {
 #pragma unroll
         for (int i = 0; i < kUnits; ++i) {
             peaks[i] = greater_magnitude(peaks[i], float_of(__shfl_xor_sync(kAllLanes, bits_of(peaks[i]), step)));
@@ -71,11 +70,12 @@ __device__ __forceinline__ void cast_units(const CastUnit (&units)[kUnits], Quad
     for (int i = 0; i < kUnits; ++i) codes[i] = units[i].codes(kept_scale(scale_e4m3(peaks[i]), scales[i]));
 }
 
-/// A row of `kCount` bf16 that is cast to e4m3 as it leaves; its scales, one for each 128 of them, lie at byte
+/// A row of `kCount` bf16 that is cast to e4m3 as it leaves; its scales, one for each `kBlock` of them, lie at byte
 /// `kScales` of its record.
-template <class Scale, int kCount, int kScales>
+template <class Scale, int kCount, int kScales, int kBlock = 128>
 struct CastRow {
-    static constexpr int kBlock = 128;
+    static constexpr int kEnd = kCount;
+    static constexpr int kLanesOfBlock = kBlock / CastUnit::kValues;
     static constexpr int kBlocks = (kCount + kBlock - 1) / kBlock;
     static constexpr int kBlocksOfWord = 4 / static_cast<int>(sizeof(Scale));
     static constexpr int kFirstWord = kScales / 4;
@@ -83,6 +83,8 @@ struct CastRow {
 
     static_assert(kCount % CastUnit::kValues == 0, "codes are whole units");
     static_assert(kScales % 4 == 0, "scales begin with a word of the record");
+    static_assert(kBlock % CastUnit::kValues == 0 && kBlocksOfWord * kLanesOfBlock <= kLanes,
+                  "the lanes of a warp have all blocks of a word");
 
     const bf16* from;
 
@@ -97,7 +99,7 @@ struct CastRow {
             for (int k = 0; k < kBatch; ++k) units[k].read(from, base + k * kTurn, end);
             Quad codes[kBatch];
             Scale scales[kBatch];
-            cast_units(units, codes, scales);
+            cast_units<kLanesOfBlock>(units, codes, scales);
 #pragma unroll
             for (int k = 0; k < kBatch; ++k) {
                 const int i = base + k * kTurn;
@@ -109,20 +111,20 @@ struct CastRow {
     }
 };
 
-template <class Scale, int kCount, int kScales>
-__device__ __forceinline__ CastRow<Scale, kCount, kScales> cast_from(const bf16* row) {
-    return CastRow<Scale, kCount, kScales>{row};
+template <class Scale, int kCount, int kScales, int kBlock = 128>
+__device__ __forceinline__ CastRow<Scale, kCount, kScales, kBlock> cast_from(const bf16* row) {
+    return CastRow<Scale, kCount, kScales, kBlock>{row};
 }
 
 /// The value of a row at which the scales in a word of its record begin; -1: there are none.
 __device__ __forceinline__ int scaled_by(const void*, int) {
     return -1;
 }
-template <class Scale, int kCount, int kScales>
-__device__ __forceinline__ int scaled_by(const CastRow<Scale, kCount, kScales>&, int word) {
-    using Row = CastRow<Scale, kCount, kScales>;
+template <class Scale, int kCount, int kScales, int kBlock>
+__device__ __forceinline__ int scaled_by(const CastRow<Scale, kCount, kScales, kBlock>&, int word) {
+    using Row = CastRow<Scale, kCount, kScales, kBlock>;
     const bool has = word >= Row::kFirstWord && word < Row::kEndWord;
-    return has ? (word - Row::kFirstWord) * Row::kBlocksOfWord * Row::kBlock : -1;
+    return has ? (word - Row::kFirstWord) * Row::kBlocksOfWord * kBlock : -1;
 }
 
 // ---- Through shared memory ----
@@ -163,8 +165,8 @@ public:
     }
 
     /// or makes it, and the part of the record that goes with it.
-    template <class Scale, int kCount, int kScales>
-    __device__ __forceinline__ void begin(const CastRow<Scale, kCount, kScales>& row, int piece) {
+    template <class Scale, int kCount, int kScales, int kBlock>
+    __device__ __forceinline__ void begin(const CastRow<Scale, kCount, kScales, kBlock>& row, int piece) {
         const int first = piece * Cut::kBytes;
         row.make(smem_.stage[0], meta(), first, first + bytes_of(piece));
         // M3: each lane has written its part; the lanes that store read all of it.
@@ -241,8 +243,9 @@ private:
         }
     }
 
-    template <class Scale, int kCount, int kScales>
-    __device__ __forceinline__ void put(char* to, const CastRow<Scale, kCount, kScales>& row, int first, int end) {
+    template <class Scale, int kCount, int kScales, int kBlock>
+    __device__ __forceinline__ void put(char* to, const CastRow<Scale, kCount, kScales, kBlock>& row, int first,
+                                        int end) {
         row.make(to + first, meta(), first, end);
     }
 
@@ -256,8 +259,8 @@ template <int kBytes, class Row>
 struct SentAs {
     using Words = WordRow<kBytes, 2>;
 };
-template <int kBytes, class Scale, int kCount, int kScales>
-struct SentAs<kBytes, CastRow<Scale, kCount, kScales>> {
+template <int kBytes, class Scale, int kCount, int kScales, int kBlock>
+struct SentAs<kBytes, CastRow<Scale, kCount, kScales, kBlock>> {
     using Words = WordRow<kBytes, 1>;
 };
 
@@ -280,19 +283,19 @@ __device__ __forceinline__ LyingPart<Words> part_of(const void* row, int part) {
     return LyingPart<Words>(row, part);
 }
 
-/// The same of a row that is cast, with the scales of its blocks.
-template <class Words, class Scale, int kCount, int kScales>
+/// The lane's units of a part of a row that is cast, with the scales of its blocks.
+template <class Words, class Row, class Scale>
 class CastPart {
-    using Row = CastRow<Scale, kCount, kScales>;
+    static constexpr int kLanesOfBlock = Row::kLanesOfBlock;
 
 public:
     __device__ __forceinline__ CastPart(const Row& row, int part) {
         CastUnit units[Words::kLaneUnits];
 #pragma unroll
         for (int i = 0; i < Words::kLaneUnits; ++i) {
-            units[i].read(row.from, Words::unit(part, i) * CastUnit::kValues, kCount);
+            units[i].read(row.from, Words::unit(part, i) * CastUnit::kValues, Row::kEnd);
         }
-        cast_units(units, codes_, scales_);
+        cast_units<kLanesOfBlock>(units, codes_, scales_);
     }
 
     __device__ __forceinline__ void send(WordPair* to, int part, u32 epoch) const {
@@ -305,29 +308,31 @@ public:
 private:
     /// The lanes at the beginnings of blocks have a scale each: a word,
     static __device__ __forceinline__ void send_scales(u64* record, int unit, float scale, u32 epoch) {
-        const bool begins = unit % CastUnit::kLanesOfBlock == 0 && unit < Words::kUnits;
-        if (begins) store_relaxed_sys(record + unit / CastUnit::kLanesOfBlock, stamped(epoch, bits_of(scale)));
+        const bool begins = unit % kLanesOfBlock == 0 && unit < Words::kUnits;
+        if (begins) store_relaxed_sys(record + unit / kLanesOfBlock, stamped(epoch, bits_of(scale)));
     }
 
-    /// or a byte of the word of all lanes.
+    /// or a byte of a word that the lanes of four blocks share.
     static __device__ __forceinline__ void send_scales(u64* record, int unit, ue8m0 scale, u32 epoch) {
+        constexpr int kLanesOfWord = 4 * kLanesOfBlock;
         const u32 own = unit < Words::kUnits ? scale.bits : 0;
+        const int first = lane_index() / kLanesOfWord * kLanesOfWord;
         u32 word = 0;
 #pragma unroll
         for (int k = 0; k < 4; ++k) {
-            word |= __shfl_sync(kAllLanes, own, CastUnit::kLanesOfBlock * k) << 8 * k;
+            word |= __shfl_sync(kAllLanes, own, first + kLanesOfBlock * k) << 8 * k;
         }
-        if (lane_index() == 0 && unit < Words::kUnits) store_relaxed_sys(record + unit / kLanes, stamped(epoch, word));
+        const bool begins = lane_index() == first && unit < Words::kUnits;
+        if (begins) store_relaxed_sys(record + unit / kLanesOfWord, stamped(epoch, word));
     }
 
     typename Words::Units codes_;
     Scale scales_[Words::kLaneUnits];
 };
 
-template <class Words, class Scale, int kCount, int kScales>
-__device__ __forceinline__ CastPart<Words, Scale, kCount, kScales> part_of(const CastRow<Scale, kCount, kScales>& row,
-                                                                           int part) {
-    return CastPart<Words, Scale, kCount, kScales>(row, part);
+template <class Words, class Scale, int kCount, int kScales, int kBlock>
+__device__ __forceinline__ auto part_of(const CastRow<Scale, kCount, kScales, kBlock>& row, int part) {
+    return CastPart<Words, CastRow<Scale, kCount, kScales, kBlock>, Scale>(row, part);
 }
 
 }  // namespace ep

@@ -837,10 +837,10 @@ __device__ __forceinline__ Wide<float> quotients(const Wide<float>& all, float b
     });
 }
 
-/// Casts eight values of a lane, of a block that sixteen lanes have, and gives its scale; warp.
-template <class Scale>
+/// Casts eight values of a lane, of a block that neighboring lanes have, and gives its scale; warp.
+template <int kBlock, class Scale>
 __device__ __forceinline__ Wide<e4m3> cast_turn(const Wide<bf16>& row, Scale& kept) {
-    constexpr int kBlock = 128;
+    static_assert(kBlock % kWide == 0 && kTurn % kBlock == 0, "the lanes of a warp have whole blocks");
     const Wide<float> values = to_float(row);
     float peak = 0.0f;
 #pragma unroll
@@ -855,16 +855,15 @@ __device__ __forceinline__ Wide<e4m3> cast_turn(const Wide<bf16>& row, Scale& ke
 
 /// Casts values `base` and following of a row that ends at `end`, those of several turns; warp. `scales` are those of the
 /// row.
-template <class Scale, int kTurns, class To, class Scales>
+template <class Scale, int kBlock, int kTurns, class To, class Scales>
 __device__ __forceinline__ void cast_turns(const Wide<bf16> (&turns)[kTurns], const To& to, const Scales& scales,
                                            i64 apart, int base, int end) {
-    constexpr int kBlock = 128;
     const int first = base + lane_index() * kWide;
     Wide<e4m3> codes[kTurns] = {};
     Scale kept[kTurns] = {};
 #pragma unroll
     for (int k = 0; k < kTurns; ++k) {
-        if (base + k * kTurn < end) codes[k] = cast_turn(turns[k], kept[k]);
+        if (base + k * kTurn < end) codes[k] = cast_turn<kBlock>(turns[k], kept[k]);
     }
     for_places(to, [&](char* row) {
 #pragma unroll
@@ -882,9 +881,9 @@ __device__ __forceinline__ void cast_turns(const Wide<bf16> (&turns)[kTurns], co
     });
 }
 
-/// Casts a slice of a row of bf16 to e4m3, with a scale for each 128 of them, so far `apart` in memory; warp. It begins
-/// with a block. The codes go to a place, or to that in each slot, and so do the scales.
-template <class Scale, class To, class Scales>
+/// Casts a slice of a row of bf16 to e4m3, with a scale for each `kBlock` of them, so far `apart` in memory; warp. It
+/// begins with a block. The codes go to a place, or to that in each slot, and so do the scales.
+template <class Scale, int kBlock = 128, class To, class Scales>
 __device__ __forceinline__ void cast_slice(const Team& team, const To& to, const Scales& scales, i64 apart,
                                            const void* from, int begin, int end) {
     // What goes to several slots stays in registers until all of them have it.
@@ -901,20 +900,20 @@ __device__ __forceinline__ void cast_slice(const Team& team, const To& to, const
             const int i = base + k * kTurn + lane;
             turns[k] = i < end ? *reinterpret_cast<const Wide<bf16>*>(row + i) : Wide<bf16>{};
         }
-        cast_turns<Scale>(turns, to, scales, apart, base, end);
+        cast_turns<Scale, kBlock>(turns, to, scales, apart, base, end);
     }
 #pragma unroll 1
     for (; base < end; base += kTurn) {
         const Wide<bf16> turns[1] = {get_wide<bf16>(from, base + lane, end)};
-        cast_turns<Scale>(turns, to, scales, apart, base, end);
+        cast_turns<Scale, kBlock>(turns, to, scales, apart, base, end);
     }
 }
 
 /// Casts a row of `count`.
-template <class Scale, class To, class Scales>
+template <class Scale, int kBlock = 128, class To, class Scales>
 __device__ __forceinline__ void cast_row(const Team& team, const To& to, const Scales& scales, i64 apart,
                                          const void* from, int count) {
-    cast_slice<Scale>(team, to, scales, apart, from, 0, count);
+    cast_slice<Scale, kBlock>(team, to, scales, apart, from, 0, count);
 }
 
 }  // namespace ep

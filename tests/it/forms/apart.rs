@@ -76,10 +76,16 @@ fn a_token_is_sent_by_several_warps() {
 fn a_row_is_cast_by_the_warp_that_sends_it() {
     let shapes = [(16, 2, 12), (112, 8, 4), (128, 1, 40), (1040, 3, 5), (2304, 4, 3), (128, 3, 0)];
     let shapes = shapes.map(|(hidden, topk, most)| sent(hidden, topk, most));
-    for (scale, cast) in [("f32", "ep::cast_row<float>"), ("ue8m0", "ep::cast_row<ep::ue8m0>")] {
-        let payload = format!("Cast {{ x: e4m3, scale: {scale} block 128 }}");
+    for (scale, block, cast) in [
+        ("f32", 128, "ep::cast_row<float>"),
+        ("ue8m0", 128, "ep::cast_row<ep::ue8m0>"),
+        ("ue8m0", 32, "ep::cast_row<ep::ue8m0, 32>"),
+        ("f32", 256, "ep::cast_row<float, 256>"),
+    ] {
+        let payload = format!("Cast {{ x: e4m3, scale: {scale} block {block} }}");
+        let sends = CAST.replace("128", &block.to_string());
         let shapes = shapes.each_ref().map(|it| &it[..]);
-        agrees(&dispatch(&payload, CAST), &shapes, &["unit / Cfg::kTopk", cast]);
+        agrees(&dispatch(&payload, &sends), &shapes, &["unit / Cfg::kTopk", cast]);
     }
 }
 

@@ -1,5 +1,5 @@
-//! Rows that are cast as they leave and packed as they come: they leave what the declaration means, and others like it
-//! are composed.
+//! Rows that are cast as they leave and packed as they come: they leave what the declaration means, and the warps of
+//! others like it meet.
 
 use ep_codegen::meaning::Drawn;
 use ep_codegen::schedule::{RuleSet, Ways};
@@ -9,10 +9,11 @@ use ep_runtime::pipelines::PackedDispatch;
 use super::meaning::{accepted, held_by, only};
 use super::planted::all_are_found;
 use super::run::Form;
+use crate::near_misses::scales;
 use crate::usual;
 
 /// A dispatch whose rows are packed, by so many ranks with tokens and values in a row, of which so many tokens of all
-/// ranks travel as words.
+/// ranks travel as words. The seed decides how many values share a scale.
 fn packed(
     (ranks, tokens, hidden, topk, words): (i64, i64, i64, i64, i64),
     seed: u64,
@@ -27,7 +28,9 @@ fn packed(
         ("words", words),
         ("piece", 1024),
     ];
-    held_by(&[only(PackedDispatch::ir(), "via", "Direct")], &numbers, seed, &ruled, run)
+    let mut ir = only(PackedDispatch::ir(), "via", "Direct");
+    scales(&mut ir, [128, 32, 16, 64][seed as usize % 4]);
+    held_by(&[ir], &numbers, seed, &ruled, run)
 }
 
 /// The call, which the rule is for.
@@ -98,19 +101,20 @@ fn other_rows_leave_what_they_mean() {
         Packs { stored: "out[e, place + 0]", ..usual },
         Packs { stored: "out[e + 0, place]", ..usual },
         Packs { number: "m.row", ..usual },
+        Packs { block: 64, ..usual },
     ];
     let others = [
         Packs { topk: 64, ..usual },
         Packs { step: 8, ..usual },
-        Packs { block: 64, ..usual },
+        Packs { block: 256, ..usual },
         Packs { ahead: "sum(b in 1..m.source: counts[b].per_expert[e * has])", ..usual },
         Packs { ahead: "sum(b in 0..m.source: counts[b].per_expert[e * has + b * 0])", ..usual },
         Packs { number: "m.index", ..usual },
         Packs { packs: false, ..usual },
     ];
-    assert!(!usual.are_composed(), "the rule is for it");
+    assert!(!usual.meet(), "the rule is for it");
     for (seed, other) in crate::usual::some((0..).zip(taken), 4) {
-        assert!(!other.are_composed(), "{}", other.source());
+        assert!(!other.meet(), "{}", other.source());
         let ir = accepted(&other.source()).expect("the declaration is right");
         let numbers =
             [("ranks", 2), ("hidden", 64), ("experts", 7), ("topk", 3), ("max_tokens", 6)];
@@ -118,7 +122,7 @@ fn other_rows_leave_what_they_mean() {
         held.unwrap_or_else(|words| panic!("seed {seed}: {words}"));
     }
     for other in others {
-        assert!(other.are_composed(), "{}", other.source());
+        assert!(other.meet(), "{}", other.source());
     }
 }
 
@@ -229,7 +233,7 @@ impl Packs {
         )
     }
 
-    fn are_composed(&self) -> bool {
+    fn meet(&self) -> bool {
         let numbers =
             [("ranks", 2), ("hidden", 64), ("topk", 4), ("experts", 6), ("max_tokens", 8)];
         Form::new(&self.source(), &numbers).is_plain()
@@ -318,10 +322,15 @@ in ep/made.cuh
 - halves[1] = get_wide<bf16>(row, i + kWide, end);
 + halves[1] = get_wide<bf16>(row, i, end);
 
-== lanes of two blocks share a scale
+== half of the lanes of a block share its scale
 in ep/made.cuh
-- static constexpr int kLanesOfBlock = 8;
-+ static constexpr int kLanesOfBlock = 16;
+- for (int step = kLanesOfBlock / 2; step > 0; step /= 2) {
++ for (int step = kLanesOfBlock / 4; step > 0; step /= 2) {
+
+== the lanes of a word take the scales of the first one
+in ep/made.cuh
+- word |= __shfl_sync(kAllLanes, own, first + kLanesOfBlock * k) << 8 * k;
++ word |= __shfl_sync(kAllLanes, own, kLanesOfBlock * k) << 8 * k;
 
 == the scales of words are sent twice, once unset
 in ep/one_launch.cuh

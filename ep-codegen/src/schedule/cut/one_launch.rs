@@ -127,8 +127,8 @@ impl<'s> OneLaunch<'s> {
         }
     }
 
-    /// The row that is cast as it leaves, if it is.
-    fn cast(&self) -> Option<&'s Expr> {
+    /// The row that is cast as it leaves, if it is, and the size of its blocks.
+    fn cast(&self) -> Option<(&'s Expr, i64)> {
         self.fanout.values.iter().find_map(|value| row_cast(&value.value))
     }
 

@@ -11,8 +11,10 @@ use crate::schedule::library::ep;
 use crate::schedule::step::{Loop, Step, Takers};
 use crate::schedule::term::{Node, Term};
 
-/// Values that share a scale, as the library casts them.
-const BLOCK: i64 = 128;
+/// How many values may share a scale: those of neighboring lanes, of which each has eight.
+const BLOCKS: [i64; 6] = [8, 16, 32, 64, 128, 256];
+/// So many share one if a text does not say it.
+pub(in crate::schedule) const USUAL_BLOCK: i64 = 128;
 
 /// The steps with every such loop as one call. `apart` are pointers to shared memory.
 pub(in crate::schedule) fn rewrite(steps: Vec<Step>, apart: &[String]) -> Vec<Step> {
@@ -28,13 +30,9 @@ struct Cast<'a> {
 
 impl Cast<'_> {
     fn of(&self, repeat: &Loop) -> Option<Term> {
-        let width = match &repeat.to.node {
-            Node::Call(ceil, args) if ceil.is(ep::ceil) => match args.as_slice() {
-                [width, size] if size.is(BLOCK) => width.clone(),
-                _ => return None,
-            },
-            _ => return None,
-        };
+        let Node::Call(ceil, args) = &repeat.to.node else { return None };
+        let ([width, size], true) = (args.as_slice(), ceil.is(ep::ceil)) else { return None };
+        let block = BLOCKS.into_iter().find(|block| size.is(*block))?;
         let [
             Step::Let { name: first, value: begin },
             Step::Let { name: end, .. },
@@ -69,7 +67,9 @@ impl Cast<'_> {
         let is_scale = matches!(&kept.node, Node::Name(name) if name == scale);
         let team = Term::name("team", Elem::I32);
         let cast = ep::cast_row.of(&kept.elem);
-        is_scale.then(|| Term::call(cast, vec![team, to, scales, apart, from, width], Elem::E4m3))
+        let cast = if block == USUAL_BLOCK { cast } else { cast.of(Term::int(block)) };
+        let args = vec![team, to, scales, apart, from, width.clone()];
+        is_scale.then(|| Term::call(cast, args, Elem::E4m3))
     }
 
     /// The bf16 row whose greatest magnitude a loop looks for.

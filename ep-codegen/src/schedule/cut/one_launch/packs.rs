@@ -16,8 +16,8 @@ use crate::schedule::cut::own_name;
 const CHOICES: i64 = 32;
 /// What lanes copy at once.
 const UNIT_BYTES: i64 = 16;
-/// Values that share a scale, as the library casts them.
-const BLOCK: i64 = 128;
+/// How many values may share a scale: those of neighboring lanes, of which each has a unit. A warp has all blocks of a word.
+const BLOCKS: [i64; 4] = [16, 32, 64, 128];
 
 /// Names that no declaration can have: how many earlier tokens list a value, and how many rows earlier ranks have in a list.
 pub(super) const BEFORE: &str = "tokens before";
@@ -68,12 +68,14 @@ pub(super) struct Packs<'s> {
     pub(super) store: &'s Stmt,
 }
 
-/// The row of a tensor that is cast to e4m3 in blocks as the library has them.
-pub(super) fn row_cast(value: &Expr) -> Option<&Expr> {
+/// The row of a tensor that is cast to e4m3 in blocks that the library has, and their size.
+pub(super) fn row_cast(value: &Expr) -> Option<(&Expr, i64)> {
     let Expr::Call { helper, args } = value else { return None };
     match args.as_slice() {
-        [row @ Expr::Element { .. }, Expr::Int { value: BLOCK }] if helper == "cast_e4m3" => {
-            Some(row)
+        [row @ Expr::Element { .. }, Expr::Int { value: block }]
+            if helper == "cast_e4m3" && BLOCKS.contains(block) =>
+        {
+            Some((row, *block))
         }
         _ => None,
     }
@@ -133,7 +135,7 @@ impl<'s> Facts<'s> {
         &self,
         stmt: &Stmt,
         (message, field): (&Message, &Field),
-        row: &Expr,
+        (row, block): (&Expr, i64),
     ) -> Checked {
         let Expr::Element { tensor, indices } = row else { return Err(self.no_form(stmt)) };
         let of = self.tensor(tensor)?;
@@ -145,11 +147,12 @@ impl<'s> Facts<'s> {
             && of.dims.len() == indices.len() + 1
             && of.dims.last() == Some(width)
             && is_of_units(self.ir, width, &field.elem)
-            && matches!(to.as_slice(), [(_, Elem::E4m3, _), (_, Elem::F32 | Elem::Ue8m0, BLOCK)]);
+            && matches!(to.as_slice(), [(_, Elem::E4m3, _), (_, Elem::F32 | Elem::Ue8m0, own)]
+                if *own == block);
         if !fits {
             return self.refuse(
                 &stmt.at,
-                "a row has to be cast from bf16 to e4m3 in blocks of 128 values",
+                "a row has to be cast from bf16 to e4m3 in blocks of 16, 32, 64 or 128 values",
             );
         }
         let others = message.fields.iter().filter(|other| !other.row);

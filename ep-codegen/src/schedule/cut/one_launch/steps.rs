@@ -11,7 +11,7 @@ use crate::schedule::channels::{End, Object};
 use crate::schedule::cut::{PEER, own_name};
 use crate::schedule::library::ep;
 use crate::schedule::limit::broken;
-use crate::schedule::rules::asked_first;
+use crate::schedule::rules::{USUAL_BLOCK, asked_first};
 use crate::schedule::scope::{Arrived, LookedAt, Meaning, Scope};
 use crate::schedule::step::ParamType::{Bytes, Index, Object as OfClass, Value};
 use crate::schedule::step::{Loop, Step, Takers};
@@ -107,14 +107,16 @@ impl<'a> RoleLowering<'a> {
     fn row_sent(&mut self, scope: &Scope, one: &OneLaunch<'_>) -> Lowered<Term> {
         self.function(&[], &[(Index, one.fanout.token)], |this, params, steps| {
             let own = this.of_token(scope, one, &params[0], steps);
-            let Some(Expr::Element { tensor, indices }) = one.cast() else {
+            let Some((Expr::Element { tensor, indices }, block)) = one.cast() else {
                 return this.pushed_row(&own, one.rows, one.fanout.values, steps).map(Some);
             };
             let row = this.row(&own, (tensor, 0), indices, steps)?;
             let tensor = this.tensor(tensor)?;
             let width = this.width(tensor, 0)?;
             let (scale, place) = this.scales_of(one)?;
-            Ok(Some(call(ep::cast_from.of(&scale).of(width).of(Term::constant(place)), vec![row])))
+            let cast = ep::cast_from.of(&scale).of(width).of(Term::constant(place));
+            let cast = if block == USUAL_BLOCK { cast } else { cast.of(Term::int(block)) };
+            Ok(Some(call(cast, vec![row])))
         })
     }
 
