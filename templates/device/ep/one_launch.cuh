@@ -671,45 +671,49 @@ public:
 #pragma unroll 1
         for (int first = turn_ < busy ? total_ : own; first < total_ && !team_.stopped;
              first += kFlight * step) {
-            u64 found[kFlight][kEach];
             Site site{Rows::kChannel, Waiting::kClosed, -1, source_of(first), team_.epoch};
-            const bool done = wait(team_, site, [&](u32& seen) {
+#pragma unroll 1
+            for (int base = 0; base < Rows::kRecordWords; base += kPart * kLanes) {
+                u64 found[kFlight][kPart];
+                const bool done = wait(team_, site, [&](u32& seen) {
+#pragma unroll
+                    for (int n = 0; n < kFlight; ++n) {
+                        const int row = first + n * step;
+                        const u64* words = record_of(row);
+#pragma unroll
+                        for (int k = 0; k < kPart; ++k) {
+                            const int i = base + k * kLanes + team_.lane;
+                            const bool used = row < total_ && i < Rows::kRecordWords;
+                            found[n][k] =
+                                used ? load_relaxed_sys(words + i) : stamped(team_.epoch, 0);
+                        }
+                    }
+                    bool come = true;
+#pragma unroll
+                    for (int i = 0; i < kFlight * kPart; ++i) {
+                        if (!come) continue;
+                        seen = epoch_of(found[i / kPart][i % kPart]);
+                        come = seen == team_.epoch;
+                    }
+                    return come;
+                });
+                if (!done) return;
 #pragma unroll
                 for (int n = 0; n < kFlight; ++n) {
-                    const int row = first + n * step;
-                    const u64* words = record_of(row);
+                    if (first + n * step >= total_) break;
 #pragma unroll
-                    for (int k = 0; k < kEach; ++k) {
-                        const int i = k * kLanes + team_.lane;
-                        const bool used = row < total_ && i < Rows::kRecordWords;
-                        found[n][k] =
-                            used ? load_relaxed_sys(words + i) : stamped(team_.epoch, 0);
+                    for (int k = 0; k < kPart; ++k) {
+                        const int i = base + k * kLanes + team_.lane;
+                        if (i < Rows::kRecordWords) fields[i] = value_of(found[n][k]);
                     }
+                    if (base + kPart * kLanes < Rows::kRecordWords) continue;
+                    __syncwarp();
+                    OnceMessage message;
+                    message.row = first + n * step;
+                    message.record = record_;
+                    body(message);
+                    __syncwarp();
                 }
-                bool come = true;
-#pragma unroll
-                for (int i = 0; i < kFlight * kEach; ++i) {
-                    if (!come) continue;
-                    seen = epoch_of(found[i / kEach][i % kEach]);
-                    come = seen == team_.epoch;
-                }
-                return come;
-            });
-            if (!done) return;
-#pragma unroll
-            for (int n = 0; n < kFlight; ++n) {
-                if (first + n * step >= total_) break;
-#pragma unroll
-                for (int k = 0; k < kEach; ++k) {
-                    const int i = k * kLanes + team_.lane;
-                    if (i < Rows::kRecordWords) fields[i] = value_of(found[n][k]);
-                }
-                __syncwarp();
-                OnceMessage message;
-                message.row = first + n * step;
-                message.record = record_;
-                body(message);
-                __syncwarp();
             }
         }
     }
@@ -793,10 +797,11 @@ protected:
         return rows;
     }
 
-    // Records that are looked at together: their words stay in registers.
-    static constexpr int kFlight = 4;
     // Words of a record that a lane takes.
     static constexpr int kEach = (Rows::kRecordWords + kLanes - 1) / kLanes;
+    // Those that it looks at together, of so many records: they stay in registers.
+    static constexpr int kPart = kEach < 8 ? kEach : 8;
+    static constexpr int kFlight = kEach > 8 ? 1 : kEach > 4 ? 2 : 4;
     static_assert(kEach > 0, "a message has more than its row");
 
     /// Sending warps of the ranks before `peer`.

@@ -7,13 +7,13 @@ use ep_codegen::ir::{BinaryOp, Domain, Expr, Tensor};
 use ep_codegen::meaning::Drawn;
 use ep_codegen::plan::{Arch, Config, plan};
 use ep_codegen::render::body_with;
-use ep_codegen::schedule::{RuleSet, Ways};
+use ep_codegen::schedule::{Recipe, RuleSet, Ways};
 use ep_runtime::pipelines::{
     DecodeCombine, DecodeDispatch, MergeCombine, PackedDispatch, SpreadCombine,
 };
 use ep_runtime::{Pipeline, ir};
 
-use super::meaning::{held_by, only};
+use super::meaning::{accepted, held_by, only};
 use super::planted::all_are_found;
 use super::run::Form;
 use crate::near_misses::{Edit, exprs, gate};
@@ -119,6 +119,64 @@ fn counts_of_some_tokens_or_choices_are_right() {
         }
     }
 }
+
+/// A second payload of a dispatch: a short one goes as words, a part at a time, and one that may be as long as a row makes
+/// the warps meet. As many of them run as shared memory has room for.
+#[test]
+fn a_second_payload_leaves_what_it_means() {
+    for (extent, meets) in [("700", false), ("hidden", true)] {
+        let ir = accepted(&TWO_PAYLOADS.replace("EXTENT", extent));
+        let ir = ir.unwrap_or_else(|errors| panic!("{errors}"));
+        let recipe = &Recipe::of(&ir, RuleSet::All).roles[0];
+        assert_eq!(recipe.routes.is_none(), meets, "{:?}", recipe.reasons());
+        let is_named = recipe.reasons().iter().any(|why| why.contains("`second` may have"));
+        assert_eq!(is_named, meets, "{:?}", recipe.reasons());
+        let mut config = small(&ir);
+        config.set(&ir, "hidden", "14000").expect("the shape is legal");
+        let warps = plan(&ir, &config).expect("it fits").roles[0].count;
+        assert_eq!(warps < 8, meets, "{warps} warps");
+        for seed in 0..3 {
+            let numbers =
+                [("ranks", 3), ("hidden", 720), ("experts", 7), ("topk", 3), ("max_tokens", 9)];
+            let held =
+                held_by(std::slice::from_ref(&ir), &numbers, seed, &|drawn| drawn, &|form| form);
+            held.unwrap_or_else(|words| panic!("{extent}, seed {seed}: {words}"));
+        }
+    }
+}
+
+const TWO_PAYLOADS: &str = "
+    shape {
+        ranks: 1..=8, hidden: 16..=16384 step 16, topk: 1..=8, experts: 1..=32, max_tokens: 1..=32,
+        let local_experts = ceil(experts, ranks), let max_rows = ranks * max_tokens,
+    }
+    size tokens in 0..=max_tokens;
+    input
+        x: bf16[tokens, hidden], second: bf16[tokens, EXTENT], ids: i64[tokens, topk] in -1..experts,
+        expert_begin: i32[ranks + 1] in 0..=experts ascending by at most local_experts;
+    output came: bf16[max_rows, hidden] in window, more: bf16[max_rows, EXTENT];
+    table to_rank: i32[ranks], first_row: i32[ranks + 1, ranks];
+    message Totals { per_rank: i32[ranks] }
+    message Token { row x: bf16[hidden], second: bf16[EXTENT] }
+    channel counts: slots<Totals> over nvlink from All to All per all { slot: [source], epochs: 2 };
+    channel rows: direct<Token> over nvlink from All to All per all { few: 4 };
+    role All on all blocks {
+        for peer in ranks { record to_rank[peer] = sum(t in tokens: routed(ids[t], peer) as i32); }
+        for peer in ranks { push counts[peer] { per_rank: to_rank }; }
+        await counts;
+        for dest in ranks {
+            record first_row[source, dest] = prefix_sum(source in ranks: counts[source].per_rank[dest]);
+        }
+        for t in tokens {
+            for peer in ranks where routed(ids[t], peer) {
+                push rows[peer] at first_row[me, peer] { x: x[t], second: second[t] };
+            }
+        }
+        for m in rows {
+            store came[m.row] = m.x;
+            store more[m.row] = m.second;
+        }
+    }";
 
 /// A small shape of a dispatch.
 fn small(ir: &ir::Pipeline) -> Config {

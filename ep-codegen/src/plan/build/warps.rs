@@ -33,7 +33,7 @@ const TURN_BYTES: i64 = 512;
 /// its way; and so many warps that none of them fits take the least.
 const STAGED_PIECES: [i64; 4] = [MOVER_PIECE, 2048, 1024, 512];
 const STAGED_STAGES: [i64; 4] = [8, 6, 4, 3];
-const STAGED_LEAST: (i64, i64) = (256, 2);
+const STAGED_LEAST: (i64, i64) = (2, 256);
 
 impl Planner<'_> {
     /// The warps of every role, as many as shared memory allows where the declaration leaves it open.
@@ -42,7 +42,7 @@ impl Planner<'_> {
         let given =
             |role: &Role| role.warps.as_ref().map(|warps| eval(warps, self.numbers).unwrap_or(1));
         let mut counts: Vec<i64> =
-            roles.iter().map(|role| given(role).unwrap_or(WARPS_COMPUTE)).collect();
+            roles.iter().map(|role| given(role).unwrap_or_else(|| self.open_warps(role))).collect();
         for group in block_groups(self.ir, &self.ways) {
             for (done, index) in group.iter().enumerate() {
                 let is_open = !self.shares_bytes(&roles[*index]);
@@ -200,6 +200,32 @@ impl Planner<'_> {
     /// as far as they fit for all warps of its blocks: with the rule it has to take every shape that it takes without. Numbers
     /// that a user has set are never replaced.
     fn staged_cut(&self, role: &Role, staged: &Staged) -> Cut {
+        let cut = self.least_cut(staged);
+        if self.is_tuned() {
+            return cut;
+        }
+        let have = self.bytes_a_staged_warp(role);
+        let tried = STAGED_PIECES
+            .into_iter()
+            .flat_map(|piece_bytes| STAGED_STAGES.map(|stages| (stages, piece_bytes)));
+        let of = |(stages, piece_bytes): (i64, i64)| Cut { stages, piece_bytes, ..cut };
+        let mut cuts = self.tuned().into_iter().chain(tried).map(of);
+        cuts.find(|cut| cut.mover().0 <= have).unwrap_or(cut)
+    }
+
+    /// The stages and the bytes of a piece, if the declaration tunes both.
+    fn tuned(&self) -> Option<(i64, i64)> {
+        self.number(WellKnown::Stages.name()).zip(self.number(WellKnown::Piece.name()))
+    }
+
+    /// Whether a user has set one of them.
+    fn is_tuned(&self) -> bool {
+        let tunes = [WellKnown::Stages.name(), WellKnown::Piece.name()];
+        self.tuned().is_some() && tunes.iter().any(|tune| self.config.tunes.contains_key(*tune))
+    }
+
+    /// The least that a warp takes whose rows pass through shared memory: what a user has set, or else the smallest pieces.
+    fn least_cut(&self, staged: &Staged) -> Cut {
         let (row_bytes, meta_bytes) = match &staged.carries {
             Carried::Message(name) => {
                 let layout = self.layouts.iter().find(|layout| layout.name == *name);
@@ -207,26 +233,29 @@ impl Planner<'_> {
             }
             Carried::Rows { elem, count } => (self.number_of(count) * elem_bytes(elem), 0),
         };
-        let cut = Cut {
+        let is_tuned = self.is_tuned();
+        let (stages, piece_bytes) = self.tuned().filter(|_| is_tuned).unwrap_or(STAGED_LEAST);
+        Cut {
             tma: self.config.arch.has_tma(),
-            stages: STAGED_LEAST.1,
-            piece_bytes: STAGED_LEAST.0,
+            stages,
+            piece_bytes,
             row_bytes,
             meta_bytes: if staged.with_meta { meta_bytes } else { 0 },
-        };
-        let have = self.bytes_a_staged_warp(role);
-        let [stages, piece] = [WellKnown::Stages.name(), WellKnown::Piece.name()];
-        let tuned = self.number(stages).zip(self.number(piece));
-        let tried = STAGED_PIECES
-            .into_iter()
-            .flat_map(|piece_bytes| STAGED_STAGES.map(|stages| (stages, piece_bytes)));
-        let of = |(stages, piece_bytes): (i64, i64)| Cut { stages, piece_bytes, ..cut };
-        let is_set = [stages, piece].iter().any(|tune| self.config.tunes.contains_key(*tune));
-        if let Some(tuned) = tuned.filter(|_| is_set) {
-            return of(tuned);
         }
-        let mut cuts = tuned.into_iter().chain(tried).map(of);
-        cuts.find(|cut| cut.mover().0 <= have).unwrap_or(cut)
+    }
+
+    /// Warps of a role whose number the declaration leaves open: as many as shared memory has room for the records of,
+    /// where they pass through it.
+    fn open_warps(&self, role: &Role) -> i64 {
+        let least = self.ways.staged(&role.name).map_or(0, |it| self.least_cut(it).mover().0);
+        let have = self.config.arch.shared_bytes_max() - self.front_of_stages();
+        (1..=WARPS_COMPUTE).rev().find(|warps| warps * least <= have).unwrap_or(1)
+    }
+
+    /// Bytes of the sequences and counters in front of stages.
+    fn front_of_stages(&self) -> i64 {
+        let counters = self.counters.as_ref().map_or(0, Counters::shared_bytes);
+        align(self.sequences() * SEQUENCE_BYTES + counters, LINE_BYTES)
     }
 
     /// A composed role that reads rows of parts takes as many stages as fit: of large pieces, if a piece of every part
@@ -257,20 +286,19 @@ impl Planner<'_> {
         let groups = block_groups(self.ir, &self.ways);
         let is_own = |index: &usize| self.ir.roles[*index].name == role.name;
         let group = groups.iter().find(|group| group.iter().any(is_own));
-        let counters = self.counters.as_ref().map_or(0, Counters::shared_bytes);
-        let front = align(self.sequences() * SEQUENCE_BYTES + counters, LINE_BYTES);
-        let (mut have, mut warps) = (self.config.arch.shared_bytes_max() - front, 0);
+        let (mut have, mut warps) =
+            (self.config.arch.shared_bytes_max() - self.front_of_stages(), 0);
         for other in group.into_iter().flatten().map(|index| &self.ir.roles[*index]) {
             let given = other.warps.as_ref().and_then(|warps| eval(warps, self.numbers));
             match self.shares_bytes(other) {
-                true => warps += given.unwrap_or(WARPS_COMPUTE),
+                true => warps += given.unwrap_or_else(|| self.open_warps(other)),
                 false => have -= self.role_bytes(other, given.unwrap_or(1)),
             }
         }
         // Roles that may run one after the other on a block keep the same in a warp.
         for other in self.ir.roles.iter().filter(|other| may_follow(role, other)) {
             let given = other.warps.as_ref().and_then(|warps| eval(warps, self.numbers));
-            warps = warps.max(given.unwrap_or(WARPS_COMPUTE));
+            warps = warps.max(given.unwrap_or_else(|| self.open_warps(other)));
         }
         have / warps.max(1)
     }

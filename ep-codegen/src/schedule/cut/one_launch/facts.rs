@@ -50,6 +50,17 @@ impl<'a> Facts<'a> {
         }
     }
 
+    /// The most that an extent may be in any shape.
+    pub(super) fn most(&self, extent: &Expr) -> i64 {
+        match extent {
+            Expr::Int { value } => *value,
+            Expr::Name { name, .. } => {
+                range_of(self.ir, name).map_or(i64::from(i32::MAX), |(_, high)| high)
+            }
+            _ => i64::from(i32::MAX),
+        }
+    }
+
     /// Nothing that may be absent is read where nothing is skipped.
     pub(super) fn refuse_optional(&self, stmt: &Stmt, whole: &Expr) -> Checked {
         let mut optional = false;

@@ -3,12 +3,16 @@
 use super::facts::RANKS_MAX;
 use super::{Checked, Facts, OneLaunch, is_name};
 use crate::ir::once::tokens_end;
+use crate::ir::parts::{elem_bytes, parts};
 use crate::ir::rows::row_in_place;
 use crate::ir::{
     Action, BinaryOp, Channel, DimKind, Domain, Expr, NameKind, Role, Stmt, WellKnown, walk,
 };
 use crate::schedule::declaration::is_of_shape;
 use crate::schedule::extents::has_stripes;
+
+/// The most bytes of a field beside a row: they travel as words, twice as many bytes, which lanes hold in registers.
+const FIELD_BYTES: i64 = 2048;
 
 impl<'s> Facts<'s> {
     /// Checks that the role is the only one, that rows have no stripes, and that the shape bounds the number of tokens.
@@ -121,6 +125,19 @@ impl<'s> Facts<'s> {
         if knows {
             return self
                 .refuse(&one.send.at, "rows leave before the counts of other ranks are there");
+        }
+        for field in self.message(one.rows)?.fields.iter().filter(|field| !field.row) {
+            let elem =
+                parts(self.ir, &field.elem).iter().map(|(_, elem, _)| elem_bytes(elem)).max();
+            let extents = field.dims.iter().map(|dim| self.most(dim));
+            let bytes = extents.fold(elem.unwrap_or(1), i64::saturating_mul);
+            if bytes > FIELD_BYTES {
+                let why = format!(
+                    "field `{}` may have {bytes} bytes, and fields that go as words have at most {FIELD_BYTES}",
+                    field.name
+                );
+                return self.refuse(&one.fanout.push.at, &why);
+            }
         }
         let loops = one.fanout.loops().count();
         if one.packs.is_none() && (loops > 0 || one.cast().is_some()) || loops > 1 {
