@@ -56,6 +56,10 @@ fn carried_bytes(elem: &Elem, in_words: bool) -> i64 {
     if in_words { 8 * align(elem_bytes(elem), 4) / 4 } else { elem_bytes(elem) }
 }
 
+/// What lanes move at once, and from how many bytes on a field is long enough for that.
+const UNIT_BYTES: i64 = 16;
+const LONG_BYTES: i64 = 128;
+
 /// The layout of `message` as its channel carries it.
 pub(super) fn layout(
     ir: &Pipeline,
@@ -75,8 +79,13 @@ pub(super) fn layout(
         let gone = source.field.optional_with.as_ref().is_some_and(|name| absent.contains(name));
         let count =
             if gone { 0 } else { blocks(extent(&source.field.dims, numbers), source.block) };
-        // Words lie without gaps: each one is waited for.
-        offset = if in_words { offset } else { align(offset, size) };
+        // Words lie without gaps: each one is waited for. Lanes move long fields by 16 bytes.
+        let is_long = size * count >= LONG_BYTES && size * count % UNIT_BYTES == 0;
+        offset = match (in_words, is_long) {
+            (true, _) => offset,
+            (false, true) => align(offset, UNIT_BYTES),
+            (false, false) => align(offset, size),
+        };
         meta.push(MetaField { name: source.name, elem: source.elem, offset, count });
         offset += size * count;
     }

@@ -460,7 +460,6 @@ __device__ __forceinline__ void prefix_sum_and_total(int count, Value value, Sin
 
 // ---- Fields of a message ----
 
-/// The elements of a field of a meta record, a lane each. They are asked for here and written later,
 /// Element `i` of a field of a received message.
 template <class T>
 __device__ __forceinline__ T get(const char* field, int i) {
@@ -473,12 +472,16 @@ __device__ __forceinline__ void set(char* field, int i, T value) {
     reinterpret_cast<T*>(field)[i] = value;
 }
 
-/// so that all fields of a row travel at once, and while the row does.
+/// Elements or units of a field that a lane asks for at once, if it cannot hold all of its own.
+constexpr int kAskedAtOnce = 8;
+
+/// The elements of a field of a meta record, a lane each. They are asked for here and written later, so that all fields of a
+/// row travel at once, and while the row does.
 template <class T, int kCount, class Value>
 class Asked {
     static constexpr int kEach = (kCount + kLanes - 1) / kLanes;
     // More would not stay in registers.
-    static constexpr bool kAhead = kEach <= 8;
+    static constexpr bool kAhead = kEach <= kAskedAtOnce;
 
 public:
     __device__ __forceinline__ explicit Asked(Value value) : value_(value) {
@@ -501,8 +504,7 @@ public:
                 if (i < kCount) set<T>(field, i, ahead_[k]);
             }
         } else {
-#pragma unroll 1
-            for (int i = lane_index(); i < kCount; i += kLanes) set<T>(field, i, static_cast<T>(value_(i)));
+            in_batches([&](int i, T element) { set<T>(field, i, element); });
         }
     }
 
@@ -516,12 +518,30 @@ public:
                 if (i < kCount) store(i, ahead_[k]);
             }
         } else {
-#pragma unroll 1
-            for (int i = lane_index(); i < kCount; i += kLanes) store(i, static_cast<T>(value_(i)));
+            in_batches(store);
         }
     }
 
 private:
+    /// `store(i, element)` for each element, of which so many are asked for at once.
+    template <class Store>
+    __device__ __forceinline__ void in_batches(Store store) const {
+#pragma unroll 1
+        for (int base = lane_index(); base < kCount; base += kAskedAtOnce * kLanes) {
+            T elements[kAskedAtOnce] = {};
+#pragma unroll
+            for (int k = 0; k < kAskedAtOnce; ++k) {
+                const int i = base + k * kLanes;
+                if (i < kCount) elements[k] = static_cast<T>(value_(i));
+            }
+#pragma unroll
+            for (int k = 0; k < kAskedAtOnce; ++k) {
+                const int i = base + k * kLanes;
+                if (i < kCount) store(i, elements[k]);
+            }
+        }
+    }
+
     Value value_;
     T ahead_[kAhead && kEach > 0 ? kEach : 1] = {};
 };
@@ -569,8 +589,17 @@ public:
             if (whole && at < kUnits) store_units(field + at * 16, ahead_[k]);
         }
 #pragma unroll 1
-        for (int at = lane_index(); at < kUnits && !kAhead && whole; at += kLanes) {
-            store_units(field + at * 16, unit(at));
+        for (int base = lane_index(); base < kUnits && !kAhead && whole; base += kAskedAtOnce * kLanes) {
+            Quad units[kAskedAtOnce] = {};
+#pragma unroll
+            for (int k = 0; k < kAskedAtOnce; ++k) {
+                if (base + k * kLanes < kUnits) units[k] = unit(base + k * kLanes);
+            }
+#pragma unroll
+            for (int k = 0; k < kAskedAtOnce; ++k) {
+                const int at = base + k * kLanes;
+                if (at < kUnits) store_units(field + at * 16, units[k]);
+            }
         }
 #pragma unroll 1
         for (int at = (whole ? kUnits * kUnit : 0) + lane_index(); at < kCount; at += kLanes) {
