@@ -552,50 +552,54 @@ __device__ __forceinline__ void for_elements(int count, Value value, Set set) {
     for (; first < count; ++first) set(first, static_cast<T>(value(first)));
 }
 
-/// The most small rows that move together.
-constexpr int kRowsAtOnce = 64;
-
-/// Calls `each(k, row, at)` for the parts of some rows that a lane moves in a step, up to `kAhead` of them: part `at` of the
-/// `count` parts of a row. Neighboring lanes have neighboring parts.
-template <int kAhead, class Each>
-__device__ __forceinline__ void for_row_parts(int step, int rows, int count, Each each) {
-#pragma unroll
-    for (int k = 0; k < kAhead; ++k) {
-        const int part = (step * kAhead + k) * kLanes + lane_index();
-        if (part < rows * count) each(k, part / count, part % count);
-    }
-}
+/// How the lanes of a warp share small rows: so many have a row together, and so many rows at once.
+constexpr int kLanesOfRow = 8, kRowsOfLane = 4;
+constexpr int kRowsAtOnce = kLanes / kLanesOfRow * kRowsOfLane;
 
 /// Small rows: `count` elements of each, which `set(row, i, element)` writes and of which one is `value(row, i)`; all of
 /// them are there or none.
 template <class T, class Value, class Set>
 struct RowElements {
-    // More would not stay in registers.
-    static constexpr int kAhead = 8;
+    // Of a row and a lane: more would not stay in registers.
+    static constexpr int kAhead = sizeof(T) > 4 ? 4 : 8;
 
     bool there;
     int count;
     Value value;
     Set set;
-    T values[kAhead];
+    T values[kRowsOfLane][kAhead];
 
     __device__ __forceinline__ void look(int, int) {}
 
-    /// In how many steps so many rows are moved.
-    __device__ __forceinline__ int steps(int rows) const { return there ? ceil(rows * count, kAhead * kLanes) : 0; }
+    /// In how many steps the elements of a row are moved.
+    __device__ __forceinline__ int steps() const {
+        constexpr int kStep = kAhead * kLanesOfRow;
+        return there ? (count + kStep - 1) / kStep : 0;
+    }
 
-    /// Makes the elements of a step, of the rows that begin with `first`.
-    __device__ __forceinline__ void make(int step, int first, int rows) {
-        for_row_parts<kAhead>(step, there ? rows : 0, count, [&](int k, int row, int i) {
-            values[k] = static_cast<T>(value(first + row, i));
-        });
+    /// Makes the elements of a step for the rows of this lane, which begin at `row`.
+    __device__ __forceinline__ void make(int step, int row, int end) {
+        each(step, row, end, [&](int i, int k, int own, int at) { values[i][k] = static_cast<T>(value(own, at)); });
     }
 
     /// Writes them.
-    __device__ __forceinline__ void write(int step, int first, int rows) const {
-        for_row_parts<kAhead>(step, there ? rows : 0, count, [&](int k, int row, int i) {
-            set(first + row, i, values[k]);
-        });
+    __device__ __forceinline__ void write(int step, int row, int end) {
+        each(step, row, end, [&](int i, int k, int own, int at) { set(own, at, values[i][k]); });
+    }
+
+private:
+    template <class Each>
+    __device__ __forceinline__ void each(int step, int row, int end, Each each) const {
+#pragma unroll
+        for (int i = 0; i < kRowsOfLane; ++i) {
+            const int own = row + i * (kLanes / kLanesOfRow);
+            if (!there || own >= end) continue;
+#pragma unroll
+            for (int k = 0; k < kAhead; ++k) {
+                const int at = (step * kAhead + k) * kLanesOfRow + lane_index() % kLanesOfRow;
+                if (at < count) each(i, k, own, at);
+            }
+        }
     }
 };
 
@@ -638,33 +642,49 @@ struct RowUnits {
     bool aligned;
     Unit values[kAhead];
 
-    __device__ __forceinline__ int steps(int rows) const { return there ? ceil(rows * kUnits, kAhead * kLanes) : 0; }
+    /// In how many steps the rows that move together do.
+    __device__ __forceinline__ int steps() const { return there ? ceil(kRowsAtOnce * kUnits, kAhead * kLanes) : 0; }
 
-    /// Checks whether all units of some rows begin at multiples of their size.
-    __device__ __forceinline__ void look(int first, int rows) {
+    /// Checks whether all units of the rows from this lane's on begin at multiples of their size.
+    __device__ __forceinline__ void look(int row, int end) {
+        const int own = first_of(row) + lane_index();
         aligned = true;
-#pragma unroll 1
-        for (int row = lane_index(); kWhole && there && row < rows; row += kLanes) {
-            const u64 ends = address_of(from(first + row)) | address_of(to(first + row));
-            aligned = aligned && ends % sizeof(Unit) == 0;
+        if (kWhole && there && lane_index() < kRowsAtOnce && own < end) {
+            aligned = (address_of(from(own)) | address_of(to(own))) % sizeof(Unit) == 0;
         }
         aligned = __all_sync(kAllLanes, aligned);
     }
 
-    __device__ __forceinline__ void make(int step, int first, int rows) {
-        for_row_parts<kAhead>(step, there && aligned ? rows : 0, kUnits, [&](int k, int row, int at) {
-            values[k] = load_unit(reinterpret_cast<const Unit*>(from(first + row)) + at);
+    __device__ __forceinline__ void make(int step, int row, int end) {
+        each(step, row, end, [&](int k, int own, int at) {
+            values[k] = load_unit(reinterpret_cast<const Unit*>(from(own)) + at);
         });
     }
 
-    __device__ __forceinline__ void write(int step, int first, int rows) const {
-        for_row_parts<kAhead>(step, there && aligned ? rows : 0, kUnits, [&](int k, int row, int at) {
-            store_unit(reinterpret_cast<Unit*>(to(first + row)) + at, values[k]);
+    __device__ __forceinline__ void write(int step, int row, int end) const {
+        each(step, row, end, [&](int k, int own, int at) {
+            store_unit(reinterpret_cast<Unit*>(to(own)) + at, values[k]);
         });
         if (aligned || !there || step > 0) return;
+        const int first = first_of(row), rows = lesser(end - first, kRowsAtOnce);
 #pragma unroll 1
         for (int i = lane_index(); i < rows * kCount; i += kLanes) {
             to(first + i / kCount)[i % kCount] = reinterpret_cast<const T*>(from(first + i / kCount))[i % kCount];
+        }
+    }
+
+private:
+    /// The first of the rows that move together, of which the lane has this one.
+    static __device__ __forceinline__ int first_of(int row) { return row - lane_index() / kLanesOfRow; }
+
+    /// Calls `each(k, row, at)` for the units that a lane moves in a step; neighboring lanes have neighboring units.
+    template <class Each>
+    __device__ __forceinline__ void each(int step, int row, int end, Each each) const {
+        const int first = first_of(row), rows = lesser(end - first, kRowsAtOnce);
+#pragma unroll
+        for (int k = 0; k < kAhead; ++k) {
+            const int part = (step * kAhead + k) * kLanes + lane_index();
+            if (there && aligned && part < rows * kUnits) each(k, first + part / kUnits, part % kUnits);
         }
     }
 };
@@ -678,16 +698,15 @@ __device__ __forceinline__ RowUnits<T, kCount, From, To> row_units(bool there, F
 /// first is written.
 template <class... Kinds>
 __device__ __forceinline__ void for_row_elements(int begin, int end, Kinds... kinds) {
+    int steps = 0;
+    ((steps = greater(steps, kinds.steps())), ...);
 #pragma unroll 1
-    for (int first = begin; first < end; first += kRowsAtOnce) {
-        const int rows = lesser(end - first, kRowsAtOnce);
-        int steps = 0;
-        ((steps = greater(steps, kinds.steps(rows))), ...);
-        (kinds.look(first, rows), ...);
+    for (int row = begin + lane_index() / kLanesOfRow; row - lane_index() / kLanesOfRow < end; row += kRowsAtOnce) {
+        (kinds.look(row, end), ...);
 #pragma unroll 1
         for (int step = 0; step < steps; ++step) {
-            (kinds.make(step, first, rows), ...);
-            (kinds.write(step, first, rows), ...);
+            (kinds.make(step, row, end), ...);
+            (kinds.write(step, row, end), ...);
         }
     }
 }

@@ -124,13 +124,13 @@ in ep/wide.cuh
 
 == a row begins a part too late
 in ep/wide.cuh
-- each(k, part / count, part % count);
-+ each(k, (part + 1) / count, (part + 1) % count);
+- if (there && aligned && part < rows * kUnits) each(k, first + part / kUnits, part % kUnits);
++ if (there && aligned && part + 1 < rows * kUnits) each(k, first + (part + 1) / kUnits, (part + 1) % kUnits);
 
 == rows beyond those that move at once are left out
 in ep/wide.cuh
-- for (int first = begin; first < end; first += kRowsAtOnce) {
-+ for (int first = begin; first == begin && first < end; first += kRowsAtOnce) {
+- row - lane_index() / kLanesOfRow < end; row += kRowsAtOnce) {
++ row - lane_index() / kLanesOfRow == begin && begin < end; row += kRowsAtOnce) {
 ";
 
 #[test]
