@@ -549,7 +549,7 @@ protected:
         send_record(g, match, position, record, [](int) { return true; });
     }
 
-    /// The same of its words that `goes(i)`.
+    /// Writes those words of a record that `goes(i)`.
     template <class Goes>
     __device__ __forceinline__ void send_record(int g, bool match, int position, const char* record, Goes goes) {
         if (team_.stopped) return;

@@ -80,11 +80,11 @@ struct OneLaunch<'s> {
     rows: &'s Channel,
     /// Loops over rows behind all that arrive.
     behind: Vec<&'s Stmt>,
-    /// The loop that takes, the name of a message in it, what it does with each one,
+    /// The loop that takes rows, the name of a message in it, and what it does with each one.
     take: &'s Stmt,
     message: &'s str,
     unpacks: &'s [Stmt],
-    /// and how it packs the rows.
+    /// How it packs the rows, if it does.
     packs: Option<Packs<'s>>,
     /// Tables whose elements are computed where they are read.
     forwards: Vec<Forward>,

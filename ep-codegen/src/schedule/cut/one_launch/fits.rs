@@ -1,4 +1,4 @@
-//! Conditions under which the warps of such a role need not wait for one another.
+//! Conditions under which the warps of a dispatch in one launch need not wait for one another.
 
 use super::facts::RANKS_MAX;
 use super::{Checked, Facts, OneLaunch, is_name};

@@ -100,7 +100,7 @@ pub(super) fn call(function: impl Into<Symbol>, args: Vec<Term>) -> Term {
     Term::call(function, args, Elem::I32)
 }
 
-/// The same of an object.
+/// A call of a method of an object.
 pub(super) fn method(object: &str, function: &'static str, args: Vec<Term>) -> Term {
     Term::method(object, function, args, Elem::I32)
 }
