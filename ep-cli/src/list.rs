@@ -24,11 +24,10 @@ pub(crate) fn run(entries: &[AnyPipeline], json: bool, out: &mut dyn Write) -> R
 
 /// How the roles of all choices of arms are carried out, in a word: the worst one counts.
 fn way(ir: &Pipeline) -> &'static str {
-    let mut warns = false;
-    for choice in ir.choices() {
-        let recipe = Recipe::of(&ir.select(&choice), RuleSet::All);
-        warns |= recipe.warnings().next().is_some();
-    }
+    let warns = ir.choices().iter().any(|choice| {
+        let recipe = Recipe::of(&ir.select(choice), RuleSet::All);
+        recipe.warnings().next().is_some()
+    });
     if warns { "one-warp" } else { "all-warps" }
 }
 

@@ -64,27 +64,27 @@ pub struct RoleSteps {
     pub warps: Warps,
     /// Statements that one warp does alone.
     pub why_not: Vec<WhyNot>,
-    /// What belongs to a dispatch in one launch, if the role is one.
+    /// The other functions of a dispatch in one launch; `None`: the role is no such dispatch.
     pub at_once: Option<AtOnce>,
     /// Why the warps of a team that sends and takes rows meet.
     pub meets: Option<WhyNot>,
 }
 
-/// What a dispatch in one launch has besides the steps of its role.
+/// The parts of a dispatch in one launch that are not in the function of its role.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AtOnce {
     /// The routes that every block counts.
     pub routes: Routes,
-    /// What every block does as it enters the kernel.
+    /// Steps that every block runs on entry to the kernel.
     pub entered: OwnSteps,
-    /// What the last block does.
+    /// Steps that only the last block runs.
     pub tables: OwnSteps,
 }
 
-/// Steps beside those of a role.
+/// Steps that the text has outside the function of a role.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OwnSteps {
-    /// What every warp does.
+    /// The steps, in order.
     pub steps: Vec<Step>,
     /// Whether they ask which rank this is.
     pub uses_me: bool,

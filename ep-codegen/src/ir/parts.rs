@@ -5,6 +5,9 @@ use super::{Elem, ElemType, Field, Message, Pipeline};
 /// Rows start at multiples of this: whole 128-byte lines are worth 29 % of the wire.
 pub const LINE_BYTES: i64 = 128;
 
+/// Bytes that a lane moves at once.
+pub const UNIT_BYTES: i64 = 16;
+
 /// A small field before it has a size.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MetaSource<'a> {

@@ -1,7 +1,7 @@
 //! The bytes of a message: one bulk row and one small meta record.
 
 use super::numbers::{Numbers, eval};
-use crate::ir::parts::{LINE_BYTES, align, elem_bytes, meta_sources, row_field};
+use crate::ir::parts::{LINE_BYTES, UNIT_BYTES, align, elem_bytes, meta_sources, row_field};
 use crate::ir::slots::travels_in_words;
 use crate::ir::{Channel, Elem, Expr, Message, Pipeline};
 
@@ -56,8 +56,7 @@ fn carried_bytes(elem: &Elem, in_words: bool) -> i64 {
     if in_words { 8 * align(elem_bytes(elem), 4) / 4 } else { elem_bytes(elem) }
 }
 
-/// What lanes move at once, and from how many bytes on a field is long enough for that.
-const UNIT_BYTES: i64 = 16;
+/// A field of at least this many bytes begins at a whole unit, so that lanes can move it by units.
 const LONG_BYTES: i64 = 128;
 
 /// The layout of `message` as its channel carries it.

@@ -221,7 +221,7 @@ impl std::fmt::Display for Warning {
     }
 }
 
-/// What follows if a team is no dispatch in one launch.
+/// The sentence that says why the warps of a team meet.
 fn meets(why: &str) -> String {
     format!("the warps of the role meet between its statements: {why}")
 }

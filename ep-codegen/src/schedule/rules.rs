@@ -29,7 +29,7 @@ pub(super) mod stretches;
 mod sums;
 mod wide;
 
-pub(super) use casts::USUAL_BLOCK;
+pub(super) use casts::in_blocks;
 pub(super) use message_fields::asked_first;
 pub use staged::{Carried, Staged};
 

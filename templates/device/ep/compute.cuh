@@ -472,6 +472,26 @@ __device__ __forceinline__ void set(char* field, int i, T value) {
     reinterpret_cast<T*>(field)[i] = value;
 }
 
+/// Calls `store(i, load(i))` for each of `count` elements, a lane each; several of a lane are loaded ahead of the first
+/// store.
+template <int kBatch, class T, class Load, class Store>
+__device__ __forceinline__ void in_batches(int count, Load load, Store store) {
+#pragma unroll 1
+    for (int base = lane_index(); base < count; base += kBatch * kLanes) {
+        T elements[kBatch];
+#pragma unroll
+        for (int k = 0; k < kBatch; ++k) {
+            const int i = base + k * kLanes;
+            if (i < count) elements[k] = static_cast<T>(load(i));
+        }
+#pragma unroll
+        for (int k = 0; k < kBatch; ++k) {
+            const int i = base + k * kLanes;
+            if (i < count) store(i, elements[k]);
+        }
+    }
+}
+
 /// Elements or units of a field that a lane asks for at once, if it cannot hold all of its own.
 constexpr int kAskedAtOnce = 8;
 
@@ -504,7 +524,7 @@ public:
                 if (i < kCount) set<T>(field, i, ahead_[k]);
             }
         } else {
-            in_batches([&](int i, T element) { set<T>(field, i, element); });
+            in_batches<kAskedAtOnce, T>(kCount, value_, [&](int i, T element) { set<T>(field, i, element); });
         }
     }
 
@@ -518,30 +538,11 @@ public:
                 if (i < kCount) store(i, ahead_[k]);
             }
         } else {
-            in_batches(store);
+            in_batches<kAskedAtOnce, T>(kCount, value_, store);
         }
     }
 
 private:
-    /// `store(i, element)` for each element, of which so many are asked for at once.
-    template <class Store>
-    __device__ __forceinline__ void in_batches(Store store) const {
-#pragma unroll 1
-        for (int base = lane_index(); base < kCount; base += kAskedAtOnce * kLanes) {
-            T elements[kAskedAtOnce] = {};
-#pragma unroll
-            for (int k = 0; k < kAskedAtOnce; ++k) {
-                const int i = base + k * kLanes;
-                if (i < kCount) elements[k] = static_cast<T>(value_(i));
-            }
-#pragma unroll
-            for (int k = 0; k < kAskedAtOnce; ++k) {
-                const int i = base + k * kLanes;
-                if (i < kCount) store(i, elements[k]);
-            }
-        }
-    }
-
     Value value_;
     T ahead_[kAhead && kEach > 0 ? kEach : 1] = {};
 };
@@ -588,18 +589,9 @@ public:
             const int at = k * kLanes + lane_index();
             if (whole && at < kUnits) store_units(field + at * 16, ahead_[k]);
         }
-#pragma unroll 1
-        for (int base = lane_index(); base < kUnits && !kAhead && whole; base += kAskedAtOnce * kLanes) {
-            Quad units[kAskedAtOnce] = {};
-#pragma unroll
-            for (int k = 0; k < kAskedAtOnce; ++k) {
-                if (base + k * kLanes < kUnits) units[k] = unit(base + k * kLanes);
-            }
-#pragma unroll
-            for (int k = 0; k < kAskedAtOnce; ++k) {
-                const int at = base + k * kLanes;
-                if (at < kUnits) store_units(field + at * 16, units[k]);
-            }
+        if (!kAhead && whole) {
+            in_batches<kAskedAtOnce, Quad>(kUnits, [&](int at) { return unit(at); },
+                                           [&](int at, const Quad& it) { store_units(field + at * 16, it); });
         }
 #pragma unroll 1
         for (int at = (whole ? kUnits * kUnit : 0) + lane_index(); at < kCount; at += kLanes) {

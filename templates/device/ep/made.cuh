@@ -306,13 +306,13 @@ public:
     }
 
 private:
-    /// The lanes at the beginnings of blocks have a scale each: a word,
+    /// Sends scales that are floats: the first lane of each block sends one, as a word.
     static __device__ __forceinline__ void send_scales(u64* record, int unit, float scale, u32 epoch) {
         const bool begins = unit % kLanesOfBlock == 0 && unit < Words::kUnits;
         if (begins) store_relaxed_sys(record + unit / kLanesOfBlock, stamped(epoch, bits_of(scale)));
     }
 
-    /// or a byte of a word that the lanes of four blocks share.
+    /// Sends scales that are bytes: four blocks share a word, which the first of their lanes sends.
     static __device__ __forceinline__ void send_scales(u64* record, int unit, ue8m0 scale, u32 epoch) {
         constexpr int kLanesOfWord = 4 * kLanesOfBlock;
         const u32 own = unit < Words::kUnits ? scale.bits : 0;

@@ -10,6 +10,7 @@
 //   kSlots [epoch % kEpochs, source] kSlotBytes each     kWords words that the source wrote
 #pragma once
 
+#include <ep/compute.cuh>
 #include <ep/ptx.cuh>
 #include <ep/sync.cuh>
 
@@ -70,21 +71,7 @@ __device__ __forceinline__ void set(const SlotWords& field, int i, T value) {
 /// ahead of the first word.
 template <class T, class Value>
 __device__ __forceinline__ void put(const SlotWords& field, int count, Value value) {
-    constexpr int kAhead = 4;
-#pragma unroll 1
-    for (int base = lane_index(); base < count; base += kAhead * kLanes) {
-        T ahead[kAhead];
-#pragma unroll
-        for (int k = 0; k < kAhead; ++k) {
-            const int i = base + k * kLanes;
-            if (i < count) ahead[k] = static_cast<T>(value(i));
-        }
-#pragma unroll
-        for (int k = 0; k < kAhead; ++k) {
-            const int i = base + k * kLanes;
-            if (i < count) set<T>(field, i, ahead[k]);
-        }
-    }
+    in_batches<4, T>(count, value, [&](int i, T element) { set<T>(field, i, element); });
 }
 
 /// One warp's view of a slots channel; all lanes call every method.

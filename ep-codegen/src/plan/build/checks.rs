@@ -100,7 +100,7 @@ impl Planner<'_> {
     pub(super) fn check_taken(&self) -> Result<(), PlanError> {
         let absent = |name: &String| self.config.copies.get(name) == Some(&0);
         let mut wrong = None;
-        // Other roles leave out what has no place.
+        // Only a dispatch in one launch stores fields that have no place; all other roles leave them out.
         for role in self.ir.roles.iter().filter(|_| self.ways.routes().is_some()) {
             walk::stmts(&role.body, &mut |outer| {
                 let Action::Receive { channel, .. } = &outer.action else { return };

@@ -39,10 +39,7 @@ impl Planner<'_> {
     /// The warps of every role, as many as shared memory allows where the declaration leaves it open.
     pub(super) fn warps(&self) -> Result<Vec<RoleWarps>, PlanError> {
         let roles = &self.ir.roles;
-        let given =
-            |role: &Role| role.warps.as_ref().map(|warps| eval(warps, self.numbers).unwrap_or(1));
-        let mut counts: Vec<i64> =
-            roles.iter().map(|role| given(role).unwrap_or_else(|| self.open_warps(role))).collect();
+        let mut counts: Vec<i64> = roles.iter().map(|role| self.own_warps(role)).collect();
         for group in block_groups(self.ir, &self.ways) {
             for (done, index) in group.iter().enumerate() {
                 let is_open = !self.shares_bytes(&roles[*index]);
@@ -201,7 +198,7 @@ impl Planner<'_> {
     /// that a user has set are never replaced.
     fn staged_cut(&self, role: &Role, staged: &Staged) -> Cut {
         let cut = self.least_cut(staged);
-        if self.is_tuned() {
+        if self.set_by_user().is_some() {
             return cut;
         }
         let have = self.bytes_a_staged_warp(role);
@@ -218,10 +215,11 @@ impl Planner<'_> {
         self.number(WellKnown::Stages.name()).zip(self.number(WellKnown::Piece.name()))
     }
 
-    /// Whether a user has set one of them.
-    fn is_tuned(&self) -> bool {
+    /// Both of them, if a user has set one.
+    fn set_by_user(&self) -> Option<(i64, i64)> {
         let tunes = [WellKnown::Stages.name(), WellKnown::Piece.name()];
-        self.tuned().is_some() && tunes.iter().any(|tune| self.config.tunes.contains_key(*tune))
+        let is_set = tunes.iter().any(|tune| self.config.tunes.contains_key(*tune));
+        self.tuned().filter(|_| is_set)
     }
 
     /// The least that a warp takes whose rows pass through shared memory: what a user has set, or else the smallest pieces.
@@ -233,8 +231,7 @@ impl Planner<'_> {
             }
             Carried::Rows { elem, count } => (self.number_of(count) * elem_bytes(elem), 0),
         };
-        let is_tuned = self.is_tuned();
-        let (stages, piece_bytes) = self.tuned().filter(|_| is_tuned).unwrap_or(STAGED_LEAST);
+        let (stages, piece_bytes) = self.set_by_user().unwrap_or(STAGED_LEAST);
         Cut {
             tma: self.config.arch.has_tma(),
             stages,
@@ -244,9 +241,12 @@ impl Planner<'_> {
         }
     }
 
-    /// Warps of a role whose number the declaration leaves open: as many as shared memory has room for the records of,
-    /// where they pass through it.
-    fn open_warps(&self, role: &Role) -> i64 {
+    /// Warps of a role before other roles of its blocks are known: as declared, or else eight, or fewer if shared memory has
+    /// no room for the least that eight of them stage.
+    fn own_warps(&self, role: &Role) -> i64 {
+        if let Some(warps) = &role.warps {
+            return eval(warps, self.numbers).unwrap_or(1);
+        }
         let least = self.ways.staged(&role.name).map_or(0, |it| self.least_cut(it).mover().0);
         let have = self.config.arch.shared_bytes_max() - self.front_of_stages();
         (1..=WARPS_COMPUTE).rev().find(|warps| warps * least <= have).unwrap_or(1)
@@ -291,14 +291,13 @@ impl Planner<'_> {
         for other in group.into_iter().flatten().map(|index| &self.ir.roles[*index]) {
             let given = other.warps.as_ref().and_then(|warps| eval(warps, self.numbers));
             match self.shares_bytes(other) {
-                true => warps += given.unwrap_or_else(|| self.open_warps(other)),
+                true => warps += self.own_warps(other),
                 false => have -= self.role_bytes(other, given.unwrap_or(1)),
             }
         }
         // Roles that may run one after the other on a block keep the same in a warp.
         for other in self.ir.roles.iter().filter(|other| may_follow(role, other)) {
-            let given = other.warps.as_ref().and_then(|warps| eval(warps, self.numbers));
-            warps = warps.max(given.unwrap_or_else(|| self.open_warps(other)));
+            warps = warps.max(self.own_warps(other));
         }
         have / warps.max(1)
     }

@@ -25,6 +25,7 @@ mod texts;
 
 use super::{Forward, PEER, computed, first_rows, forwards, order_of, pushed_in_turn};
 use crate::ir::kind::Traits;
+use crate::ir::put::mentions;
 use crate::ir::rows::is_own_row;
 use crate::ir::slots::travels_in_words;
 use crate::ir::{
@@ -37,7 +38,7 @@ use crate::schedule::{
     AtOnce, Lowered, OwnSteps, RoleLowering, RoleRule, RoleSteps, RuleSet, Warps, rewritten,
 };
 use counting::{Counts, condition, sum_of_slots};
-use facts::{Checked, Facts, is_name, mentions_name};
+use facts::{Checked, Facts, is_name};
 use fanout::Fanout;
 pub(in crate::schedule) use packs::is_of_units;
 use packs::{Packs, Turns, row_cast};
@@ -323,7 +324,7 @@ impl<'s> Facts<'s> {
         if !fanout.reaches_all {
             return self.refuse(&fanout.inner.at, "rows have to go to some of all ranks");
         }
-        let of_peer = fanout.values.iter().find(|value| mentions_name(&value.value, fanout.peer));
+        let of_peer = fanout.values.iter().find(|value| mentions(&value.value, fanout.peer));
         if of_peer.is_some() {
             let why = "the message has to be the same for all peers of the loop";
             return self.refuse(&fanout.push.at, why);

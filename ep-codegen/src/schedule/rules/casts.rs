@@ -9,18 +9,24 @@ use super::loops_as;
 use crate::ir::{BinaryOp, Elem};
 use crate::schedule::library::ep;
 use crate::schedule::step::{Loop, Step, Takers};
+use crate::schedule::symbol::Symbol;
 use crate::schedule::term::{Node, Term};
 
 /// How many values may share a scale: those of neighboring lanes, of which each has eight.
 const BLOCKS: [i64; 6] = [8, 16, 32, 64, 128, 256];
-/// So many share one if a text does not say it.
-pub(in crate::schedule) const USUAL_BLOCK: i64 = 128;
+/// How many share one if a text does not say it.
+const USUAL_BLOCK: i64 = 128;
 
 /// The steps with every such loop as one call. `apart` are pointers to shared memory.
 pub(in crate::schedule) fn rewrite(steps: Vec<Step>, apart: &[String]) -> Vec<Step> {
     let mut pointers = pointers(&steps);
     pointers.retain(|name| !apart.contains(name));
     loops_as(steps, &|repeat| Cast { pointers: &pointers }.of(repeat).map(Step::Do))
+}
+
+/// A function of the library that casts, with the number of values that share a scale.
+pub(in crate::schedule) fn in_blocks(cast: Symbol, values: i64) -> Symbol {
+    if values == USUAL_BLOCK { cast } else { cast.of(Term::int(values)) }
 }
 
 /// What a loop over blocks casts.
@@ -67,9 +73,8 @@ impl Cast<'_> {
         let is_scale = matches!(&kept.node, Node::Name(name) if name == scale);
         let team = Term::name("team", Elem::I32);
         let cast = ep::cast_row.of(&kept.elem);
-        let cast = if block == USUAL_BLOCK { cast } else { cast.of(Term::int(block)) };
         let args = vec![team, to, scales, apart, from, width.clone()];
-        is_scale.then(|| Term::call(cast, args, Elem::E4m3))
+        is_scale.then(|| Term::call(in_blocks(cast, block), args, Elem::E4m3))
     }
 
     /// The bf16 row whose greatest magnitude a loop looks for.

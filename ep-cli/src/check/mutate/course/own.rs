@@ -326,12 +326,10 @@ pub(super) const OWN: [Own; 109] = [
         ..WITHIN_A_NODE
     },
     Own {
-        name: "more ranks than lanes",
         pipeline: "decode-combine",
-        ranks: 34,
         rows: 2,
         set: &[&[("hidden", "16"), ("topk", "3"), ("bias", "1"), ("weights", "0")]],
-        ..WITHIN_A_NODE
+        ..MANY_RANKS
     },
     Own { pipeline: "decode-dispatch", set: &[FEW, AS_ROWS], ..MANY_RANKS },
     Own {

@@ -1,7 +1,7 @@
 //! Counts over all tokens of a rank, and sums of the counts of other ranks.
 
-use super::{Facts, is_name, mentions_name};
-use crate::ir::put::put;
+use super::{Facts, is_name};
+use crate::ir::put::{mentions, put};
 use crate::ir::typed::elem_of;
 use crate::ir::{
     Action, BinaryOp, Channel, Domain, Elem, ElemType, Expr, Fold, Memory, Pipeline, Stmt,
@@ -107,7 +107,7 @@ impl<'s> Facts<'s> {
                 let counted = split(&holds, |it| equal(it, token, value, binder))?;
                 let width = self.tensor(&counted.0).ok()?.dims.last()?;
                 let is_whole = matches!(&**domain, Domain::Dim { name } if is_name(width, name));
-                let is_of_choice = |gate: &Expr| mentions_name(gate, binder);
+                let is_of_choice = |gate: &Expr| mentions(gate, binder);
                 if !is_whole || counted.1.iter().any(is_of_choice) {
                     return None;
                 }
@@ -115,7 +115,7 @@ impl<'s> Facts<'s> {
             }
             _ => new(split(&condition(self.ir, number)?, |it| listed(it, token, value))?, true),
         };
-        let is_known = |gate: &Expr| !mentions_name(gate, value) && self.is_of_inputs(gate);
+        let is_known = |gate: &Expr| !mentions(gate, value) && self.is_of_inputs(gate);
         values.gates.iter().all(is_known).then_some(values)
     }
 
@@ -207,6 +207,6 @@ pub(super) fn sum_of_slots<'e>(whole: &'e Expr, slots: &Channel) -> Option<SumOf
     let [at] = indices.as_slice() else { return None };
     let own = *channel == slots.name
         && matches!(index.as_slice(), [index] if is_name(index, binder))
-        && !mentions_name(at, binder);
+        && !mentions(at, binder);
     own.then_some(SumOfSlots { field, end, at })
 }

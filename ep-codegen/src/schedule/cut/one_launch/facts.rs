@@ -1,4 +1,4 @@
-//! What a selected pipeline has, as asked by the rule for dispatches in one launch.
+//! Lookups in a selected pipeline for the rule that finds dispatches in one launch.
 
 use crate::ir::{Channel, DimKind, Expr, Message, Pipeline, Source, Stmt, Tensor, WellKnown, walk};
 use crate::schedule::WhyNot;
@@ -80,10 +80,4 @@ impl<'a> Facts<'a> {
 
 pub(super) fn is_name(expr: &Expr, name: &str) -> bool {
     matches!(expr, Expr::Name { name: own, .. } if own == name)
-}
-
-pub(super) fn mentions_name(whole: &Expr, name: &str) -> bool {
-    let mut found = false;
-    walk::expr(whole, &mut |part| found |= is_name(part, name));
-    found
 }

@@ -4,8 +4,9 @@
 //! What it gains: rows are packed without a launch of their own, and those that come as words from registers.
 
 use super::counting::sum_of_slots;
-use super::{Checked, Facts, OneLaunch, WhyNot, is_name, mentions_name};
-use crate::ir::parts::{elem_bytes, parts};
+use super::{Checked, Facts, OneLaunch, WhyNot, is_name};
+use crate::ir::parts::{UNIT_BYTES, elem_bytes, parts};
+use crate::ir::put::mentions;
 use crate::ir::{
     Action, DimKind, Domain, Elem, ElemType, Expr, Field, Fold, Memory, Message, NameKind,
     Pipeline, Stmt, change, walk,
@@ -14,8 +15,6 @@ use crate::schedule::cut::own_name;
 
 /// A lane has each choice of a row.
 const CHOICES: i64 = 32;
-/// What lanes copy at once.
-const UNIT_BYTES: i64 = 16;
 /// How many values may share a scale: those of neighboring lanes, of which each has a unit. A warp has all blocks of a word.
 const BLOCKS: [i64; 4] = [16, 32, 64, 128];
 
@@ -121,7 +120,7 @@ impl<'s> Facts<'s> {
         // The library compares 32 bits of each number.
         let fits = helper == "listed"
             && matches!(indices.as_slice(), [own] if is_name(own, binder))
-            && !mentions_name(value, binder)
+            && !mentions(value, binder)
             && ids.elem == (ElemType::Scalar { elem: Elem::I64 })
             && ids.values.is_some()
             && !ids.optional

@@ -11,7 +11,7 @@ use crate::schedule::channels::{End, Object};
 use crate::schedule::cut::{PEER, own_name};
 use crate::schedule::library::ep;
 use crate::schedule::limit::broken;
-use crate::schedule::rules::{USUAL_BLOCK, asked_first};
+use crate::schedule::rules::{asked_first, in_blocks};
 use crate::schedule::scope::{Arrived, LookedAt, Meaning, Scope};
 use crate::schedule::step::ParamType::{Bytes, Index, Object as OfClass, Value};
 use crate::schedule::step::{Loop, Step, Takers};
@@ -115,8 +115,7 @@ impl<'a> RoleLowering<'a> {
             let width = this.width(tensor, 0)?;
             let (scale, place) = this.scales_of(one)?;
             let cast = ep::cast_from.of(&scale).of(width).of(Term::constant(place));
-            let cast = if block == USUAL_BLOCK { cast } else { cast.of(Term::int(block)) };
-            Ok(Some(call(cast, vec![row])))
+            Ok(Some(call(in_blocks(cast, block), vec![row])))
         })
     }
 
