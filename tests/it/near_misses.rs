@@ -10,10 +10,11 @@ use ep_runtime::pipelines;
 pub(crate) type Edit = fn(&mut Pipeline);
 
 /// Rewritings by which a pipeline means slightly more.
-const MORE: [(&str, Edit); 7] = [
+const MORE: [(&str, Edit); 8] = [
     ("a gate in counts and sends", gate),
     ("a table of a number for each token", table),
     ("twice as many choices", |ir| bound(ir, "topk", 64)),
+    ("twice as many ranks", |ir| bound(ir, "ranks", 128)),
     ("rows twice as long", |ir| bound(ir, "hidden", 65536)),
     ("twice as many tokens", |ir| bound(ir, "max_tokens", 16384)),
     ("a number beside each row", field),
@@ -91,8 +92,7 @@ fn what_means_slightly_more_is_carried_out_in_the_same_way() {
             edit(&mut more);
             for choice in whole.choices() {
                 let (more, ir) = (more.select(&choice), whole.select(&choice));
-                // A lane of a warp has each choice of a row that is packed.
-                if more == ir || (entry.name == "packed-dispatch" && name == MORE[2].0) {
+                if more == ir {
                     continue;
                 }
                 let recipes = [&more, &ir].map(|it| Recipe::of(it, RuleSet::All).roles);
@@ -398,7 +398,7 @@ fn field(ir: &mut Pipeline) {
 }
 
 /// Gives a number of the shape another end of its range.
-fn bound(ir: &mut Pipeline, name: &str, most: i64) {
+pub(crate) fn bound(ir: &mut Pipeline, name: &str, most: i64) {
     for dim in ir.dims.iter_mut().filter(|dim| dim.name == name) {
         if let DimKind::Given { high, .. } = &mut dim.kind {
             *high = most;

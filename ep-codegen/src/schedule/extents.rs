@@ -3,7 +3,7 @@
 use crate::ir::{BinaryOp, DimKind, Expr, Pipeline, Stmt, WellKnown, walk};
 
 /// Lanes of a warp.
-const LANES: i64 = 32;
+pub(super) const LANES: i64 = 32;
 
 /// The values that a number of the shape, or a tune, may have where a condition such as `ranks <= 64` holds.
 pub(crate) fn range_of(ir: &Pipeline, name: &str) -> Option<(i64, i64)> {

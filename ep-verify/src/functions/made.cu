@@ -194,6 +194,7 @@ extern "C" __global__ void __launch_bounds__(32)
         case 18: once(out); break;
         case 19: sends<ep::WordRow<16, 1>>(ep::cast_from<ep::ue8m0, 16, 8>(row), out); break;
         case 20: sends<ep::WordRow<kBlocks, 1>>(ep::cast_from<ep::ue8m0, kBlocks, 8>(row), out); break;
+        case 21: lists<40>(out); break;
         default: break;
     }
     ep::leave(args.group, call);

@@ -14,7 +14,7 @@ const VALUES: usize = 2704;
 const WHOLE: usize = 2560;
 const UNITS: usize = 449;
 
-pub(super) const CHECKS: [Check; 21] = [
+pub(super) const CHECKS: [Check; 22] = [
     ("a row that is cast", Vec::new),
     ("parts that are cast", || makes(Scales::Floats)),
     ("parts that are cast by powers of two", || makes(Scales::Powers)),
@@ -36,6 +36,7 @@ pub(super) const CHECKS: [Check; 21] = [
     ("values of a row", once),
     ("a cast of one unit as words", || sends(Some(Scales::Powers), 16)),
     ("a cast whose last word has one scale", || sends(Some(Scales::Powers), 1152)),
+    ("tokens that list more values than a warp has lanes", || lists(40)),
 ];
 
 /// Bytes of memory that nobody else has written.

@@ -196,15 +196,26 @@ __device__ __forceinline__ Row<T, kCount> row_of(const T* values, bool present =
     return row;
 }
 
-/// The ranks that a token goes to, of 64 for each word.
+/// A set of ranks, such as those that a token goes to: a word for each 64.
 template <int kWords>
 struct RankSet {
     u64 words[kWords];
 
-    /// Whether the token goes to `rank`: `routed(ids, rank)`.
+    /// Whether `rank` is one of them: `routed(ids, rank)`.
     __device__ __forceinline__ bool has(int rank) const {
-        const u64 word = kWords == 1 ? words[0] : words[rank >> 6];
+        // Two words stay in registers.
+        const u64 word = kWords > 2 ? words[rank >> 6] : rank < 64 ? words[0] : words[kWords - 1];
         return (word >> (rank & 63) & 1) != 0;
+    }
+
+    __device__ __forceinline__ void add(int rank) { words[kWords == 1 ? 0 : rank >> 6] |= u64{1} << (rank & 63); }
+
+    /// Whether there is any.
+    __device__ __forceinline__ bool any() const {
+        u64 all = 0;
+#pragma unroll
+        for (int word = 0; word < kWords; ++word) all |= words[word];
+        return all != 0;
     }
 
     /// A bit for each of at most 64 ranks from `first` on: `routed_bits(ids, node)`.
@@ -216,7 +227,7 @@ struct RankSet {
         return static_cast<i64>(count < 64 ? bits & ((1ull << count) - 1) : bits);
     }
 
-    /// Whether the token goes to one of `count` ranks from `first` on: `routed_node(ids, node)`.
+    /// Whether one of `count` ranks from `first` on is one of them: `routed_node(ids, node)`.
     __device__ __forceinline__ bool has_any(int first, int count) const {
         bool any = false;
 #pragma unroll 1

@@ -72,9 +72,13 @@ struct RouteSmem {
     }
 };
 
+/// A set of the ranks of a role.
+template <class Role>
+using RoleRanks = RankSet<rank_words(Role::kRanks)>;
+
 /// What `ranks_of` gives. Where the ranks are few, all begins are loaded at once, beside the row.
 template <class Role, int kCount>
-__device__ __forceinline__ RankSet<1> route_of(const Row<i64, kCount>& row, const i32* expert_begin) {
+__device__ __forceinline__ RoleRanks<Role> route_of(const Row<i64, kCount>& row, const i32* expert_begin) {
     constexpr int kFew = 8;
     if constexpr (Role::kRanks > kFew) {
         return ranks_of<Role::kRanks>(row, expert_begin);
@@ -82,7 +86,7 @@ __device__ __forceinline__ RankSet<1> route_of(const Row<i64, kCount>& row, cons
         i32 begins[Role::kRanks + 1];
 #pragma unroll
         for (int rank = 0; rank <= Role::kRanks; ++rank) begins[rank] = expert_begin[rank];
-        RankSet<1> set{};
+        RoleRanks<Role> set{};
 #pragma unroll
         for (int rank = 0; rank < Role::kRanks; ++rank) {
             bool found = false;
@@ -133,10 +137,12 @@ __device__ __forceinline__ void once_offer(const Group& group, u64 rows_at, int 
 
 /// The ranks for which `holds(rank)`.
 template <class Role, class Holds>
-__device__ __forceinline__ RankSet<1> ranks_where(Holds holds) {
-    RankSet<1> set{};
+__device__ __forceinline__ RoleRanks<Role> ranks_where(Holds holds) {
+    RoleRanks<Role> set{};
 #pragma unroll 1
-    for (int rank = 0; rank < Role::kRanks; ++rank) set.words[0] |= holds(rank) ? u64{1} << rank : 0;
+    for (int rank = 0; rank < Role::kRanks; ++rank) {
+        if (holds(rank)) set.add(rank);
+    }
     return set;
 }
 
@@ -197,7 +203,7 @@ __device__ __forceinline__ void count_routes(const Group& group, RouteSmem<Role>
         const int token = base + lane_index();
         const bool present = token < tokens;
         const int there = present ? token : tokens - 1;
-        const RankSet<1> ranks = goes(there, present);
+        const RoleRanks<Role> ranks = goes(there, present);
         // Beside it, since both may read one row.
         values.count(there, present);
 #pragma unroll 1
@@ -643,7 +649,7 @@ public:
             through_[g] = total_ + lanes_through(done && used ? static_cast<int>(value_of(rows)) : 0);
             total_ = __shfl_sync(kAllLanes, through_[g], kLanes - 1);
             const bool words = Rows::kFewTokens > 0 && done && used && value_of(senders) == 0;
-            as_words_ |= static_cast<u64>(__ballot_sync(kAllLanes, words)) << g * kLanes;
+            as_words_.words[g / 2] |= static_cast<u64>(__ballot_sync(kAllLanes, words)) << g % 2 * kLanes;
         }
     }
 
@@ -664,7 +670,7 @@ public:
         // Warps that send leave it to the others, if those can look at all of it together. The one that has
         // least to send begins, and the last block, which records meanwhile, ends.
         const int senders = once_blocks(team_.blocks) * team_.warps;
-        const bool all = as_words_ != 0 || (team_.count() - tokens_) * kFlight < total_;
+        const bool all = as_words_.any() || (team_.count() - tokens_) * kFlight < total_;
         const int busy = all ? 0 : tokens_;
         const int step = team_.count() - busy;
         const int own = turn_ < senders ? senders - 1 - turn_ : turn_ - busy;
@@ -748,7 +754,7 @@ protected:
     /// Takes this warp's parts of rows that come as words to their places.
     __device__ __forceinline__ void take_words() {
         using Words = OnceWords<Rows>;
-        const int end = as_words_ != 0 ? total_ * Words::kParts : 0;
+        const int end = as_words_.any() ? total_ * Words::kParts : 0;
 #pragma unroll 1
         for (int unit = turn_; unit < end && !team_.stopped; unit += team_.count()) {
             const int row = unit / Words::kParts, part = unit % Words::kParts;
@@ -772,13 +778,13 @@ protected:
     }
 
     __device__ __forceinline__ bool comes_as_words(int source) const {
-        return (as_words_ >> source & 1) != 0;
+        return as_words_.has(source);
     }
 
     /// Where the small fields of a row come.
     __device__ __forceinline__ const u64* record_of(int row) const {
         if constexpr (Rows::kFewTokens > 0) {
-            const int source = as_words_ != 0 && row < total_ ? source_of(row) : -1;
+            const int source = as_words_.any() && row < total_ ? source_of(row) : -1;
             if (source >= 0 && comes_as_words(source)) {
                 return OnceWords<Rows>::numbers(words_of(source, row));
             }
@@ -823,7 +829,7 @@ protected:
     int through_[kGroups] = {};  // rows up to and with those of the lane's rank
     int senders_[kGroups] = {};  // sending warps of the group up to and with those of the lane's rank
     int total_ = 0;
-    u64 as_words_ = 0;  // ranks whose rows come as words
+    RankSet<rank_words(kPeers)> as_words_{};  // ranks whose rows come as words
 };
 
 }  // namespace ep

@@ -18,11 +18,11 @@
 
 namespace ep {
 
-/// How many tokens before this one list the value of each lane, of the first `kWidth` lanes; warp. `row(token, present)`: the
-/// values that a token lists, of 32 bits each.
+/// How many tokens before this one list the value of each lane; warp. Only the first `kWidth` lanes have values. `row(token,
+/// present)`: the `kWidth` values that a token lists, of 32 bits each.
 template <int kWidth, class Row>
 __device__ __forceinline__ i32 listed_before(int token, i64 value, Row row) {
-    static_assert(kWidth <= kLanes, "a lane has each value of a row");
+    constexpr int kAsked = kWidth < kLanes ? kWidth : kLanes;
     // Tokens of a lane that are looked at together, where their values stay in registers.
     constexpr int kAhead = kWidth <= 8 ? 4 : 1;
     const i32 own = static_cast<i32>(value);
@@ -38,7 +38,7 @@ __device__ __forceinline__ i32 listed_before(int token, i64 value, Row row) {
             for (int k = 0; k < kWidth; ++k) listed[n][k] = static_cast<i32>(values.values[k]);
         }
 #pragma unroll 1
-        for (int k = 0; k < kWidth; ++k) {
+        for (int k = 0; k < kAsked; ++k) {
             const i32 wanted = __shfl_sync(kAllLanes, own, k);
             i32 found = 0;
 #pragma unroll
@@ -247,15 +247,12 @@ public:
     using In::In;
 
     /// Calls for each part of a row of this warp, when it has come, `take(message)` if it is the first one, and
-    /// `each(row, source, record, choice, ahead, used, once)` in all lanes: those that are `used` have a choice of the
-    /// row, and `ahead` rows of the ranks before go to the list `list(row, source, record, choice)`; the others have
-    /// choice 0. What is to be done `once` for a row is so in one warp. `count(source, list)`: the word that holds how
+    /// `each(row, source, record, choice, ahead, used, once)` in all lanes for every 32 choices: lanes that are `used`
+    /// have a choice of the row, and `ahead` rows of the ranks before go to the list `list(row, source, record, choice)`;
+    /// the others have choice 0. What is to be done `once` for a row is so in one warp. `count(source, list)`: the word that holds how
     /// many rows of a source go to a list.
     template <int kWidth, class Take, class List, class Count, class Each>
     __device__ __forceinline__ void for_places(Take take, List list, Count count, Each each) {
-        static_assert(kWidth <= kLanes, "a lane has each value of a row");
-        const bool used = team_.lane < kWidth;
-        const int choice = used ? team_.lane : 0;
         const int parts = parts_of_rows();
 #pragma unroll 1
         for (int unit = turn_; unit < total_ * parts && !team_.stopped; unit += team_.count()) {
@@ -269,10 +266,15 @@ public:
             message.row = row;
             message.record = record_;
             if (once) take(message);
-            int ahead = 0;
-            if (!add_up(source, list(row, source, record_, choice), count, ahead)) return;
-            each(row, source, record_, choice, ahead, used, once);
-            __syncwarp();
+#pragma unroll 1
+            for (int first = 0; first < kWidth; first += kLanes) {
+                const bool used = first + team_.lane < kWidth;
+                const int choice = used ? first + team_.lane : 0;
+                int ahead = 0;
+                if (!add_up(source, list(row, source, record_, choice), count, ahead)) return;
+                each(row, source, record_, choice, ahead, used, once);
+                __syncwarp();
+            }
         }
     }
 
@@ -286,7 +288,7 @@ private:
     /// Into how many parts each row is cut: those that come as words have their own.
     __device__ __forceinline__ int parts_of_rows() const {
         if constexpr (Rows::kFewTokens > 0) {
-            if (as_words_ != 0) return OnceWords<Rows>::kParts;
+            if (as_words_.any()) return OnceWords<Rows>::kParts;
         }
         return slices_of<PackedPart<Rows>::kMost>(team_, total_);
     }

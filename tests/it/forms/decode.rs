@@ -16,7 +16,7 @@ use ep_runtime::{Pipeline, ir};
 use super::meaning::{accepted, held_by, only};
 use super::planted::all_are_found;
 use super::run::Form;
-use crate::near_misses::{Edit, exprs, gate};
+use crate::near_misses::{Edit, bound, exprs, gate};
 use crate::usual;
 
 /// How many tokens of all ranks travel as words.
@@ -67,6 +67,17 @@ fn a_dispatch_in_one_launch_leaves_what_it_means() {
         }
     }
     assert!(ruled.get() >= calls / 2, "the rule took {} of {calls} calls", ruled.get());
+}
+
+/// A word has bits for 64 ranks. Some ranks send rows as words, and others do not.
+#[test]
+fn a_dispatch_between_more_ranks_than_bits_of_a_word_is_right() {
+    let mut ir = DecodeDispatch::ir();
+    bound(&mut ir, "ranks", 128);
+    let numbers = [("ranks", 67), ("max_tokens", 2), ("hidden", 16), ("experts", 80)];
+    let numbers = [&numbers[..], &[("topk", 5), ("words", 128)]].concat();
+    let held = held_by(&[ir], &numbers, 3, &|drawn| drawn, &|form| form);
+    held.unwrap_or_else(|words| panic!("{words}"));
 }
 
 /// A count of the choices of each expert, of which a gate or a part of the choices decides.

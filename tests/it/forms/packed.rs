@@ -9,7 +9,7 @@ use ep_runtime::pipelines::PackedDispatch;
 use super::meaning::{accepted, held_by, only};
 use super::planted::all_are_found;
 use super::run::Form;
-use crate::near_misses::scales;
+use crate::near_misses::{bound, scales};
 use crate::usual;
 
 /// A dispatch whose rows are packed, by so many ranks with tokens and values in a row, of which so many tokens of all
@@ -30,6 +30,9 @@ fn packed(
     ];
     let mut ir = only(PackedDispatch::ir(), "via", "Direct");
     scales(&mut ir, [128, 32, 16, 64][seed as usize % 4]);
+    if topk > 32 {
+        bound(&mut ir, "topk", 64);
+    }
     held_by(&[ir], &numbers, seed, &ruled, run)
 }
 
@@ -42,10 +45,11 @@ fn ruled(drawn: Drawn) -> Drawn {
     drawn
 }
 
-/// Choices of one value and of all lanes; tokens behind those of a warp's first look; rows of several pieces and parts,
+/// Choices of one value, of all lanes, and more than lanes; tokens behind those of a warp's first look; rows of several pieces and parts,
 /// with short blocks; words of all, of some and of no rank; more ranks than lanes.
-const SHAPES: [(i64, i64, i64, i64, i64); 10] = [
+const SHAPES: [(i64, i64, i64, i64, i64); 11] = [
     (1, 12, 64, 8, 0),
+    (3, 7, 48, 40, 16),
     (3, 5, 2064, 3, 16),
     (2, 40, 16, 5, 64),
     (3, 9, 2880, 1, 0),
@@ -59,7 +63,7 @@ const SHAPES: [(i64, i64, i64, i64, i64); 10] = [
 
 #[test]
 fn rows_are_packed_as_declared() {
-    for (seed, shape) in usual::some((0..20).zip(SHAPES.into_iter().cycle()), 6) {
+    for (seed, shape) in usual::some((0..22).zip(SHAPES.into_iter().cycle()), 6) {
         let held = packed(shape, seed, &|form| form);
         held.unwrap_or_else(|words| panic!("{shape:?}, seed {seed}: {words}"));
     }
@@ -102,9 +106,10 @@ fn other_rows_leave_what_they_mean() {
         Packs { stored: "out[e + 0, place]", ..usual },
         Packs { number: "m.row", ..usual },
         Packs { block: 64, ..usual },
+        Packs { topk: 64, ..usual },
     ];
     let others = [
-        Packs { topk: 64, ..usual },
+        Packs { topk: 65, ..usual },
         Packs { step: 8, ..usual },
         Packs { block: 256, ..usual },
         Packs { ahead: "sum(b in 1..m.source: counts[b].per_expert[e * has])", ..usual },
@@ -247,6 +252,11 @@ in ep/packed.cuh
 - row(at < token ? at : 0, at < token);
 + row(at, at <= token);
 
+== choices behind those of the first lanes are not taken
+in ep/packed.cuh
+- for (int first = 0; first < kWidth; first += kLanes) {
++ for (int first = 0; first < kWidth && first < kLanes; first += kLanes) {
+
 == tokens are looked at for the first ones alone
 in ep/packed.cuh
 - if (lane_index() == k) tokens += found;
@@ -361,7 +371,7 @@ fn planted_bugs_of_packed_rows_are_found_at_length() {
             (2, 6, 2064, 4, 64),
             (1, 100, 16, 9, 0),
             (3, 9, 2880, 1, 0),
-            (4, 3, 1168, 9, 16),
+            (4, 3, 1168, 40, 16),
         ];
         packed(shapes[seed as usize % 5], seed, planted)
     });

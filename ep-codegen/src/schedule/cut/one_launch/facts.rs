@@ -4,8 +4,8 @@ use crate::ir::{Channel, DimKind, Expr, Message, Pipeline, Source, Stmt, Tensor,
 use crate::schedule::WhyNot;
 use crate::schedule::extents::range_of;
 
-/// Ranks of which a block can hold a set: a bit for each in one word on the device.
-pub(super) const RANKS_MAX: i64 = 64;
+/// Ranks of which a lane has a set in registers: two words.
+pub(super) const RANKS_MAX: i64 = 128;
 
 pub(super) type Checked = Result<(), WhyNot>;
 

@@ -27,7 +27,8 @@ impl<'s> Facts<'s> {
                 .refuse(&role.at, "the range of `tokens` has to end at a number of the shape");
         }
         if self.ranks_max() > RANKS_MAX {
-            return self.refuse(&role.at, "a block knows the tokens of at most 64 ranks");
+            let why = format!("a block knows the tokens of at most {RANKS_MAX} ranks");
+            return self.refuse(&role.at, &why);
         }
         // Only teams that meet compare the rows that arrive with the capacity of an output.
         let mut counted = Ok(());

@@ -1,15 +1,16 @@
 //! Rows that are packed as they come: what the sender counts for them, and what each lane does for its choice.
 
 use super::packs::{AHEAD, BEFORE};
-use super::texts::{call, method, name};
+use super::texts::{call, method};
 use super::{OneLaunch, Packs, Turns};
 use crate::ir::parts::parts;
 use crate::ir::{Action, BinaryOp, Elem, Expr};
+use crate::schedule::extents::LANES;
 use crate::schedule::library::ep;
 use crate::schedule::limit::broken;
 use crate::schedule::scope::{Arrived, Meaning, Scope};
 use crate::schedule::step::ParamType::{Bytes, Index, Value};
-use crate::schedule::step::Step;
+use crate::schedule::step::{Loop, Step, Takers};
 use crate::schedule::symbol::{Constant, Symbol};
 use crate::schedule::term::Term;
 use crate::schedule::{Lowered, RoleLowering};
@@ -26,12 +27,34 @@ impl RoleLowering<'_> {
         record: &Term,
         out: &mut Vec<Step>,
     ) -> Lowered<()> {
+        out.push(Step::Says(turns.stmt.at.clone()));
+        let (to, lane) = (self.number(turns.width), Term::small("team.lane", 0, LANES - 1));
+        let Some(most) = to.range.map(|(_, most)| most).filter(|most| *most > LANES) else {
+            return self.counts_turn(scope, (one, turns), (record, lane), out);
+        };
+        let outer = self.names.clone();
+        let binder = self.names.fresh("first");
+        let lane = Term::small(&binder, 0, most).plus(lane);
+        let mut body = Vec::new();
+        self.counts_turn(scope, (one, turns), (record, lane), &mut body)?;
+        self.names = outer;
+        let (from, turns) = (Term::int(0), Takers::Chunks);
+        out.push(Step::Loop(Loop { binder, elem: Elem::I32, from, to, turns, body }));
+        Ok(())
+    }
+
+    /// The turn of a choice of a token, which a lane has by its number; lanes behind the last choice count for the first.
+    fn counts_turn(
+        &mut self,
+        scope: &Scope,
+        (one, turns): (&OneLaunch<'_>, &Turns<'_>),
+        (record, lane): (&Term, Term),
+        out: &mut Vec<Step>,
+    ) -> Lowered<()> {
         let Action::Record { target, .. } = &turns.record.action else {
             return Err(broken("turns are recorded"));
         };
-        out.push(Step::Says(turns.stmt.at.clone()));
         let width = self.number(turns.width);
-        let lane = name("team.lane");
         let used = lane.clone().test(BinaryOp::Lt, width.clone());
         let choice = used.clone().choose(lane, Term::int(0));
         let choice = self.named(turns.choice, choice.converted(&Elem::I32), out);

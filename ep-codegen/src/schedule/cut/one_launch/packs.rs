@@ -13,8 +13,8 @@ use crate::ir::{
 };
 use crate::schedule::cut::own_name;
 
-/// A lane has each choice of a row.
-const CHOICES: i64 = 32;
+/// A lane has a choice of a row, 32 of them at a time. A warp has all choices of a row in registers.
+const CHOICES: i64 = 64;
 /// How many values may share a scale: those of neighboring lanes, of which each has a unit. A warp has all blocks of a word.
 const BLOCKS: [i64; 4] = [16, 32, 64, 128];
 
@@ -98,9 +98,9 @@ impl<'s> Facts<'s> {
             && matches!(target.indices.as_slice(), [row, column]
                 if is_name(row, token) && is_name(column, choice))
             && table.dims.last().is_some_and(|own| is_name(own, width));
-        if !fits || !self.has_lanes(width) {
-            return self
-                .refuse(&record.at, "turns have to be `i32`, of at most 32 values of a token");
+        if !fits || !self.has_registers(width) {
+            let why = format!("turns have to be `i32`, of at most {CHOICES} values of a token");
+            return self.refuse(&record.at, &why);
         }
         self.refuse_optional(record, value)?;
         let mut value = value.clone();
@@ -171,8 +171,8 @@ impl<'s> Facts<'s> {
         one: &OneLaunch<'s>,
     ) -> Result<Packs<'s>, WhyNot> {
         let (choice, width, body) = choices(stmt).ok_or_else(|| self.no_form(stmt))?;
-        if !self.has_lanes(width) {
-            return self.refuse(&stmt.at, "a row can go to at most 32 places");
+        if !self.has_registers(width) {
+            return self.refuse(&stmt.at, &format!("a row can go to at most {CHOICES} places"));
         }
         let is_let = |stmt: &&Stmt| matches!(stmt.action, Action::Let { .. });
         let (names, body): (Vec<&Stmt>, Vec<&Stmt>) = body.iter().partition(is_let);
@@ -276,8 +276,8 @@ impl<'s> Facts<'s> {
         if known { Ok(()) } else { Err(self.no_form(stmt)) }
     }
 
-    /// Whether each of so many choices has a lane.
-    fn has_lanes(&self, width: &str) -> bool {
+    /// Whether a warp has so many choices in registers.
+    fn has_registers(&self, width: &str) -> bool {
         self.ir.dims.iter().any(|dim| {
             dim.name == width && matches!(dim.kind, DimKind::Given { high, .. } if high <= CHOICES)
         })
