@@ -199,14 +199,14 @@ __device__ __forceinline__ void ask(const Args& args, ep::Team& team) {
         unit += team.count()) {
         const int peer = static_cast<ep::i32>(unit % Cfg::kPeers);
         const int send = static_cast<ep::i32>(unit / Cfg::kPeers % Cfg::kSends);
-        // +80  for token in send..min(send + 1, tokens) where send_place[send, peer] >= 0
+        // +114  for token in send..min(send + 1, tokens) where send_place[send, peer] >= 0
         const ep::i64 token_end =
             ep::min(ep::i64{send + 1}, ep::i64{ep::rows_of(args.tokens, args.tokens_from)});
         for (ep::i64 token = send; token < token_end && !team.stopped; ++token) {
             if (!(args.send_place[ep::i64{send} * Cfg::kRanks + peer] >= 0)) continue;
-            // +82  push asks[peer] { place: send_place[send, peer], weights: sum(entry in topk:
+            // +116  push asks[peer] { place: send_place[send, peer], weights: sum(entry in topk:
             //     topk_weights[send, entry] * (topk_idx[send, entry] == topk_idx[send]) as f32) }
-            // W4: takes credit of asks, from Send +91
+            // W4: takes credit of asks, from Send +125
             if (asks.reserve(peer, me)) {
                 char* slot = asks.slot();
                 for (int i = team.lane; i < Cfg::Request::kPlaceCount; i += ep::kLanes) {
@@ -228,8 +228,8 @@ __device__ __forceinline__ void ask(const Args& args, ep::Team& team) {
             }
         }
     }
-    // +88  close asks
-    // W3: publishes messages of asks, for Send +91
+    // +122  close asks
+    // W3: publishes messages of asks, for Send +125
     asks.close(team.count());
 }
 
@@ -242,20 +242,20 @@ __device__ __forceinline__ void send(const Args& args, ep::Team& team) {
     for (int unit; (unit = units.take()) >= 0;) {
         const int source = unit % Cfg::kRanks;
         const int share = unit / Cfg::kRanks % Cfg::kShares;
-        // +91  for request in asks[source] where request.index % shares == share
-        // W3: takes messages of asks, from Ask +88
-        // W4: publishes credit of asks, for Ask +82
+        // +125  for request in asks[source] where request.index % shares == share
+        // W3: takes messages of asks, from Ask +122
+        // W4: publishes credit of asks, for Ask +116
         const int count = asks.count(source);
         for (int turn = 0; turn < ep::ceil(count - share, Cfg::kShares) && !team.stopped; ++turn) {
             const int row = share + turn * Cfg::kShares;
             const char* slot = asks.slot(source, share + turn * Cfg::kShares);
-            // +92  let row = came_first[source] + request.place
+            // +126  let row = came_first[source] + request.place
             const ep::i64 row_2 = ep::i64{args.came_first[source]}
                 + ep::get<ep::i32>(slot + Cfg::Asks::kMeta + Cfg::Request::kPlace, 0);
-            // +93  push back[source] at request.place { x: sum(choice in topk: if packed_row[row,
+            // +127  push back[source] at request.place { x: sum(choice in topk: if packed_row[row,
             //     choice] >= 0 { request.weights[choice] * x[packed_row[row, choice]] as f32 } else
             //     { 0.0 }) as bf16 }
-            // W2: takes credit of back, from Reduce +104
+            // W2: takes credit of back, from Reduce +138
             const int key = me * Cfg::kMaxTokens
                 + ep::get<ep::i32>(slot + Cfg::Asks::kMeta + Cfg::Request::kPlace, 0);
             if (back.reserve(source, key)) {
@@ -279,8 +279,8 @@ __device__ __forceinline__ void send(const Args& args, ep::Team& team) {
             }
         }
     }
-    // +99  close back
-    // W1: publishes messages of back, for Reduce +104
+    // +133  close back
+    // W1: publishes messages of back, for Reduce +138
     back.close(team.count());
     asks.release();
 }
@@ -288,10 +288,10 @@ __device__ __forceinline__ void send(const Args& args, ep::Team& team) {
 /// role Reduce on all blocks, 6 warps, one block a token
 __device__ __forceinline__ void reduce(const Args& args, ep::Team& team) {
     ep::SlotRowsIn<Cfg::Back, ep::NetSlotRows<Cfg::Back>> back(team, args.net);
-    // +104  for token in tokens gather part from back[peer] at send_place[token, peer] across peer
+    // +138  for token in tokens gather part from back[peer] at send_place[token, peer] across peer
     //     in ranks
-    // W1: takes messages of back, from Send +99
-    // W2: publishes credit of back, for Send +93
+    // W1: takes messages of back, from Send +133
+    // W2: publishes credit of back, for Send +127
     ep::SlotParts<ep::SlotRowsIn<Cfg::Back, ep::NetSlotRows<Cfg::Back>>, Cfg::kRanks> back_parts(
         team, back);
     ep::Parts<ep::SlotParts<ep::SlotRowsIn<Cfg::Back, ep::NetSlotRows<Cfg::Back>>,
@@ -311,7 +311,7 @@ __device__ __forceinline__ void reduce(const Args& args, ep::Team& team) {
             parts.expect(peer, key);
         }
         if (parts.open()) {
-            // +105  store combined[token] = sum(part.x)
+            // +139  store combined[token] = sum(part.x)
             ep::for_wide_parts<ep::bf16, Cfg::kRanks>(parts,
                 ep::slice_begin(slice, slices, Cfg::kHidden),
                 ep::slice_begin(slice + 1, slices, Cfg::kHidden), Cfg::kHidden,

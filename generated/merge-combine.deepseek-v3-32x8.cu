@@ -124,13 +124,13 @@ __device__ __forceinline__ void send(const Args& args, ep::Team& team) {
     for (int unit; (unit = units.take()) >= 0;) {
         const int source = unit % Cfg::kRanks;
         const int share = unit / Cfg::kRanks % Cfg::kShares;
-        // +60  for row in came_first[source]..came_first[source + 1] where row % shares == share
+        // +94  for row in came_first[source]..came_first[source + 1] where row % shares == share
         const int row_end = args.came_first[source + 1];
         for (ep::i64 row = args.came_first[source]; row < row_end && !team.stopped; ++row) {
             if (!(row % Cfg::kShares == share)) continue;
-            // +61  push back[source] at row - came_first[source] { x: sum(at in packed_row[row]:
+            // +95  push back[source] at row - came_first[source] { x: sum(at in packed_row[row]:
             //     packed_weight[at] * x[at] as f32) as bf16 }
-            // W2: takes credit of back, from Reduce +104
+            // W2: takes credit of back, from Reduce +138
             const int key =
                 me * Cfg::kMaxTokens + static_cast<ep::i32>(row - args.came_first[source]);
             const auto rows = ep::found_rows<Cfg::kTopk>([&](int k) {
@@ -155,18 +155,18 @@ __device__ __forceinline__ void send(const Args& args, ep::Team& team) {
             }
         }
     }
-    // +65  close back
-    // W1: publishes messages of back, for Reduce +104
+    // +99  close back
+    // W1: publishes messages of back, for Reduce +138
     back.close(team.count());
 }
 
 /// role Reduce on all blocks, 6 warps, one block a token
 __device__ __forceinline__ void reduce(const Args& args, ep::Team& team) {
     ep::SlotRowsIn<Cfg::Back, ep::NetSlotRows<Cfg::Back>> back(team, args.net);
-    // +104  for token in tokens gather part from back[peer] at send_place[token, peer] across peer
+    // +138  for token in tokens gather part from back[peer] at send_place[token, peer] across peer
     //     in ranks
-    // W1: takes messages of back, from Send +65
-    // W2: publishes credit of back, for Send +61
+    // W1: takes messages of back, from Send +99
+    // W2: publishes credit of back, for Send +95
     ep::SlotParts<ep::SlotRowsIn<Cfg::Back, ep::NetSlotRows<Cfg::Back>>, Cfg::kRanks> back_parts(
         team, back);
     ep::Parts<ep::SlotParts<ep::SlotRowsIn<Cfg::Back, ep::NetSlotRows<Cfg::Back>>,
@@ -186,7 +186,7 @@ __device__ __forceinline__ void reduce(const Args& args, ep::Team& team) {
             parts.expect(peer, key);
         }
         if (parts.open()) {
-            // +105  store combined[token] = sum(part.x)
+            // +139  store combined[token] = sum(part.x)
             ep::for_wide_parts<ep::bf16, Cfg::kRanks>(parts,
                 ep::slice_begin(slice, slices, Cfg::kHidden),
                 ep::slice_begin(slice + 1, slices, Cfg::kHidden), Cfg::kHidden,

@@ -2,7 +2,7 @@
 
 use ep_runtime::AnyPipeline;
 use ep_runtime::calls::CallKernel;
-use ep_runtime::pipelines::{SpreadCombine, packed_dispatch, spread_combine};
+use ep_runtime::pipelines::{MergeCombine, merge_combine, packed_dispatch};
 use pyo3::prelude::*;
 
 use crate::arguments::{CallTuple, call};
@@ -13,8 +13,16 @@ use crate::low_latency::{Shape, dense, machine};
 /// Sends the row of each entry back, and adds the rows of a token up in order of its top-k.
 #[pyclass(frozen, module = "epforge._core")]
 pub(crate) struct SpreadKernel {
-    kernel: spread_combine::Kernel,
+    kernel: merge_combine::Kernel,
     shape: Shape,
+}
+
+/// The shape and the choices of the kernel in a node.
+fn choices(numbers: [usize; 4]) -> (merge_combine::Shape, merge_combine::Options) {
+    let [max_tokens, hidden, topk, experts] = numbers;
+    let tokens = max_tokens;
+    let shape = merge_combine::Shape { nodes: 1, hidden, topk, experts, max_tokens, tokens };
+    (shape, merge_combine::Options { via: merge_combine::Via::Spread, ..Default::default() })
 }
 
 #[pymethods]
@@ -23,11 +31,9 @@ impl SpreadKernel {
     #[new]
     fn new(py: Python<'_>, group: &Group, numbers: [usize; 4]) -> PyResult<SpreadKernel> {
         released(py, || {
-            let [max_tokens, hidden, topk, experts] = numbers;
-            let own =
-                spread_combine::Shape { hidden, topk, experts, max_tokens, tokens: max_tokens };
+            let (own, options) = choices(numbers);
             let shape = Shape::new(group, numbers, None)?;
-            let kernel = SpreadCombine::prepare(&group.inner, own, Default::default())?;
+            let kernel = MergeCombine::prepare(&group.inner, own, options)?;
             Ok(SpreadKernel { kernel, shape })
         })
     }
@@ -42,11 +48,9 @@ impl SpreadKernel {
     #[staticmethod]
     fn bytes_of(py: Python<'_>, ranks: usize, numbers: [usize; 4]) -> PyResult<u64> {
         released(py, || {
-            let [max_tokens, hidden, topk, experts] = numbers;
-            let tokens = max_tokens;
-            let own = spread_combine::Shape { hidden, topk, experts, max_tokens, tokens };
-            let entry = AnyPipeline::of::<SpreadCombine>();
-            let bytes = spread_combine::Kernel::chosen(&own, &Default::default(), |chosen| {
+            let (own, options) = choices(numbers);
+            let entry = AnyPipeline::of::<MergeCombine>();
+            let bytes = merge_combine::Kernel::chosen(&own, &options, |chosen| {
                 CallKernel::bytes(&machine(ranks, 1), &entry, chosen)
             })?;
             Ok(bytes)
@@ -71,22 +75,21 @@ impl SpreadKernel {
             let (ranks, topk, rows) = (shape.group.ranks() as u64, shape.topk as u64, shape.rows());
             let [x, topk_idx, topk_weights] = given;
             let [rank_prefix, recv_src, packed_row] = tables;
-            let inputs = spread_combine::Inputs {
+            let inputs = merge_combine::Inputs {
                 x: dense(x, [shape.local_experts as u64 * rows, shape.hidden as u64]),
-                topk_idx: dense(topk_idx, [tokens, topk]),
-                topk_weights: dense(topk_weights, [tokens, topk]),
-                expert_begin: shape.expert_begin(rank)?,
+                topk_idx: Some(dense(topk_idx, [tokens, topk])),
+                topk_weights: Some(dense(topk_weights, [tokens, topk])),
+                expert_begin: Some(shape.expert_begin(rank)?),
             };
-            let outputs = spread_combine::Outputs {
-                combined: dense(combined, [tokens, shape.hidden as u64]),
-            };
+            let outputs =
+                merge_combine::Outputs { combined: dense(combined, [tokens, shape.hidden as u64]) };
             let from = packed_dispatch::Handle {
                 rank_prefix: dense(rank_prefix, [ranks + 1, ranks]),
                 recv_src: dense(recv_src, [rows]),
                 packed_row: dense(packed_row, [rows, topk]),
                 ..Default::default()
             };
-            let args = spread_combine::Args::default();
+            let args = merge_combine::Args { tokens: tokens as usize, tokens_from: None };
             self.kernel.launch(rank, &call(how)?, &inputs, &outputs, &from, &args)?;
             Ok(())
         })

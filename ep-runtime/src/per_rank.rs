@@ -38,14 +38,12 @@
 //! ```
 
 use crate::buffer::CallOptions;
-use crate::calls::{BoundCall, CallKernel, Machine, PrepareOptions};
+use crate::calls::{CallKernel, Machine, PrepareOptions};
 use crate::error::CallError;
 use crate::group::Group;
 use crate::pipeline::AnyPipeline;
 use crate::pipelines::low_latency_dispatch::{Inputs, Outputs, Payload, PayloadTensor};
-use crate::pipelines::{
-    MergeCombine, PackedDispatch, SpreadCombine, merge_combine, packed_dispatch, spread_combine,
-};
+use crate::pipelines::{MergeCombine, PackedDispatch, merge_combine, packed_dispatch};
 use crate::tensor::{Bf16, DeviceTensor};
 
 /// The shape of such calls.
@@ -61,14 +59,6 @@ pub struct Shape {
     pub max_tokens: usize,
 }
 
-impl Shape {
-    /// That of a combine that sums where the tokens are.
-    fn spread(self) -> spread_combine::Shape {
-        let Shape { hidden, topk, experts, max_tokens } = self;
-        spread_combine::Shape { hidden, topk, experts, max_tokens, tokens: max_tokens }
-    }
-}
-
 /// Which call passes the weights of the experts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Weights {
@@ -81,18 +71,12 @@ pub enum Weights {
 /// The kernels of dispatches and of their combines, and the memory that rows pass through.
 pub struct PerRank {
     dispatch: packed_dispatch::Kernel,
-    back: Back,
+    combine: merge_combine::Kernel,
     weights: Weights,
     group: Group,
     shape: Shape,
     payload: Payload,
     ranks: Vec<Passing>,
-}
-
-/// The kernel of combines.
-enum Back {
-    Merge(merge_combine::Kernel),
-    Spread(spread_combine::Kernel),
 }
 
 /// Memory of a rank that rows pass through, with their small fields. Between nodes rows pass through slots of the kernel.
@@ -158,24 +142,24 @@ fn choices(
     (shape, options)
 }
 
-/// The choices of a combine that sums where the experts are; none for one that sums where the tokens are.
-fn merge_choices(
+/// The choices of a combine between so many ranks of so many nodes.
+fn combine_choices(
     (ranks, nodes): (usize, usize),
     shape: Shape,
     weights: Weights,
-) -> Option<(merge_combine::Shape, merge_combine::Options)> {
+) -> (merge_combine::Shape, merge_combine::Options) {
     let Shape { hidden, topk, experts, max_tokens } = shape;
     let tokens = max_tokens;
     let shape = merge_combine::Shape { nodes, hidden, topk, experts, max_tokens, tokens };
     let via = match (nodes, weights) {
         (1, Weights::AtDispatch) => merge_combine::Via::Direct,
-        (1, Weights::AtCombine) => return None,
+        (1, Weights::AtCombine) => merge_combine::Via::Spread,
         (_, Weights::AtDispatch) => merge_combine::Via::Slots,
         (_, Weights::AtCombine) => merge_combine::Via::Asked,
     };
     let shares = (nodes > 1).then(|| shares(ranks, max_tokens, 128));
     let tunes = merge_combine::TuneOptions { shares, ..Default::default() };
-    Some((shape, merge_combine::Options { via, tunes, ..Default::default() }))
+    (shape, merge_combine::Options { via, tunes, ..Default::default() })
 }
 
 impl PerRank {
@@ -192,9 +176,12 @@ impl PerRank {
         let entry = AnyPipeline::of::<PackedDispatch>();
         let dispatch =
             packed_dispatch::Kernel::chosen(&own, &options, |it| both_bytes(machine, &entry, it))?;
-        let back = Back::bytes(machine, nodes, shape, weights)?;
+        let (own, options) = combine_choices((machine.ranks, nodes), shape, weights);
+        let entry = AnyPipeline::of::<MergeCombine>();
+        let combine =
+            merge_combine::Kernel::chosen(&own, &options, |it| both_bytes(machine, &entry, it))?;
         let scales = scale_bytes(machine.ranks, nodes, shape, payload);
-        Ok((dispatch.0 + scales + back.0, dispatch.1 + back.1))
+        Ok((dispatch.0 + scales + combine.0, dispatch.1 + combine.1))
     }
 
     /// Emits, compiles and loads the kernels, on all ranks of the group together.
@@ -206,13 +193,14 @@ impl PerRank {
     ) -> Result<PerRank, CallError> {
         let (own, options) = choices((group.ranks(), group.nodes()), shape, payload, weights);
         let dispatch = PackedDispatch::prepare(group, own, options)?;
-        let back = Back::prepare(group, shape, weights)?;
+        let (own, options) = combine_choices((group.ranks(), group.nodes()), shape, weights);
+        let combine = MergeCombine::prepare(group, own, options)?;
         let passing = |rank| {
             let packed_dispatch::Outputs { came, rows_records, .. } = dispatch.outputs(rank)?;
             Ok(Passing { came, records: rows_records })
         };
         let ranks = group.local().map(passing).collect::<Result<_, CallError>>()?;
-        Ok(PerRank { dispatch, back, weights, group: group.clone(), shape, payload, ranks })
+        Ok(PerRank { dispatch, combine, weights, group: group.clone(), shape, payload, ranks })
     }
 
     /// Allocates memory for the outputs of a rank's dispatches, which its experts read.
@@ -251,13 +239,9 @@ impl PerRank {
 
     /// Bytes of device memory that the kernels take on each rank.
     pub fn device_bytes(&self) -> u64 {
-        let back = match &self.back {
-            Back::Merge(kernel) => kernel.core.device_bytes(),
-            Back::Spread(kernel) => kernel.core.device_bytes(),
-        };
         let (ranks, nodes) = (self.group.ranks(), self.group.nodes());
         let scales = scale_bytes(ranks, nodes, self.shape, self.payload);
-        self.dispatch.core.device_bytes() + scales + back
+        self.dispatch.core.device_bytes() + scales + self.combine.core.device_bytes()
     }
 
     /// Sends the row of each token to the ranks of its experts, which pack it for each expert. If the
@@ -318,7 +302,18 @@ impl PerRank {
         let list = rows.as_list().ok_or_else(uneven)?;
         self.check_weights("combine", Weights::AtCombine, topk_weights)?;
         self.group.check(rank)?;
-        let bound = self.back.bind(rank, call, list, topk_weights, sent, combined)?;
+        let tokens = sent.topk_idx.extents()[0] as usize;
+        let is_spread = self.weights == Weights::AtCombine && self.group.nodes() == 1;
+        let inputs = merge_combine::Inputs {
+            x: list,
+            topk_idx: topk_weights.map(|_| sent.topk_idx.clone()),
+            topk_weights: topk_weights.cloned(),
+            expert_begin: is_spread.then(|| sent.expert_begin.clone()),
+        };
+        let outputs = merge_combine::Outputs { combined: combined.clone() };
+        let args = merge_combine::Args { tokens, tokens_from: None };
+        let (kernel, none) = (&self.combine, merge_combine::Handle::default());
+        let bound = kernel.bind_into(rank, call, &inputs, &outputs, &sent.tables, &args, &none)?;
         let kept = || {
             let given = (rows.clone(), topk_weights.cloned(), combined.clone());
             Box::new((given, sent.clone()))
@@ -345,69 +340,6 @@ impl PerRank {
     fn packed(&self) -> [usize; 3] {
         let (Shape { hidden, experts, max_tokens, .. }, ranks) = (self.shape, self.group.ranks());
         [experts.div_ceil(ranks), ranks * max_tokens, hidden]
-    }
-}
-
-impl Back {
-    fn bytes(
-        machine: &Machine,
-        nodes: usize,
-        shape: Shape,
-        weights: Weights,
-    ) -> Result<(u64, u64), CallError> {
-        if let Some((shape, options)) = merge_choices((machine.ranks, nodes), shape, weights) {
-            let entry = AnyPipeline::of::<MergeCombine>();
-            return merge_combine::Kernel::chosen(&shape, &options, |it| {
-                both_bytes(machine, &entry, it)
-            });
-        }
-        let entry = AnyPipeline::of::<SpreadCombine>();
-        spread_combine::Kernel::chosen(&shape.spread(), &Default::default(), |it| {
-            both_bytes(machine, &entry, it)
-        })
-    }
-
-    fn prepare(group: &Group, shape: Shape, weights: Weights) -> Result<Back, CallError> {
-        Ok(match merge_choices((group.ranks(), group.nodes()), shape, weights) {
-            Some((shape, options)) => Back::Merge(MergeCombine::prepare(group, shape, options)?),
-            None => {
-                Back::Spread(SpreadCombine::prepare(group, shape.spread(), Default::default())?)
-            }
-        })
-    }
-
-    /// The kernel for what the experts made of the rows of a dispatch, by their packed places.
-    fn bind(
-        &self,
-        rank: usize,
-        call: &CallOptions,
-        x: DeviceTensor<Bf16, 2>,
-        topk_weights: Option<&DeviceTensor<f32, 2>>,
-        sent: &Dispatched,
-        combined: &DeviceTensor<Bf16, 2>,
-    ) -> Result<BoundCall<'_>, CallError> {
-        let tables = &sent.tables;
-        let combined = combined.clone();
-        let (topk_idx, weights) = (sent.topk_idx.clone(), topk_weights.cloned());
-        match (self, weights) {
-            (Back::Spread(kernel), Some(topk_weights)) => {
-                let expert_begin = sent.expert_begin.clone();
-                let inputs = spread_combine::Inputs { x, topk_idx, topk_weights, expert_begin };
-                let outputs = spread_combine::Outputs { combined };
-                let (args, none) = (spread_combine::Args::default(), Default::default());
-                kernel.bind_into(rank, call, &inputs, &outputs, tables, &args, &none)
-            }
-            (Back::Spread(_), None) => Err(mismatch("`topk_weights` are missing")),
-            (Back::Merge(kernel), topk_weights) => {
-                let tokens = topk_idx.extents()[0] as usize;
-                let topk_idx = topk_weights.is_some().then_some(topk_idx);
-                let inputs = merge_combine::Inputs { x, topk_idx, topk_weights };
-                let outputs = merge_combine::Outputs { combined };
-                let args = merge_combine::Args { tokens, tokens_from: None };
-                let none = merge_combine::Handle::default();
-                kernel.bind_into(rank, call, &inputs, &outputs, tables, &args, &none)
-            }
-        }
     }
 }
 

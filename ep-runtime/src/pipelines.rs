@@ -17,7 +17,6 @@ pub mod node_layout;
 pub mod nvl_combine;
 pub mod nvl_dispatch;
 pub mod packed_dispatch;
-pub mod spread_combine;
 
 pub use decode_combine::DecodeCombine;
 pub use decode_dispatch::DecodeDispatch;
@@ -33,12 +32,11 @@ pub use node_layout::NodeLayout;
 pub use nvl_combine::NvlCombine;
 pub use nvl_dispatch::NvlDispatch;
 pub use packed_dispatch::PackedDispatch;
-pub use spread_combine::SpreadCombine;
 
 use crate::pipeline::AnyPipeline;
 
 /// Every standard pipeline.
-pub const ALL: [AnyPipeline; 15] = [
+pub const ALL: [AnyPipeline; 14] = [
     AnyPipeline::of::<Layout>(),
     AnyPipeline::of::<NvlDispatch>(),
     AnyPipeline::of::<NvlCombine>(),
@@ -52,6 +50,5 @@ pub const ALL: [AnyPipeline; 15] = [
     AnyPipeline::of::<LowLatencyCombine>(),
     AnyPipeline::of::<PackedDispatch>(),
     AnyPipeline::of::<MergeCombine>(),
-    AnyPipeline::of::<SpreadCombine>(),
     AnyPipeline::of::<LocalLayout>(),
 ];

@@ -1,5 +1,4 @@
-//! `merge-combine`: sums the rows that the experts of a rank made of a token and sends one sum back, in one
-//! launch.
+//! `merge-combine`: sums the rows that experts made of the rows of a `packed-dispatch`, in one launch.
 
 use super::packed_dispatch::PackedDispatch;
 use crate::pipeline;
@@ -9,9 +8,11 @@ pipeline! {
     /// Sums the weighted rows of each rank's experts there, then the sums of the ranks, for few tokens.
     ///
     /// Sums are in order of choice, then in order of rank. This is `decode-combine` for rows that a
-    /// `packed-dispatch` has packed: the sender computes each rank's sum. `via Direct` belongs to a dispatch `via
-    /// Direct`. The others belong to a dispatch `via Slots`: with `via Slots` the weights came with the rows, and with
-    /// `via Asked` this call sends them to the ranks of the experts, which answer with their sums.
+    /// `packed-dispatch` has packed: the sender computes each rank's sum. `via Direct` and `via Spread` belong to a
+    /// dispatch `via Direct`. With `via Spread` each expert's row is returned unchanged, and the token's rank, which
+    /// alone needs the weights, sums in order of choice. The others belong to a dispatch `via Slots`: with `via Slots`
+    /// the weights came with the rows, and with `via Asked` this call sends them to the ranks of the experts, which
+    /// answer with their sums.
     pub pipeline MergeCombine {
         shape {
             ranks: 1..=1024, nodes: 1..=1024, hidden: 16..=32768 step 16, topk: 1..=32,
@@ -23,7 +24,7 @@ pipeline! {
             let sends = max_tokens, let peers = ranks,
             require nodes * local_ranks == ranks,
         }
-        variant via { Direct, Slots, Asked }
+        variant via { Direct, Spread, Slots, Asked }
         size tokens in 0..=max_tokens;
         input x: bf16[local_experts * max_rows, hidden];
         output combined: bf16[tokens, hidden];
@@ -53,6 +54,40 @@ pipeline! {
                     at if send_row[token, peer] >= 0 { token } else { -1 } across peer in ranks
                 {
                     store combined[token] = sum(part.x);
+                }
+            }
+        }
+
+        when via is Spread {
+            shape { require ranks <= 64 }
+            uses handle PackedDispatch {
+                rank_prefix: i32[ranks + 1, ranks], recv_src: i32[max_rows], packed_row: i32[max_rows, topk],
+            };
+            input
+                topk_idx: i64[tokens, topk] in -1..experts, topk_weights: f32[tokens, topk],
+                expert_begin: i32[ranks + 1] in 0..=experts ascending by at most local_experts;
+            tune { back_warps: 8 in [4, 8], sum_warps: 8 in [4, 8] }
+            channel back: slots<Part> over nvlink from Send to Reduce per all {
+                slot: [token: max_tokens, choice: topk], epochs: 2,
+            };
+
+            role Send on all blocks, back_warps warps, warps shared by source {
+                for row in rank_prefix[source, me]..rank_prefix[source + 1, me] {
+                    for choice in topk where packed_row[row, choice] >= 0 {
+                        push back[source] at [recv_src[row], choice] { x: x[packed_row[row, choice]] };
+                    }
+                }
+            }
+            role Reduce on all blocks, sum_warps warps, warps shared by token {
+                // Entries of a token that name one expert have a slot together, and count together.
+                for token in tokens gather part from back[owner(topk_idx[token, choice])]
+                    at [token, (choice + 1) * (topk_idx[token, choice] >= 0
+                        && sum(earlier in 0..choice: (topk_idx[token, earlier] == topk_idx[token, choice]) as i32) == 0) as i32 - 1]
+                    across choice in topk
+                {
+                    store combined[token] = sum(
+                        sum(entry in topk: topk_weights[token, entry] * (topk_idx[token, entry] == topk_idx[token, choice]) as f32)
+                            * part.x as f32) as bf16;
                 }
             }
         }

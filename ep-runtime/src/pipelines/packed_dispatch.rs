@@ -7,9 +7,8 @@ pipeline! {
     /// Sends each token's row once to every rank of its experts, which packs it per expert, for few tokens.
     ///
     /// Senders cast the rows. The rows of an expert are in order of rank and token. This pipeline fills the
-    /// same tensors as `low-latency-dispatch`, in one launch as `decode-dispatch` does. `merge-combine` and
-    /// `spread-combine` return the rows. `via Slots` works between nodes, and only `merge-combine` takes its
-    /// tables.
+    /// same tensors as `low-latency-dispatch`, in one launch as `decode-dispatch` does. `merge-combine` returns the
+    /// rows. `via Slots` works between nodes.
     pub pipeline PackedDispatch {
         shape {
             ranks: 1..=1024, nodes: 1..=1024, hidden: 16..=32768 step 16, topk: 1..=32,

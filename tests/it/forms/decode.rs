@@ -8,9 +8,7 @@ use ep_codegen::meaning::Drawn;
 use ep_codegen::plan::{Arch, Config, plan};
 use ep_codegen::render::body_with;
 use ep_codegen::schedule::{Recipe, RuleSet, Ways};
-use ep_runtime::pipelines::{
-    DecodeCombine, DecodeDispatch, MergeCombine, PackedDispatch, SpreadCombine,
-};
+use ep_runtime::pipelines::{DecodeCombine, DecodeDispatch, MergeCombine, PackedDispatch};
 use ep_runtime::{Pipeline, ir};
 
 use super::meaning::{accepted, held_by, only};
@@ -330,7 +328,8 @@ fn rows_are_added_up_where_they_are_sent_at_length() {
 #[test]
 fn rows_come_back_to_the_choices_of_their_tokens_at_length() {
     for (seed, (ranks, tokens, hidden)) in usual::some((0..).zip(PACKED), 3) {
-        let held = packed(SpreadCombine::ir(), (ranks, tokens, hidden, seed), &|form| form);
+        let spread = only(MergeCombine::ir(), "via", "Spread");
+        let held = packed(spread, (ranks, tokens, hidden, seed), &|form| form);
         held.unwrap_or_else(|words| panic!("{ranks} ranks, {tokens} x {hidden}: {words}"));
     }
 }
@@ -338,7 +337,7 @@ fn rows_come_back_to_the_choices_of_their_tokens_at_length() {
 /// Nobody waits for slots that a rank which takes no part would fill.
 #[test]
 fn choices_at_a_rank_that_is_left_out_count_for_nothing_at_length() {
-    let combine = SpreadCombine::ir();
+    let combine = only(MergeCombine::ir(), "via", "Spread");
     let pipelines = [only(PackedDispatch::ir(), "via", "Direct"), combine.clone()];
     let numbers = [("ranks", 3), ("max_tokens", 4), ("hidden", 64), ("experts", 7), ("topk", 4)];
     let left_out = |mut drawn: Drawn| {

@@ -142,6 +142,7 @@ const PACKED: Set =
 const RETURNED: Values = &[("hidden", "80"), ("max_tokens", "24"), ("topk", "3"), ("experts", "7")];
 const MERGED: Set = &[RETURNED, VIA_DIRECT];
 const VIA_DIRECT: Values = &[("via", "direct")];
+const VIA_SPREAD: Values = &[("via", "spread")];
 const VIA_SLOTS: Values = &[("via", "slots")];
 const MOVED: Set = &[&[("payload", "fp8"), ("hidden", "2064"), ("topk", "3"), ("experts", "40")]];
 /// More room between the rows of experts than a warp has lanes.
@@ -296,7 +297,12 @@ pub(super) const OWN: [Own; 109] = [
     },
     Own { pipeline: "decode-combine", set: &[MANY, WEIGHTED], ..MANY_ROWS },
     Own { pipeline: "merge-combine", set: &[MANY, VIA_DIRECT], ..MANY_ROWS },
-    Own { pipeline: "spread-combine", set: &[MANY], ..MANY_ROWS },
+    Own {
+        name: "many rows apart",
+        pipeline: "merge-combine",
+        set: &[MANY, VIA_SPREAD],
+        ..MANY_ROWS
+    },
     Own { pipeline: "low-latency-combine", set: &[MANY], ..MANY_ROWS },
     Own { pipeline: "low-latency-dispatch", set: &[MANY], ..MANY_ROWS },
     Own {
@@ -470,7 +476,12 @@ pub(super) const OWN: [Own; 109] = [
     Own { pipeline: "nvl-combine", set: RINGS_BACK, ..ORDERED_PLAIN },
     Own { pipeline: "decode-combine", set: &[BACK, WEIGHTED], ..ORDERED },
     Own { pipeline: "merge-combine", set: MERGED, ..ORDERED },
-    Own { pipeline: "spread-combine", set: &[RETURNED], ..ORDERED },
+    Own {
+        name: "rows apart, in order",
+        pipeline: "merge-combine",
+        set: &[RETURNED, VIA_SPREAD],
+        ..ORDERED
+    },
     Own { pipeline: "low-latency-combine", set: SLICES, ..ORDERED },
     Own { pipeline: "node-combine", ranks: 4, nodes: Some(2), set: HOPS_BACK, ..ORDERED },
     Own { pipeline: "nvl-combine", set: PULLED, ..WIDE },
@@ -558,8 +569,18 @@ pub(super) const OWN: [Own; 109] = [
     Own { pipeline: "merge-combine", set: MERGED, ..WIDE_PLAIN },
     Own { pipeline: "packed-dispatch", set: &[PACKED[0], PACKED[1], VIA_SLOTS], ..BETWEEN },
     Own { pipeline: "merge-combine", set: &[RETURNED, VIA_SLOTS], ..BETWEEN },
-    Own { pipeline: "spread-combine", set: &[RETURNED], ..WIDE },
-    Own { pipeline: "spread-combine", set: &[RETURNED], ..WIDE_PLAIN },
+    Own {
+        name: "rows apart, wide",
+        pipeline: "merge-combine",
+        set: &[RETURNED, VIA_SPREAD],
+        ..WIDE
+    },
+    Own {
+        name: "rows apart, wide plain",
+        pipeline: "merge-combine",
+        set: &[RETURNED, VIA_SPREAD],
+        ..WIDE_PLAIN
+    },
     Own { name: "much padding", pipeline: "expand", set: PADDED, ..WIDE },
     Own { pipeline: "expand", set: MOVED, ..WIDE },
     Own { pipeline: "expand", set: MOVED, ..WIDE_PLAIN },

@@ -1,21 +1,21 @@
-// spread-combine
-// back_warps=8 experts=256 hidden=7168 local_experts=32 max_rows=1024 max_tokens=128 ranks=8 sum_warps=8 topk=8
-// sm_90a: 512 threads and 132096 bytes of shared memory a block, at least 1 blocks
+// merge-combine  via=spread
+// back_warps=8 experts=128 hidden=2880 local_experts=32 local_ranks=4 max_rows=512 max_tokens=128 nodes=1 peers=4 ranks=4 sends=128 sum_warps=8 topk=4
+// sm_80: 512 threads and 128 bytes of shared memory a block, at least 1 blocks
 //
 // Roles:
 //   Send: 8 warps on all blocks; composed: ep::SlotRowsOut, ep::Chosen, ep::AskedSlice
 //   Reduce: 8 warps on all blocks; composed: ep::PartStages, ep::SlotRowsIn, ep::SlotParts, ep::Parts, ep::PartsAhead
 //
 // Window, the same on every rank:
-//   back.slots       0x00000000   29360128 bytes  2 epochs x 1024 slots x 14336; Send writes, Reduce reads
-//   back.flags       0x01c00000      65536 bytes  2 epochs x 1024 slots x 4 x 8; Send writes, Reduce reads
-//   back.closed      0x01c10000        128 bytes  2 epochs x 8 peers x 1 x 8; Send writes, Reduce reads
-//   back.released    0x01c10080         32 bytes  8 peers x 4; Reduce writes, Send reads
-//   back.taken       0x01c10100         32 bytes  8 peers x 1 x 4; Send writes, Send reads
-//   back.closers     0x01c10180          4 bytes  1 word x 4; Send writes, Send reads
-//   Send.claims      0x01c10200          8 bytes  2 calls x 1 words x 4; Send writes, Send reads
-//   Reduce.claims    0x01c10280          8 bytes  2 calls x 1 words x 4; Reduce writes, Reduce reads
-// Message Part: row of 14336 bytes, meta record of 0 bytes
+//   back.slots       0x00000000    5898240 bytes  2 epochs x 512 slots x 5760; Send writes, Reduce reads
+//   back.flags       0x005a0000      32768 bytes  2 epochs x 512 slots x 4 x 8; Send writes, Reduce reads
+//   back.closed      0x005a8000         64 bytes  2 epochs x 4 peers x 1 x 8; Send writes, Reduce reads
+//   back.released    0x005a8080         16 bytes  4 peers x 4; Reduce writes, Send reads
+//   back.taken       0x005a8100         16 bytes  4 peers x 1 x 4; Send writes, Send reads
+//   back.closers     0x005a8180          4 bytes  1 word x 4; Send writes, Send reads
+//   Send.claims      0x005a8200          8 bytes  2 calls x 1 words x 4; Send writes, Send reads
+//   Reduce.claims    0x005a8280          8 bytes  2 calls x 1 words x 4; Reduce writes, Reduce reads
+// Message Part: row of 5760 bytes, meta record of 0 bytes
 #include <ep/cast.cuh>
 #include <ep/compute.cuh>
 #include <ep/part_stages.cuh>
@@ -25,36 +25,36 @@
 #include <ep/rows.cuh>
 #include <ep/sync.cuh>
 
-namespace spread_combine {
+namespace merge_combine {
 
 struct Cfg {
-    static constexpr int kRanks = 8;
-    static constexpr int kHidden = 7168;
-    static constexpr int kTopk = 8;
+    static constexpr int kRanks = 4;
+    static constexpr int kHidden = 2880;
+    static constexpr int kTopk = 4;
     static constexpr int kThreads = 512;
-    static constexpr int kSharedBytes = 132096;
+    static constexpr int kSharedBytes = 128;
 
     struct Back {
         static constexpr int kChannel = 0;
-        static constexpr int kPeers = 8;
+        static constexpr int kPeers = 4;
         static constexpr int kEpochs = 2;
-        static constexpr int kKeys = 1024;
+        static constexpr int kKeys = 512;
         static constexpr int kArrivals = 1;
         static constexpr int kSourceStride = 0;
         static constexpr int kShared = 1;
         static constexpr bool kCounts = false;
         static constexpr bool kSkipsOwn = false;
         static constexpr bool kSkipsAbsent = false;
-        static constexpr int kSlotBytes = 14336;
-        static constexpr int kMeta = 14336;
+        static constexpr int kSlotBytes = 5760;
+        static constexpr int kMeta = 5760;
         static constexpr int kSlices = 4;
         static constexpr int kFewTokens = 0;
         static constexpr ep::u64 kSlots = 0x0;
-        static constexpr ep::u64 kFlags = 0x1c00000;
-        static constexpr ep::u64 kClosed = 0x1c10000;
-        static constexpr ep::u64 kReleased = 0x1c10080;
-        static constexpr ep::u64 kTaken = 0x1c10100;
-        static constexpr ep::u64 kClosers = 0x1c10180;
+        static constexpr ep::u64 kFlags = 0x5a0000;
+        static constexpr ep::u64 kClosed = 0x5a8000;
+        static constexpr ep::u64 kReleased = 0x5a8080;
+        static constexpr ep::u64 kTaken = 0x5a8100;
+        static constexpr ep::u64 kClosers = 0x5a8180;
     };
 
     struct Send {
@@ -62,19 +62,19 @@ struct Cfg {
         static constexpr int kFirstWarp = 0;
         static constexpr int kWarps = 8;
         static constexpr int kLoops = 1;
-        static constexpr ep::u64 kClaims = 0x1c10200;
+        static constexpr ep::u64 kClaims = 0x5a8200;
     };
 
     struct Reduce {
         static constexpr int kRole = 1;
         static constexpr int kFirstWarp = 8;
         static constexpr int kWarps = 8;
-        static constexpr bool kTma = true;
-        static constexpr int kStages = 16;
-        static constexpr int kPieceBytes = 1024;
-        static constexpr int kSlices = 32;
+        static constexpr bool kTma = false;
+        static constexpr int kStages = 8;
+        static constexpr int kPieceBytes = 2048;
+        static constexpr int kSlices = 16;
         static constexpr int kLoops = 1;
-        static constexpr ep::u64 kClaims = 0x1c10280;
+        static constexpr ep::u64 kClaims = 0x5a8280;
     };
 };
 
@@ -84,12 +84,14 @@ struct Args {
     int tokens;
     // if not null, holds tokens, and the above is its bound
     const ep::i32* tokens_from;
+    // input x: bf16[local_experts * max_rows, hidden]
+    const ep::bf16* x;
+    // output combined: bf16[tokens, hidden]
+    ep::bf16* combined;
     // from the handle of PackedDispatch
     const ep::i32* rank_prefix;
     const ep::i32* recv_src;
     const ep::i32* packed_row;
-    // input x: bf16[local_experts * max_rows, hidden]
-    const ep::bf16* x;
     // input topk_idx: i64[tokens, topk] in -1..experts
     const ep::i64* topk_idx;
     ep::i64 topk_idx_stride;
@@ -98,8 +100,6 @@ struct Args {
     ep::i64 topk_weights_stride;
     // input expert_begin: i32[ranks + 1] in 0..=experts ascending by at most local_experts
     const ep::i32* expert_begin;
-    // output combined: bf16[tokens, hidden]
-    ep::bf16* combined;
 };
 
 struct Smem {
@@ -117,7 +117,7 @@ __device__ __forceinline__ void send(const Args& args, ep::Team& team) {
         const int share = unit % shares;
         const int own_unit = unit / shares;
         const int source = own_unit % Cfg::kRanks;
-        // +25  for row in rank_prefix[source, me]..rank_prefix[source + 1, me]
+        // +59  for row in rank_prefix[source, me]..rank_prefix[source + 1, me]
         const int first = args.rank_prefix[source * Cfg::kRanks + me];
         ep::SlicedSpan<Cfg::Back::kSlices> turns(
             static_cast<ep::i32>(
@@ -126,15 +126,15 @@ __device__ __forceinline__ void send(const Args& args, ep::Team& team) {
         for (ep::i64 row = ep::i64{first} + turns.begin;
             row < ep::i64{first} + turns.end && !team.stopped; ++row) {
             const ep::Span slices(turns.of(row - ep::i64{first}));
-            // +26  for choice in topk where packed_row[row, choice] >= 0
+            // +60  for choice in topk where packed_row[row, choice] >= 0
             ep::Chosen chosen(Cfg::kTopk);
             for (int choice; (choice = chosen.take(team, [&](int turn) {
                 return args.packed_row[row * Cfg::kTopk + turn] >= 0;
                 })) >= 0;) {
-                // +27  push back[source] at [recv_src[row], choice] { x: x[packed_row[row, choice]]
+                // +61  push back[source] at [recv_src[row], choice] { x: x[packed_row[row, choice]]
                 //     }
-                // W1: publishes messages of back, for Reduce +33
-                // W2: takes credit of back, from Reduce +33
+                // W1: publishes messages of back, for Reduce +67
+                // W2: takes credit of back, from Reduce +67
                 const int key = args.recv_src[row] * Cfg::kTopk + choice;
                 const int begin = ep::slice_begin(slices.begin, Cfg::Back::kSlices, Cfg::kHidden);
                 const int end = ep::slice_begin(slices.end, Cfg::Back::kSlices, Cfg::kHidden);
@@ -156,12 +156,12 @@ __device__ __forceinline__ void send(const Args& args, ep::Team& team) {
 __device__ __forceinline__ void reduce(const Args& args, Smem& smem, ep::Team& team) {
     ep::PartStages<Cfg::Reduce, Cfg::kTopk> stages(smem.reduce[team.warp], team);
     ep::SlotRowsIn<Cfg::Back> back(team);
-    // +33  for token in tokens gather part from back[owner(topk_idx[token, choice])] at [token,
+    // +67  for token in tokens gather part from back[owner(topk_idx[token, choice])] at [token,
     //     (choice + 1) * (topk_idx[token, choice] >= 0 && sum(earlier in 0..choice:
     //     (topk_idx[token, earlier] == topk_idx[token, choice]) as i32) == 0) as i32 - 1] across
     //     choice in topk
-    // W1: takes messages of back, from Send +27
-    // W2: publishes credit of back, for Send +27
+    // W1: takes messages of back, from Send +61
+    // W2: publishes credit of back, for Send +61
     ep::SlotParts<ep::SlotRowsIn<Cfg::Back>, Cfg::kTopk> back_parts(team, back);
     ep::Parts<ep::SlotParts<ep::SlotRowsIn<Cfg::Back>, Cfg::kTopk>> parts(team, back_parts);
     const int rows = ep::rows_of(args.tokens, args.tokens_from);
@@ -212,7 +212,7 @@ __device__ __forceinline__ void reduce(const Args& args, Smem& smem, ep::Team& t
             return sum_2;
         });
         if (parts.open()) {
-            // +38  store combined[token] = sum(sum(entry in topk: topk_weights[token, entry] *
+            // +72  store combined[token] = sum(sum(entry in topk: topk_weights[token, entry] *
             //     (topk_idx[token, entry] == topk_idx[token, choice]) as f32) * part.x as f32) as
             //     bf16
             ep::for_staged_parts<ep::bf16, Cfg::kTopk, Cfg::Reduce, Cfg::kThreads>(ahead, parts,
@@ -233,7 +233,7 @@ __device__ __forceinline__ void reduce(const Args& args, Smem& smem, ep::Team& t
 }
 
 extern "C" __global__ void __launch_bounds__(Cfg::kThreads, 1)
-spread_combine(const __grid_constant__ Args args) {
+merge_combine(const __grid_constant__ Args args) {
     EP_SHARED(Smem, smem);
     const ep::Call call = ep::enter(args.group, [&] {
         ep::slots_are_read<Cfg::Back>(args.group);
@@ -254,4 +254,4 @@ spread_combine(const __grid_constant__ Args args) {
     }
     ep::leave(args.group, call);
 }
-}  // namespace spread_combine
+}  // namespace merge_combine
