@@ -22,8 +22,8 @@ use crate::call_order::{CallOrder, Turn};
 use crate::error::CallError;
 use crate::memory::{DeviceMemory, HostMemory, Window};
 use crate::timeouts::{
-    CallBeside, Calls, PeerReport, PeerState, Progress, RECORD_BYTES, RECORD_CAPACITY, STATE_WORDS,
-    StuckWait, Timeouts, WRITTEN_AT,
+    CallBeside, Calls, PeerReport, Progress, RECORD_BYTES, RECORD_CAPACITY, STATE_WORDS, StuckWait,
+    Timeouts, WRITTEN_AT,
 };
 use kernel::state_offset;
 use presence::Presences;
@@ -363,12 +363,9 @@ impl Group {
                 found.extend(why.filter(new));
             }
         }
-        // A rank may wait for another one that waits for a process which has ended.
-        if let Some((_, wait)) = waits.first()
-            && found.iter().all(|why| why.state != PeerState::Gone)
-        {
+        if let Some((_, wait)) = waits.first() {
             let left = (0..self.ranks()).filter(|peer| backend.has_left(*peer));
-            found.extend(left.map(|peer| PeerReport::gone(wait, peer)));
+            PeerReport::add_gone(&mut found, wait, left);
         }
         found.sort_by(|a, b| a.state.cmp(&b.state));
         found

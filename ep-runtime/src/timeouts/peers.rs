@@ -155,6 +155,20 @@ impl PeerReport {
         let (rank, pipeline, call) = (wait.rank, wait.pipeline.clone(), wait.epoch);
         PeerReport { rank, pipeline, call, peer, state: PeerState::Gone }
     }
+
+    /// Adds the ranks that have left and are not named yet: the rank of a wait may wait for a process that has ended, or that
+    /// has ended because of another one.
+    pub(crate) fn add_gone(
+        found: &mut Vec<PeerReport>,
+        wait: &StuckWait,
+        left: impl Iterator<Item = usize>,
+    ) {
+        for peer in left {
+            if !found.iter().any(|why| why.peer == peer && why.state == PeerState::Gone) {
+                found.push(PeerReport::gone(wait, peer));
+            }
+        }
+    }
 }
 
 fn state(wait: &StuckWait, peer: usize, own: usize, all: &[Calls]) -> Option<PeerState> {
@@ -301,6 +315,14 @@ mod tests {
         let ours: Vec<String> = words.chain(["Presence* const* presences".into()]).collect();
         assert_eq!(declared, ours);
         assert_eq!(PRESENCES_AT % 8, 0, "an address is aligned");
+    }
+
+    #[test]
+    fn all_ranks_that_have_left_are_named_once() {
+        let wait = waiting();
+        let mut found = vec![PeerReport::gone(&wait, 2)];
+        PeerReport::add_gone(&mut found, &wait, [2, 3].into_iter());
+        assert_eq!(found.iter().map(|why| why.peer).collect::<Vec<_>>(), [2, 3]);
     }
 
     #[test]
