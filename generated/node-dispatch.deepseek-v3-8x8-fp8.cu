@@ -414,9 +414,6 @@ __device__ __forceinline__ void nvl_receive(const Args& args, Smem& smem, ep::Te
                     // +96  record recv_first[rank_at(node, peer), stripe] =
                     //     rank_prefix[rank_at(node, peer), me] + inner[peer, node].first
                     // W4: takes header of inner, from Forward +81
-                    if (!inner.has_header(node, 0)) {
-                        ep::settle(mover, inner);
-                    }
                     const int first = inner.header(node, 0);
                     if (team.leader()) {
                         args.recv_first[(node * Cfg::kLocalRanks + peer) * Cfg::kStripes + stripe] =
@@ -425,9 +422,6 @@ __device__ __forceinline__ void nvl_receive(const Args& args, Smem& smem, ep::Te
                                     + peer} * Cfg::kRanks + me]} + first);
                     }
                     // +97  record recv_count[rank_at(node, peer), stripe] = inner[peer, node].count
-                    if (!inner.has_header(node, 1)) {
-                        ep::settle(mover, inner);
-                    }
                     const int count = inner.header(node, 1);
                     if (team.leader()) {
                         args.recv_count[(node * Cfg::kLocalRanks + peer) * Cfg::kStripes + stripe] =

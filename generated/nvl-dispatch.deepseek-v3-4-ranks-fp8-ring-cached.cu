@@ -161,7 +161,6 @@ __device__ __forceinline__ void send(const Args& args, Smem& smem, ep::Team& tea
                 // +41  announce ring[peer] { first: stripe_prefix[peer, stripe], count:
                 //     stripe_tokens[stripe, peer] }
                 // W1: publishes header of ring, for Recv +54
-                ep::settle(mover, ring);
                 ring.announce(peer, 0, args.stripe_prefix[peer * Cfg::kStripes + stripe]);
                 ring.announce(peer, 1, args.stripe_tokens[stripe * Cfg::kRanks + peer]);
             }
@@ -239,13 +238,7 @@ __device__ __forceinline__ void recv(const Args& args, Smem& smem, ep::Team& tea
             // W1: takes header of ring, from Send +41
             // W2: takes messages of ring, from Send +43
             // W3: publishes credit of ring, for Send +43
-            if (!ring.has_header(peer, 1)) {
-                ep::settle(mover, ring);
-            }
             const int count = ring.header(peer, 1);
-            if (!ring.has_header(peer, 0)) {
-                ep::settle(mover, ring);
-            }
             const int first = ring.header(peer, 0);
             const int first_2 =
                 static_cast<ep::i32>(ep::i64{args.rank_prefix[peer * Cfg::kRanks + me]} + first);

@@ -223,7 +223,7 @@ impl<'a> Staging<'a> {
             body = self.together(body);
         }
         // What one turn leaves open, the next one finds so.
-        self.owes |= is_loop && !self.closes(&body) && self.moves(&body);
+        self.owes |= is_loop && self.leaves_open(&body, false);
         let before = self.owes;
         body = self.steps(body, arrived || inside == Some(End::In));
         // It may not be done at all.
@@ -246,18 +246,29 @@ impl<'a> Staging<'a> {
         std::iter::once(&self.mover).chain(self.ends.iter().filter(tells).map(|end| &end.name))
     }
 
-    /// Whether steps end with the end of a unit.
-    fn closes(&self, steps: &[Step]) -> bool {
-        match steps.last() {
-            Some(Step::Do(Term { node: Node::Call(function, _), .. })) => {
-                matches!(self.method(function), Some((_, "close")))
+    /// Whether peers may be owed something behind steps, if they are owed so before.
+    fn leaves_open(&self, steps: &[Step], owed: bool) -> bool {
+        steps.iter().fold(owed, |owed, step| {
+            if self.staged(step).is_some() {
+                return true;
             }
-            Some(last) => self.closes(last.inner()),
-            None => false,
-        }
+            let ended = match step.terms().into_iter().find_map(|call| self.end_call(call)) {
+                Some(EndCall::Tells { .. }) => return true,
+                Some(EndCall::Settles | EndCall::Ends { .. }) => false,
+                _ => owed,
+            };
+            ended || self.leaves_open(step.inner(), ended)
+        })
     }
 
-    /// Whether steps leave something open.
+    /// What a call of an end has to do with rows that are on their way.
+    fn end_call(&self, call: &Term) -> Option<EndCall> {
+        let Node::Call(function, _) = &call.node else { return None };
+        let (object, method) = self.method(function)?;
+        call_of_end(object.kind, method)
+    }
+
+    /// Whether steps tell peers of anything, or store rows for them.
     fn moves(&self, steps: &[Step]) -> bool {
         steps.iter().any(|step| match step {
             Step::Do(Term { node: Node::Call(function, _), .. }) => {
