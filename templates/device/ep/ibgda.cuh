@@ -53,37 +53,12 @@ public:
 
     /// As `NetQueue::put`.
     __device__ __forceinline__ bool put(int peer, u64 to, u64 from, u32 bytes) {
-        QueuePair* pair = bytes != 0 ? pair_to(peer) : nullptr;
-        return post(pair, peer, [&](Quad* entry, u32 own) {
-            const char* source = net_->data + from;
-            // What fits into the entry is not fetched by the card: a trip over the bus less.
-            const bool fits = bytes <= kInlineBytes && ((from | bytes) & 3) == 0;
-            const u32 units = fits && bytes > kInlineBytes - 16 ? 4 : 3;
-            store_quad(entry, control(kWrite, own, pair->number, units));
-            store_quad(entry + 1, there(pair->data + net_->begin + to, pair->data_key));
-            if (fits) {
-                u32* words = reinterpret_cast<u32*>(entry + 2);
-                words[0] = swapped(kInline | bytes);
-                for (u32 i = 0; i < bytes / 4; ++i) {
-                    words[1 + i] = reinterpret_cast<const u32*>(source)[i];
-                }
-            } else {
-                store_quad(entry + 2, here(bytes, pair->own_data_key, reinterpret_cast<u64>(source)));
-            }
-        });
+        return post(bytes != 0, NetDescriptor::kPut, peer, to, from, bytes);
     }
 
     /// As `NetQueue::signal`.
     __device__ __forceinline__ bool signal(int peer, u32 counter, u32 number) {
-        QueuePair* pair = number != 0 ? pair_to(peer) : nullptr;
-        return post(pair, peer, [&](Quad* entry, u32 own) {
-            const u64 target = pair->counters + u64{4} * (net_->first + counter);
-            store_quad(entry, control(kAddHalf, own, pair->number, 4));
-            store_quad(entry + 1, there(target, pair->counters_key));
-            // No boundary: a carry goes through all 32 bits.
-            store_quad(entry + 2, Quad{swapped(number), 0, 0, 0});
-            store_quad(entry + 3, here(4, pair->own_counters_key, pair->before));
-        });
+        return post(number != 0, NetDescriptor::kSignal, peer, counter, 0, number);
     }
 
     /// As `NetQueue::turn_to`.
@@ -100,7 +75,7 @@ public:
         for (int first = 0; first < ranks; first += kLanes) {
             const int peer = first + team_.lane;
             const bool some = peer < ranks && peer != static_cast<int>(net_->rank);
-            const QueuePair* pair = some ? pair_to(peer) : nullptr;
+            const QueuePair* pair = some ? pair_to(net_, queue_, peer) : nullptr;
             const u32 want = some ? load_relaxed_gpu(&pair->claimed) : 0;
             const Site site{queue_, Waiting::kDrained, -1, some ? peer : -1, want};
             wait(team_, site, [&](u32& seen) {
@@ -160,8 +135,45 @@ private:
                     swapped(static_cast<u32>(address))};
     }
 
-    __device__ __forceinline__ QueuePair* pair_to(int peer) const {
-        return net_->pairs + static_cast<u64>(peer) * net_->queues + static_cast<u64>(queue_);
+    static __device__ __forceinline__ QueuePair* pair_to(const Net* net, int queue, int peer) {
+        return net->pairs + static_cast<u64>(peer) * net->queues + static_cast<u64>(queue);
+    }
+
+    /// Writes the entry of a put of `number` bytes.
+    static __device__ __forceinline__ void write_put(const Net* net, const QueuePair* pair, u32 own, u64 to, u64 from,
+                                                     u32 number) {
+        Quad* entry = entry_of(net, pair, own);
+        const char* source = net->data + from;
+        // What fits into the entry is not fetched by the card: a trip over the bus less.
+        const bool fits = number <= kInlineBytes && ((from | number) & 3) == 0;
+        const u32 units = fits && number > kInlineBytes - 16 ? 4 : 3;
+        store_quad(entry, control(kWrite, own, pair->number, units));
+        store_quad(entry + 1, there(pair->data + net->begin + to, pair->data_key));
+        if (fits) {
+            u32* words = reinterpret_cast<u32*>(entry + 2);
+            words[0] = swapped(kInline | number);
+            for (u32 i = 0; i < number / 4; ++i) {
+                words[1 + i] = reinterpret_cast<const u32*>(source)[i];
+            }
+        } else {
+            store_quad(entry + 2, here(number, pair->own_data_key, reinterpret_cast<u64>(source)));
+        }
+    }
+
+    /// Writes the entry of a signal that adds `number` to a counter.
+    static __device__ __forceinline__ void write_signal(const Net* net, const QueuePair* pair, u32 own, u64 counter,
+                                                        u32 number) {
+        Quad* entry = entry_of(net, pair, own);
+        const u64 target = pair->counters + u64{4} * (net->first + counter);
+        store_quad(entry, control(kAddHalf, own, pair->number, 4));
+        store_quad(entry + 1, there(target, pair->counters_key));
+        // No boundary: a carry goes through all 32 bits.
+        store_quad(entry + 2, Quad{swapped(number), 0, 0, 0});
+        store_quad(entry + 3, here(4, pair->own_counters_key, pair->before));
+    }
+
+    static __device__ __forceinline__ Quad* entry_of(const Net* net, const QueuePair* pair, u32 own) {
+        return pair->entries + static_cast<u64>(own & (net->slots - 1)) * 4;
     }
 
     /// How many entries the card is done with, whose sources and slots it reads no more (M4). It tells the
@@ -180,23 +192,34 @@ private:
         return value_of(load_acquire_gpu(&pair->written));
     }
 
-    /// Writes an entry of each lane that has a pair. The card is told of it as soon as those before it are written.
-    template <class Write>
-    __device__ __forceinline__ bool post(QueuePair* pair, int peer, Write write) {
-        const bool asks = pair != nullptr;
+    /// Writes an entry of each lane that asks for something. The card is told of it as soon as those before it are written.
+    __device__ __forceinline__ bool post(bool asks, u32 kind, int peer, u64 to, u64 from, u32 number) {
         if (team_.stopped || __ballot_sync(kAllLanes, asks) == 0) return !team_.stopped;
         has_posted_ = true;
+        team_.stopped = !post_all(team_.group, team_.epoch, team_.role, net_, queue_, asks, kind, peer, to, from, number);
+        return !team_.stopped;
+    }
+
+    /// Out of line, as `NetQueue::post_all`. False: the team is stopped.
+    static __device__ __noinline__ bool post_all(const Group& group, u32 epoch, int role, const Net* net, int queue, bool asks,
+                                                 u32 kind, int peer, u64 to, u64 from, u32 number) {
+        Team team(group, Call{epoch, false, false}, role);
+        QueuePair* pair = asks ? pair_to(net, queue, peer) : nullptr;
         const u32 own = asks ? fetch_add_relaxed_gpu(&pair->claimed, 1) : 0;
-        const Site site{queue_, Waiting::kQueue, -1, asks ? peer : -1, own};
+        const Site site{queue, Waiting::kQueue, -1, asks ? peer : -1, own};
         bool is_written = !asks;
         const bool is_alone = __popc(__ballot_sync(kAllLanes, asks)) == 1;
         // Lanes go on one by one: each may hold up an entry that another warp waits for.
-        wait(team_, site, [&](u32& seen) {
+        wait(team, site, [&](u32& seen) {
             if (is_written) return true;
             u64 found = load_acquire_gpu(&pair->written);
             seen = value_of(found);
-            if (!has_room(pair, own, seen)) return false;
-            write(pair->entries + static_cast<u64>(own & (net_->slots - 1)) * 4, own);
+            if (!has_room(net, pair, own, seen)) return false;
+            if (kind == NetDescriptor::kPut) {
+                write_put(net, pair, own, to, from, number);
+            } else {
+                write_signal(net, pair, own, to, number);
+            }
             is_written = true;
             if (is_alone && seen == own) {
                 tell_from(pair, own, found, bit_of(own));
@@ -208,13 +231,13 @@ private:
             if (value_of(found) == own) tell_from(pair, own, load_acquire_gpu(&pair->written), 0);
             return true;
         });
-        return !team_.stopped;
+        return !team.stopped;
     }
 
     /// Whether an entry has a bit in `written` and a free slot, when the card was told of so many.
-    __device__ __forceinline__ bool has_room(const QueuePair* pair, u32 own, u32 told) const {
+    static __device__ __forceinline__ bool has_room(const Net* net, const QueuePair* pair, u32 own, u32 told) {
         if (!reached(told + kAhead - 1, own)) return false;
-        const u32 want = own + 1 - net_->slots;
+        const u32 want = own + 1 - net->slots;
         // What is told of had room itself: so the card's number is near.
         return reached(told, want) && reached(done(pair, want), want);
     }

@@ -73,7 +73,7 @@ __device__ __forceinline__ const u32* counter_of(const Net* net, int source, int
 class NetQueue {
 public:
     __device__ __forceinline__ NetQueue(Team& team, const Net* net, int queue)
-        : team_(team), net_(net), queue_(queue), has_posted_(false), end_(0), taken_(0) {}
+        : team_(team), net_(net), queue_(queue), has_posted_(false), posted_{} {}
 
     /// Puts `bytes` of each lane, if there are any, from the offset `from` here to `to` at `peer`. What the
     /// lane has written or seen, and the warp before, is there when the bytes are read (M1: bulk stores
@@ -96,7 +96,7 @@ public:
         if (queue == queue_) return;
         queue_ = queue;
         has_posted_ = false;
-        taken_ = 0;
+        posted_.taken = 0;
     }
 
     /// Waits until the sources of everything that this warp has posted may be written again. False: the
@@ -104,7 +104,7 @@ public:
     __device__ __forceinline__ bool drain() {
         // M4: acquires what the proxy tells when it has read the sources for the last time.
         const u32* done = has_posted_ ? &progress()->done : nullptr;
-        wait_counter(team_, site(Waiting::kDrained, end_), done);
+        wait_counter(team_, site(queue_, Waiting::kDrained, posted_.end), done);
         return !team_.stopped;
     }
 
@@ -114,30 +114,52 @@ public:
     }
 
 private:
+    /// What a warp knows of a queue.
+    struct Posted {
+        u32 end;      // the number behind its last descriptor
+        u32 taken;    // what the lane has seen of the proxy's number; 0: nothing yet
+        bool stopped; // whether the team is
+    };
+
     __device__ __forceinline__ NetProgress* progress() const { return net_->progress + queue_; }
 
-    __device__ __forceinline__ Site site(Waiting kind, u32 want) const {
-        return Site{queue_, kind, -1, -1, want};
+    static __device__ __forceinline__ Site site(int queue, Waiting kind, u32 want) {
+        return Site{queue, kind, -1, -1, want};
     }
 
-    /// Writes the descriptors of the lanes that ask for something, when there is room for them.
+    /// Writes the descriptors of the lanes that ask for something.
     __device__ __forceinline__ bool post(bool asks, u32 kind, int peer, u64 to, u64 from, u32 number) {
+        if (team_.stopped || __ballot_sync(kAllLanes, asks) == 0) return !team_.stopped;
+        has_posted_ = true;
+        posted_ = post_all(team_.group, team_.epoch, team_.role, net_, queue_, posted_.taken, asks, kind, peer, to, from,
+                           number);
+        team_.stopped = posted_.stopped;
+        return !team_.stopped;
+    }
+
+    /// Writes the descriptors when there is room for them. Out of line, by value: the many places of a kernel that
+    /// ask for something share one copy, and the caller's variables stay in registers.
+    static __device__ __noinline__ Posted post_all(const Group& group, u32 epoch, int role, const Net* net, int queue, u32 taken,
+                                                   bool asks, u32 kind, int peer, u64 to, u64 from, u32 number) {
+        Team team(group, Call{epoch, false, false}, role);
         const u32 lanes = __ballot_sync(kAllLanes, asks);
-        if (team_.stopped || lanes == 0) return !team_.stopped;
         const u32 count = static_cast<u32>(__popc(lanes));
         u32 first = 0;
-        if (team_.leader()) first = fetch_add_relaxed_gpu(net_->claimed + queue_, count);
+        if (team.leader()) first = fetch_add_relaxed_gpu(net->claimed + queue, count);
         first = __shfl_sync(kAllLanes, first, 0);
-        has_posted_ = true;
-        end_ = first + count;
-        const u32 before = lanes & ((1u << team_.lane) - 1u);
+        const u32 before = lanes & ((1u << team.lane) - 1u);
         const u32 own = first + static_cast<u32>(__popc(before));
-        make_room(asks, own + 1 - net_->slots);
-        if (team_.stopped) return false;
-        if (asks) {
-            const u32 slots = net_->slots;
-            const u64 place = static_cast<u64>(queue_) * slots + (own & (slots - 1));
-            NetDescriptor* descriptor = net_->descriptors + place;
+        // The proxy is on the other side of a bus, so that what it said last is asked first.
+        const u32 want = own + 1 - net->slots;
+        const bool knows = !asks || (taken != 0 && reached(taken, want));
+        const u32* word = knows ? nullptr : &net->progress[queue].taken;
+        // M4: the proxy has read what stood in the slot before it says that it has taken it.
+        const u32 found = wait_counter(team, site(queue, Waiting::kQueue, want), word);
+        if (word != nullptr) taken = found;
+        if (asks && !team.stopped) {
+            const u32 slots = net->slots;
+            const u64 place = static_cast<u64>(queue) * slots + (own & (slots - 1));
+            NetDescriptor* descriptor = net->descriptors + place;
             const u32 turn = own / slots + 1;
             store_relaxed_sys(&descriptor->to, to);
             store_relaxed_sys(&descriptor->from, from);
@@ -146,25 +168,14 @@ private:
             store_release_sys(&descriptor->stamp, stamped(turn, number));
         }
         __syncwarp();
-        return true;
-    }
-
-    /// Waits until the proxy has taken `want` descriptors. It is on the other side of a bus, so that what it
-    /// said last is asked first.
-    __device__ __forceinline__ void make_room(bool asks, u32 want) {
-        const bool knows = !asks || (taken_ != 0 && reached(taken_, want));
-        const u32* taken = knows ? nullptr : &progress()->taken;
-        // M4: the proxy has read what stood in the slot before it says that it has taken it.
-        const u32 found = wait_counter(team_, site(Waiting::kQueue, want), taken);
-        if (taken != nullptr) taken_ = found;
+        return Posted{first + count, taken, team.stopped};
     }
 
     Team& team_;
     const Net* net_;
     int queue_;
     bool has_posted_;
-    u32 end_;    // the number behind the last descriptor of this warp
-    u32 taken_;  // what the lane has seen of the proxy's number; 0: nothing yet
+    Posted posted_;
 };
 
 }  // namespace ep
