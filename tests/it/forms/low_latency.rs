@@ -258,15 +258,6 @@ in ep/net_slot_rows.cuh
 == a group that is not full begins filled
 in ep/net_slot_rows.cuh
 -                 if (left != 0) store_relaxed_gpu(word, 0u);
-
-== the arrivals behind the last group begin filled
-in ep/net_slot_rows.cuh
--             if (some) store_relaxed_gpu(filled(peer, line, first), 0u);
-
-== only the first slots of a group leave
-in ep/net_slot_rows.cuh
--                     left &= left + (1u << skipped);
-+                     left = 0;
 ";
 
 #[test]
