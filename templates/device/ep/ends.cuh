@@ -261,8 +261,7 @@ protected:
     /// Waits until `done()` holds in every lane that `waits` for other warps of the team.
     template <class Done>
     __device__ __forceinline__ void share(int g, bool waits, u32 want, Done done) {
-        bool ready = !waits || team_.stopped || done();
-        if (__ballot_sync(kAllLanes, ready) == kAllLanes) return;
+        bool ready = !waits;
         const Site site{Ring::kChannel, Waiting::kSequence, stripe_,
                         ready ? -1 : Rings::rank_of(ring(g)), want};
         wait(team_, site, [&](u32&) {
