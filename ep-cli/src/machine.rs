@@ -59,7 +59,7 @@ pub(crate) struct GpuRequest {
     /// SMs of each GPU that ranks do not fill.
     pub(crate) kept_sms: u32,
     pub(crate) timeout: Duration,
-    /// Whether calls that can go on without a rank which does not answer.
+    /// Whether calls that can do without a rank go on when that rank does not answer.
     pub(crate) leaves_out_absent: bool,
     /// Seed of what disturbs its kernels.
     pub(crate) perturb: Option<u64>,
@@ -81,7 +81,7 @@ impl GpuRequest {
         }
     }
 
-    /// The same with delays in its kernels.
+    /// Sets the seed from `perturb`. If there is a seed, kernels have random delays.
     pub(crate) fn perturbed(self, perturb: Perturb) -> GpuRequest {
         GpuRequest { perturb: perturb.seed, ..self }
     }
@@ -168,7 +168,8 @@ impl Ranks {
         Ranks::on_host_with(programs, ranks, seed, false)
     }
 
-    /// The same; whether calls that can go on without a rank which does not answer.
+    /// Ranks in the emulator. `leaves_out_absent` says whether calls that can do without a rank go on when that rank
+    /// does not answer.
     pub(crate) fn on_host_with(
         programs: &Arc<Programs>,
         ranks: usize,

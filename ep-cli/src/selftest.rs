@@ -57,7 +57,7 @@ enum Needs {
     Queues,
     /// A process for each rank: GPUs, or one that they share.
     Processes,
-    /// The same, and a libfabric between them.
+    /// A process for each rank, on GPUs or on one that the ranks share, and a libfabric between the processes.
     Network,
     /// A GPU for each rank.
     GpuPerRank,

@@ -114,7 +114,7 @@ impl Diagnostics {
         self.list.push(diagnostic);
     }
 
-    /// The same errors without repeats: rules that run once per choice of arms find some errors
+    /// The errors without repeats: rules that run once per choice of arms find some errors
     /// again, and a word that stands for nothing is one mistake however often it is used.
     pub fn without_repeats(self) -> Diagnostics {
         let mut list: Vec<Diagnostic> = Vec::new();

@@ -157,7 +157,7 @@ pub fn run(problem: &Problem<'_>) -> Result<Outcome, Wrong> {
     }
 }
 
-/// The same ranks before their next call: what was changed in place stays changed.
+/// The ranks before their next call: inout tensors keep what the call of `outcome` left in them.
 pub fn again(ranks: &[Rank], outcome: &Outcome, ir: &Pipeline) -> Vec<Rank> {
     let mut next = ranks.to_vec();
     for (rank, left) in next.iter_mut().zip(&outcome.ranks) {

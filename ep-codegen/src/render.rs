@@ -28,7 +28,7 @@ pub fn body(ir: &Pipeline) -> Result<Body, RenderError> {
     body_with(ir, RuleSet::All)
 }
 
-/// The same with some rules alone.
+/// The body of the kernel of a selected pipeline, made with no rules but those of `rules`.
 pub fn body_with(ir: &Pipeline, rules: RuleSet) -> Result<Body, RenderError> {
     Ok(body_and_recipe(ir, rules)?.0)
 }

@@ -128,7 +128,7 @@ impl Compiler {
         Self { command, version, known, shelf }
     }
 
-    /// The same compiler with another shelf.
+    /// This compiler with another shelf.
     pub fn with_shelf(&self, shelf: Arc<dyn Shelf>) -> Self {
         Self { shelf, ..self.clone() }
     }

@@ -66,7 +66,7 @@ impl Source {
 pub enum Build {
     /// With nothing reported.
     Plain,
-    /// The same, optimized: for so many schedules that they take longer than the compile.
+    /// With nothing reported, and optimized: for so many schedules that they take longer than the compile.
     Fast,
     /// With every plain access reported to the happens-before checker.
     Checked,

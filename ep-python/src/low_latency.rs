@@ -421,9 +421,10 @@ impl LowLatencyDispatcher {
         })
     }
 
-    /// The same with tensors of torch, which this looks at itself: no answer if one of them is of another kind or
-    /// place. What the call leaves is made like `likes`: all but its rows, and these. Gives the number of tokens, where
-    /// `topk_idx` and the first of the two lie, and what was made.
+    /// Launches the call for torch tensors; if `later`, only the first phase. Allocates the outputs like `likes`: one
+    /// tensor for scales, counts and tables, then one for the rows. Returns the number of tokens, the addresses of
+    /// `topk_idx` and of the first output, the outputs, and the call between its phases if `later`. Returns None if a
+    /// tensor has the wrong class, type, shape or device.
     #[expect(clippy::too_many_arguments, reason = "Python passes what the call takes, by position")]
     fn send_tensors<'py>(
         &self,
@@ -554,7 +555,9 @@ impl LowLatencyCombiner {
         })
     }
 
-    /// The same with tensors of one library, as those of a dispatch: no answer, or what goes on later.
+    /// Launches the call for torch tensors; if `later`, only the first phase. `of` has the number of tokens and the
+    /// addresses of `topk_idx` and of the tables of the dispatch. Returns the call between its phases if `later`.
+    /// Returns None if a tensor has the wrong class, type, shape or device.
     #[expect(clippy::too_many_arguments, reason = "Python passes what the call takes, by position")]
     fn send_tensors(
         &self,

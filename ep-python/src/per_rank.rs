@@ -121,7 +121,10 @@ impl PerRankKernels {
         })
     }
 
-    /// The same with tensors of torch, as `LowLatencyDispatcher` has it; without weights.
+    /// Launches a dispatch of torch tensors, without weights. Allocates the outputs like `likes`: one tensor for
+    /// scales, counts and tables, then one for the rows. Returns the number of tokens, the addresses of `topk_idx` and
+    /// of the first output, the outputs, and what a combine needs of the dispatch. Returns None if a tensor has the
+    /// wrong class, type, shape or device.
     #[expect(clippy::too_many_arguments, reason = "Python passes what the call takes, by position")]
     fn send_tensors<'py>(
         &self,

@@ -69,7 +69,7 @@ impl FakeBackend {
         FakeBackend::of_node(&Arc::new(store), 1)
     }
 
-    /// The same of one of several nodes.
+    /// The one rank of a member of a group of `nodes` nodes.
     pub(crate) fn of_node(store: &Arc<Store>, nodes: usize) -> Arc<FakeBackend> {
         let node = store.node(nodes).unwrap();
         FakeBackend::with(store.member().ranks, Some(Arc::clone(store)), node)

@@ -234,7 +234,8 @@ impl GpuBackend {
         Ok(found)
     }
 
-    /// The same for work that would end a capture elsewhere, until what is returned goes.
+    /// The rank, with its context current. Until the returned `Relaxed` is dropped, the calling thread may do
+    /// what would end a capture elsewhere.
     fn enter_relaxed(&self, rank: usize) -> Result<(&Rank, Relaxed), BackendError> {
         Ok((self.enter(rank)?, capture::relaxed()))
     }

@@ -160,7 +160,7 @@ impl Group {
         Group::joined(backend, options, None)
     }
 
-    /// The same where several nodes are joined.
+    /// A group of all ranks of the backend. `wire` joins its nodes; without a wire, the group is one node.
     pub(crate) fn joined(
         backend: Arc<dyn Backend>,
         options: GroupOptions,

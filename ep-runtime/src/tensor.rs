@@ -105,7 +105,7 @@ impl<E, const RANK: usize> DeviceTensor<E, RANK> {
         DeviceTensor { address, extents, strides: dense(&extents), memory: None, elem: PhantomData }
     }
 
-    /// The same in memory that `memory` keeps; an absent tensor stays absent.
+    /// This tensor, in memory that `memory` keeps. An absent tensor stays absent.
     pub(crate) fn kept_by(&self, memory: &Arc<TensorMemory>) -> DeviceTensor<E, RANK> {
         match self.address {
             0 => DeviceTensor::default(),
@@ -179,7 +179,7 @@ impl<E, const RANK: usize> DeviceTensor<E, RANK> {
 }
 
 impl<E> DeviceTensor<E, 3> {
-    /// The same rows in one list, if they all lie equally far apart.
+    /// The rows of all lists as one list, if all rows lie equally far apart.
     pub(crate) fn as_list(&self) -> Option<DeviceTensor<E, 2>> {
         let ([lists, rows, columns], [list, row, column]) = (self.extents, self.strides);
         let (address, memory) = (self.address, self.memory.clone());
@@ -190,7 +190,8 @@ impl<E> DeviceTensor<E, 3> {
 }
 
 impl<E> DeviceTensor<E, 2> {
-    /// The same of rows whose elements may lie apart.
+    /// A tensor of rows in memory that the caller of this crate's calls keeps until they have run. The elements
+    /// of a row may lie apart.
     pub(crate) fn borrowed_rows(rows: &Rows, extents: [u64; 2]) -> DeviceTensor<E, 2> {
         let strides = [rows.row_stride, rows.column_stride];
         let address = rows.address;

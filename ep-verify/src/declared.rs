@@ -85,7 +85,9 @@ impl<'a> Declared<'a> {
         self.check_over(group, blocks, &[])
     }
 
-    /// The same over a network, whose part for the kernel has these addresses, one for each local rank.
+    /// Makes the calls on `blocks` blocks over a network, all ranks from this thread, and compares what they leave.
+    /// `network` has one address for each local rank: the network's part for the kernel. Without a network, `network`
+    /// is empty.
     pub fn check_over(
         &self,
         group: &Group,

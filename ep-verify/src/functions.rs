@@ -152,7 +152,7 @@ impl Sheet {
 pub enum FunctionSet {
     /// Those of one lane.
     Values,
-    /// Those of a warp, or of all warps of a role.
+    /// Functions of a warp, or of all warps of a role.
     Warps,
     /// Waits, and what blocks, calls and ranks share.
     Waits,
@@ -162,11 +162,11 @@ pub enum FunctionSet {
     Counts,
     /// Ends of rings in windows.
     Rings,
-    /// The same of many ranks.
+    /// Ends of rings that one warp has alone, among many ranks.
     LoneRings,
     /// Slots of keys.
     Slots,
-    /// Their ends among many ranks.
+    /// Ends of slots among many ranks.
     SlotEnds,
     /// Ends of direct channels among many ranks.
     DirectEnds,
@@ -180,13 +180,13 @@ pub enum FunctionSet {
     Made,
     /// A dispatch in one launch.
     Once,
-    /// Rows as words in one.
+    /// Rows as words in a dispatch in one launch.
     OnceWords,
     /// Rows in pieces to receivers that pack them.
     Packed,
     /// Rows to other machines, by queues that the processor empties.
     Puts,
-    /// The same by queues that the network card empties.
+    /// Rows to other machines, by queues that the network card empties.
     CardPuts,
     /// Queues that nobody empties.
     NetQueues,
@@ -194,13 +194,13 @@ pub enum FunctionSet {
     NetEnds,
     /// Ends of rings between nodes, by queues that the processor empties.
     NetRings,
-    /// The same by queues that the network card empties.
+    /// Ends of rings between nodes, by queues that the network card empties.
     CardRings,
     /// Slots of one record between nodes.
     NetSlots,
     /// Slots of rows between nodes, by queues that the processor empties.
     NetSlotRows,
-    /// The same by queues that the network card empties.
+    /// Slots of rows between nodes, by queues that the network card empties.
     CardSlotRows,
 }
 

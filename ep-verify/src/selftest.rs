@@ -111,13 +111,13 @@ impl Selftest {
         Selftest::with_buffer(group, buffer, case)
     }
 
-    /// The same buffer and the same kind of problem with other random inputs.
+    /// Makes a test of this buffer with the same kind of problem and other random inputs.
     pub fn reseeded(&self, seed: u64) -> Result<Selftest, CallError> {
         let case = Case { seed, ..self.case.clone() };
         Selftest::with_buffer(&self.group, self.buffer.clone(), case)
     }
 
-    /// The same buffer and the same inputs, called with other numbers of SMs.
+    /// Sets how dispatches and combines run, such as on how many SMs. The buffer and the inputs stay as they are.
     pub fn set_calls(&mut self, dispatch: CallOptions, combine: CallOptions) {
         self.case.dispatch = dispatch;
         self.case.combine = combine;

@@ -77,7 +77,7 @@ __device__ __forceinline__ void linger() {}
         ep::linger();                                                          \
     }
 
-/// The same for one that gives something.
+/// Defines `disturbed_NAME`, which lingers before and after `NAME`, and gives its value.
 #define EP_DISTURBED_VALUE(name)                                               \
     template <class... Arguments>                                              \
     __device__ __forceinline__ auto disturbed_##name(Arguments... arguments) { \
@@ -87,7 +87,7 @@ __device__ __forceinline__ void linger() {}
         return value;                                                          \
     }
 
-/// The same for a wait until so many groups are open.
+/// Defines `disturbed_NAME`, which lingers before and after a wait that leaves at most `kOpen` groups open.
 #define EP_DISTURBED_WAIT(name)                             \
     template <int kOpen>                                    \
     __device__ __forceinline__ void disturbed_##name() {    \

@@ -93,7 +93,7 @@ fn every_choice_of_arms_has_one_text() {
     }
 }
 
-/// The same configuration gives the same bytes, and they name no place or time.
+/// One configuration always gives the same bytes. The text names no place or time.
 #[test]
 fn emission_is_deterministic() {
     for entry in pipelines::ALL {

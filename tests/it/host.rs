@@ -109,7 +109,7 @@ pub(crate) fn on_host<T>(
     on_host_with(&BuiltIn, shape, case, options, body)
 }
 
-/// The same with texts of one's own.
+/// Runs the body on a group for one seed, with the kernel texts that `emit` gives.
 pub(crate) fn on_host_with<T>(
     emit: &dyn Emit,
     shape: &Shape,
@@ -345,7 +345,7 @@ fn the_probe_finds_all_well() {
     good(0, probe(&backend));
 }
 
-/// The same seed gives the same schedule.
+/// One seed always gives one schedule.
 #[test]
 fn a_seed_replays_a_run() {
     let schedule = |seed| {

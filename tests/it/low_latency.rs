@@ -112,7 +112,8 @@ impl Calls {
         self.run_without(&[], apart);
     }
 
-    /// The same where some ranks are left out.
+    /// A call of all ranks but those in `out`, which are left out, and what it leaves. `apart` says which ranks launch
+    /// the phases apart.
     pub(crate) fn run_without(&self, out: &[usize], apart: impl Fn(usize) -> bool) {
         let here = || (0..RANKS).filter(|rank| !out.contains(rank));
         here().for_each(|rank| self.launch(rank, apart(rank)));

@@ -1,6 +1,7 @@
 //! `cargo xtask tidy`: the rules of docs/style.md that a program can check.
 
 mod circles;
+mod comments;
 mod device;
 mod kinds;
 mod layers;
@@ -41,6 +42,7 @@ pub(crate) fn run(options: &[String]) -> Outcome {
     device::check(&mut tree);
     names::check(&mut tree);
     circles::check(&mut tree);
+    comments::check(&mut tree);
     kinds::check(&mut tree);
     literals::check(&mut tree);
     layers::check(&mut tree)?;

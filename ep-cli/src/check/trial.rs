@@ -295,7 +295,7 @@ pub(super) enum Trouble {
 }
 
 impl Trouble {
-    /// The same with the shape that it is found in.
+    /// Puts the shape before the report of what is wrong. Every other trouble stays as it is.
     fn about(self, shape: &str) -> Trouble {
         match self {
             Trouble::Found(report) => Trouble::Found(format!("{shape}\n{report}")),

@@ -147,6 +147,6 @@ impl From<&Number> for TokenRange {
 pub struct Excerpt {
     /// Its tokens; for a statement with a block, without the block.
     pub tokens: TokenRange,
-    /// The same tokens as text, white space folded.
+    /// The text of the declaration, or of the statement without its block; white space is folded.
     pub text: String,
 }

@@ -268,8 +268,9 @@ impl Calls<'_> {
                     ::std::result::Result::Ok(#module::Handle::left(&self.core, &left))
                 }
 
-                /// The same with tables that lie in `into`, such as those of an earlier call: they are
-                /// written once more.
+                /// Launches on one rank, and writes the tables of the call to `into`, such as the handle of an
+                /// earlier call; nothing is launched if it fails. Every rank makes the same calls in the same
+                /// order.
                 pub fn launch_into<'a>(
                     &self,
                     rank: usize,
@@ -282,7 +283,8 @@ impl Calls<'_> {
                     self.core.launch(rank, call, &given, &numbers).map(drop)
                 }
 
-                /// The same, checked and ready, and not launched yet.
+                /// Checks a call of one rank that writes its tables to `into`, and makes it ready. Nothing is
+                /// launched yet.
                 #[doc(hidden)]
                 pub fn bind_into<'a>(
                     &self,

@@ -12,7 +12,7 @@ use crate::ir::{CONDITION, WellKnown};
 pub(super) enum Meaning<'a> {
     /// A number that counts something.
     Index(Counted<'a>),
-    /// The same, where each value has positions of its own.
+    /// A number that counts something, where each value has positions of its own.
     Placed(Counted<'a>),
     /// A message that has arrived.
     Message(&'a Channel),

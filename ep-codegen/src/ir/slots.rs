@@ -11,7 +11,8 @@ pub enum Arrival {
     /// As words that carry their epoch, so that neither a flag nor a credit goes with them: one small
     /// record of each source, of all of which the receiver waits for at once.
     Words,
-    /// The same where some sources are on other machines: counted, since words may come in any order.
+    /// As one small record of each source, counted on arrival: some sources are on other machines, and
+    /// their words may come in any order.
     Signals,
     /// With a flag behind each slot.
     Flags,

@@ -21,7 +21,7 @@ pub(super) struct Frame<'p> {
     pub(super) binds: usize,
     /// A condition said no: only positions are recorded.
     pub(super) absent: bool,
-    /// The same for all turns, because of a condition further out.
+    /// A condition further out said no to all turns: only positions are recorded.
     out: bool,
     turns: Turns<'p>,
 }

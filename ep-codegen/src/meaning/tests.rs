@@ -123,7 +123,7 @@ fn ints(outcome: &Outcome, rank: usize, name: &str) -> Vec<i64> {
         .collect()
 }
 
-/// The same for floats.
+/// Floats that a rank's tensor holds.
 fn reals(outcome: &Outcome, rank: usize, name: &str) -> Vec<f32> {
     let left = &outcome.ranks[rank][name];
     let value = |at| match left.tensor.get(at) {

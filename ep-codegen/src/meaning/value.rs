@@ -126,7 +126,7 @@ impl Value {
         }
     }
 
-    /// The same with zeros for elements.
+    /// A zero for every element of this value: a float for a float, else a whole number.
     pub(super) fn zeros(&self) -> Found<Value> {
         self.map(&mut |one| {
             Ok(match one {

@@ -121,7 +121,7 @@ impl Scope {
         known.find(|known| known.row == *row).map(|known| known.object.as_str())
     }
 
-    /// The same with one more name.
+    /// This scope with one more name.
     pub(super) fn with(&self, name: &str, meaning: Meaning) -> Scope {
         let mut scope = self.clone();
         scope.bind(name, meaning);
@@ -133,12 +133,12 @@ impl Scope {
         self.meanings.push((name.to_string(), meaning));
     }
 
-    /// The same while parts are there.
+    /// This scope while the parts of a gather are there.
     pub(super) fn with_parts(&self, parts: Parts) -> Scope {
         Scope { parts: Some(parts), ..self.clone() }
     }
 
-    /// The same for a single lane.
+    /// This scope where each lane has turns of its own.
     pub(super) fn of_lane(&self) -> Scope {
         Scope { by_lane: true, ..self.clone() }
     }

@@ -27,7 +27,7 @@ impl<'a> RoleLowering<'a> {
         self.in_order(&mut scope.clone(), body, out);
     }
 
-    /// The same where the names go on.
+    /// The statements of a block; names that they give stay in `scope` after the block.
     pub(super) fn in_order(&mut self, scope: &mut Scope, body: &[Stmt], out: &mut Vec<Step>) {
         for (index, stmt) in body.iter().enumerate() {
             if matches!(stmt.action, Action::AwaitWord { .. }) {

@@ -122,7 +122,7 @@ impl Step {
         }
     }
 
-    /// The same, to be changed.
+    /// A mutable reference to the list of steps inside of this one, if it has such a list.
     pub(super) fn inner_mut(&mut self) -> Option<&mut Vec<Step>> {
         match self {
             Step::If { body, .. }
@@ -179,7 +179,7 @@ impl Step {
             || self.inner().iter().any(|step| step.mentions(name))
     }
 
-    /// The same terms, to be changed.
+    /// Mutable references to the terms of the step itself.
     pub(super) fn terms_mut(&mut self) -> Vec<&mut Term> {
         match self {
             Step::Says(_) | Step::Remark(_) | Step::Meet | Step::Leader(_) | Step::Scope(_) => {
@@ -221,9 +221,9 @@ pub struct Lambda {
     pub says: Vec<Source>,
     /// Its parameters.
     pub params: Vec<Param>,
-    /// What it does,
+    /// What the function does.
     pub body: Vec<Step>,
-    /// and gives.
+    /// What the function gives, if it gives anything.
     pub gives: Option<Term>,
 }
 
@@ -253,7 +253,7 @@ pub enum ParamType {
     Bytes,
     /// An object of the device library, to be read.
     Object(Entity),
-    /// The same of a class with template arguments.
+    /// An object of a class with template arguments, to be read.
     Class(Symbol),
 }
 
@@ -331,7 +331,7 @@ pub enum Takers {
     Lanes,
     /// The warp as a whole, 32 at a time.
     Chunks,
-    /// The same, with eight neighbours a lane.
+    /// Every lane of the warp each 32nd group of eight neighbors.
     Wide,
     /// The warp as a whole, eight for each lane at a time.
     WideChunks,

@@ -15,9 +15,9 @@ use crate::ir::{Channel, Elem, Role};
 /// A function that is called, or the class of an object.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Symbol {
-    /// What it is,
+    /// The function or class itself.
     pub root: Root,
-    /// and its template arguments.
+    /// The template arguments.
     pub of: Vec<Of>,
     /// Whether nothing changes the object.
     pub fixed: bool,
@@ -58,7 +58,7 @@ impl Symbol {
         Symbol::from(Root::Method(object.into(), method))
     }
 
-    /// The same with one more template argument.
+    /// This symbol with one more template argument.
     pub fn of(mut self, argument: impl Into<Of>) -> Symbol {
         self.of.push(argument.into());
         self

@@ -163,7 +163,7 @@ impl Term {
         whole(BinaryOp::Mul, self, other)
     }
 
-    /// The same number in 64 bits.
+    /// This number in 64 bits.
     pub fn wide(self) -> Term {
         match self.elem {
             Elem::I64 => self,
@@ -220,7 +220,7 @@ impl Term {
         }
     }
 
-    /// The same, to be changed.
+    /// Mutable references to the terms that this one is made of.
     pub(super) fn inner_mut(&mut self) -> Vec<&mut Term> {
         match &mut self.node {
             Node::Int(_)

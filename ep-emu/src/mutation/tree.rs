@@ -70,7 +70,7 @@ pub(super) enum Act {
     },
     /// `{ .. }`.
     Block(Vec<Statement>),
-    /// The same of a function that is called where the compiler computes its result.
+    /// `{ .. }` of a `constexpr` function, whose result the compiler computes.
     Constant(Vec<Statement>),
     /// `return`.
     Return(Option<Node>),

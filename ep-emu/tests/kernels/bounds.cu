@@ -20,7 +20,7 @@ extern "C" __global__ void store_rows(const __grid_constant__ Args args) {
     }
 }
 
-/// The same by strong stores.
+/// Stores `rows` rows from `first` on by strong stores. Each lane stores a column.
 extern "C" __global__ void strong_rows(const __grid_constant__ Args args) {
     for (u32 row = 0; row < args.rows; ++row) {
         float* at = args.y + (args.first + static_cast<i32>(row)) * kColumns + ep::lane_index();

@@ -44,7 +44,7 @@ extern "C" __global__ void bounded(const __grid_constant__ Args args) {
     args.result[0] = 1;
 }
 
-/// The same for 100 words, of which none comes; the clock begins when it is looked at first.
+/// Waits for 100 words, but not for ever. No word comes. The timeout counts from the first read of the clock.
 extern "C" __global__ void bounded_by_many(const __grid_constant__ Args args) {
     if (ep::lane_index() != 0) return;
     u64 begun = 0;

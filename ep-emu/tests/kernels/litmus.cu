@@ -34,7 +34,7 @@ extern "C" __global__ void message(const __grid_constant__ Args args) {
     }
 }
 
-/// The same between two ranks.
+/// Rank 0 writes data and raises the flag, rank 1 waits for it and reads.
 extern "C" __global__ void message_to_peer(const __grid_constant__ Args args) {
     if (threadIdx.x != 0) return;
     if (args.rank == 0) {
@@ -48,7 +48,7 @@ extern "C" __global__ void message_to_peer(const __grid_constant__ Args args) {
     }
 }
 
-/// The same with relaxed accesses and fences.
+/// Block 0 writes data and raises the flag, block 1 waits for it and reads. Both use relaxed accesses and fences.
 extern "C" __global__ void message_by_fence(const __grid_constant__ Args args) {
     if (threadIdx.x != 0) return;
     if (blockIdx.x == 0) {
@@ -192,7 +192,8 @@ extern "C" __global__ void offer_to_peer(const __grid_constant__ Args args) {
     args.data[0] = 7;
 }
 
-/// The same by a kernel that may begin before the last one is over: all that it does before it waits is to look at a word.
+/// Rank 0 offers what its earlier launch read, and rank 1 writes there. A launch may begin before the last one is over:
+/// until it waits for the last one, all that it does is to look at a word.
 extern "C" __global__ void offer_early(const __grid_constant__ Args args) {
     if (threadIdx.x != 0) return;
     ep::load_relaxed_gpu(args.result);

@@ -153,7 +153,7 @@ extern "C" __global__ void second_reader_is_silent(const __grid_constant__ Args 
     two_readers(args, EMU_RELEASE, EMU_RELAXED /* second */);
 }
 
-/// The same with the second one.
+/// Two blocks read, and only the second one tells the writer.
 extern "C" __global__ void first_reader_is_silent(const __grid_constant__ Args args) {
     two_readers(args, EMU_RELAXED /* first */, EMU_RELEASE);
 }
@@ -267,7 +267,8 @@ extern "C" __global__ void written_after(const __grid_constant__ Args args) {
     args.data[0] = before + 1;
 }
 
-/// The same with a plain read between, which must not hide the other one.
+/// The read-only path may serve the old value to this lane as well. A plain read before the write must not hide the
+/// earlier read through the read-only path.
 extern "C" __global__ void written_long_after(const __grid_constant__ Args args) {
     if (threadIdx.x != 0) return;
     const u32 before = __ldg(args.data);
@@ -347,7 +348,7 @@ extern "C" __global__ void place_has_no_memory(const __grid_constant__ Args args
     }
 }
 
-/// The same with the fence of the async proxy.
+/// The second block fences for the async proxy and leaves; the third one has its place, and has not fenced.
 extern "C" __global__ void place_has_no_fences(const __grid_constant__ Args args) {
     EP_SHARED(Smem, smem);
     if (threadIdx.x != 0) return;

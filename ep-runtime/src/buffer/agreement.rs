@@ -149,8 +149,9 @@ mod tests {
         made_within(Duration::from_secs(60), (options, emit), alike, |_| ())
     }
 
-    /// The same where a process waits so long for others. Each prepares its backend, and does something
-    /// in the end.
+    /// Makes a buffer in each of three processes, and gives what each of them says. A process waits for
+    /// the others for at most `deadline`. Each process calls `prepare` before it makes its group and its
+    /// buffer, and calls `end` afterwards.
     fn made_within(
         deadline: Duration,
         (options, emit): (

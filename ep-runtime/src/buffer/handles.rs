@@ -159,7 +159,7 @@ impl Handle {
         self.tokens_from
     }
 
-    /// The same for a kernel.
+    /// The word where a kernel finds how many tokens there are; none: the host knew it.
     pub(super) fn tokens_word(&self) -> Option<DeviceTensor<i32, 1>> {
         (self.tokens_from != 0).then(|| DeviceTensor::borrowed(self.tokens_from, [1]))
     }

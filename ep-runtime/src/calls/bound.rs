@@ -33,7 +33,9 @@ impl CallKernel {
         self.bind_with(rank, call, &[], given, numbers)
     }
 
-    /// The same where `held` has some of the tensors, checked before: for this rank, by this kernel.
+    /// Checks a call of one rank, in a group that the caller has checked. `held` has some of the tensors, which
+    /// this kernel has checked before for this rank. `given` has a place for each tensor of the declaration. If
+    /// the two contain the tables, the call writes those and no others.
     pub(crate) fn bind_with(
         &self,
         rank: usize,

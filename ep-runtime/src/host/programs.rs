@@ -119,7 +119,7 @@ impl Programs {
         std::mem::take(&mut self.kept.warnings())
     }
 
-    /// The same compiler, with a bug planted in every program whose text the bug applies to.
+    /// This compiler with a bug planted in every program whose text the bug applies to.
     pub fn planted(&self, mutant: &Mutant) -> Arc<Programs> {
         self.with(Change::Mutant(mutant.clone()))
     }
@@ -129,18 +129,18 @@ impl Programs {
         self.has_planted.load(Ordering::Relaxed)
     }
 
-    /// The same compiler, with mutations in every program.
+    /// This compiler with mutations in every program.
     pub fn woven(&self, weaver: &Arc<Weaver>) -> Arc<Programs> {
         self.with(Change::Woven(Arc::clone(weaver)))
     }
 
-    /// The same compiler, with coverage marks in every program.
+    /// This compiler with coverage marks in every program.
     pub fn marked(&self, coverage: &Arc<Coverage>) -> Arc<Programs> {
         self.with(Change::Marked(Arc::clone(coverage)))
     }
 
-    /// The same compiler for texts that are compiled only once: its programs are deleted with the last
-    /// holder of the returned value.
+    /// This compiler for texts that are compiled only once: its programs are deleted with the last holder of
+    /// the returned value.
     pub fn passing(&self) -> Arc<Programs> {
         let shelf = Arc::new(Passing(Arc::clone(&self.kept)));
         self.made_by(self.compiler.with_shelf(shelf), self.change.clone())

@@ -59,7 +59,7 @@ pub struct UniqueId {
     listener: Arc<Mutex<Option<TcpListener>>>,
 }
 
-/// The same group; who keeps the port does not count.
+/// Two ids are equal if their address, secret and name are. Who keeps the port does not count.
 impl PartialEq for UniqueId {
     fn eq(&self, other: &UniqueId) -> bool {
         (self.address, self.secret, &self.name) == (other.address, other.secret, &other.name)
@@ -87,7 +87,7 @@ impl UniqueId {
         UniqueId { address, secret, name: address.to_string(), listener: Arc::default() }
     }
 
-    /// The same id for one job: ranks of another job with the same address and secret are strangers.
+    /// This id for one job. Ranks of another job with the same address and secret cannot join.
     pub fn of_job(mut self, job: &str) -> UniqueId {
         self.name = format!("{} of {job}", self.name);
         self

@@ -42,7 +42,7 @@ impl Core {
         let _ = keep_on(thread.as_pthread_t(), &[self.cpu]);
     }
 
-    /// The same for the calling thread.
+    /// Keeps the calling thread on this core. Where the system does not allow it, the thread runs on any.
     pub(super) fn keep_here(&self) {
         // SAFETY: the call takes nothing.
         let _ = keep_on(unsafe { libc::pthread_self() }, &[self.cpu]);

@@ -549,11 +549,12 @@ unsafe fn register(
     }
 }
 
-/// The same of a block on a GPU: by its dma-buf, or by its address if it has none.
+/// Registers a block on a GPU, with this key where the provider takes one: by the dma-buf of the block, or by
+/// its address if it has none.
 ///
 /// # Safety
 ///
-/// As of `register`; the function is that of the domain.
+/// The domain is live, and the block outlives what is returned. The function is that of the domain.
 unsafe fn register_on_gpu(
     fabric: &Fabric,
     (register, domain): (sys::RegisterAttr, *mut Fid),

@@ -84,7 +84,7 @@ impl Layout {
         }
     }
 
-    /// The same for queue pairs of a card.
+    /// Fails if a number is out of its range for queue pairs of a card. A rank has at most as many ports as queues.
     pub(super) fn check_pairs(&self) -> Result<(), NetError> {
         self.check_with(("ports of a rank, as it has queues", self.queues))?;
         let (what, value) = ("slots a queue pair", self.slots as u64);

@@ -201,7 +201,7 @@ impl ModelNetwork {
         std::mem::take(&mut self.views)
     }
 
-    /// The same, for a group to ask.
+    /// The function by which a group asks for the first invalid entry or descriptor that a kernel has written.
     pub(super) fn watched(&self) -> Arc<Watched> {
         let shared = Arc::clone(&self.shared);
         Arc::new(move || shared.failure.get().cloned().map(CallError::Network))
@@ -212,7 +212,7 @@ impl ModelNetwork {
         self.views[rank].all.address()
     }
 
-    /// The same for one kernel that has a part of it.
+    /// `ep::Net` of a rank, for one kernel that has a part of the network.
     pub(super) fn part(&self, rank: usize, part: NetPart) -> Result<DeviceMemory, NetError> {
         self.views[rank].part(part)
     }

@@ -1,4 +1,4 @@
-//! The same kernel for GPUs.
+//! Compiles `exchange.cu`, for queues and for network cards, for every GPU architecture.
 
 use std::io::Write;
 

@@ -41,7 +41,7 @@ struct Sheet {
         return out + (lane == 1 ? 1 : 2) * kCopy + row * kRow;
     }
 
-    /// The same for its record.
+    /// Where this lane stores the record of a row, if it does: lane 1 stores each record, lane 30 every other one.
     __device__ __forceinline__ ep::i64* meta(int row) const {
         ep::i64* there = to(row);
         return there == nullptr ? nullptr : there + kRows * kRow - row * (kRow - kMeta);

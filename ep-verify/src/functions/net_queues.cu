@@ -46,7 +46,8 @@ __device__ __forceinline__ ep::Group begin(const ep::Group& given, Memory& memor
     return group;
 }
 
-/// The same with queue pairs, each of which has told a card of `count` entries; it has carried out all but that to this rank.
+/// Begins group `number`, and makes queue pairs, each of which has told a card of `count` entries. The card has carried
+/// out the entries of all pairs but those to this rank.
 __device__ __forceinline__ ep::Group begin_cards(const ep::Group& given, Memory& memory, int number, ep::u32 count) {
     const ep::Group group = begin(given, memory, number);
     Cards& cards = memory.cards;

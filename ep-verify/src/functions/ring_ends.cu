@@ -210,8 +210,8 @@ __device__ __forceinline__ void send_all(Out& rings, ep::Team& team, const Serve
     }
 }
 
-/// The same of one that receives; `meet` waits for others of this rank, whose calls do not overlap. Once, it lets the
-/// end that tells of its calls in `begun` go ahead.
+/// Every call of one end that receives. After each call, `meet` waits for others of this rank, whose calls do not
+/// overlap. Once, this end waits until the sending end has gone ahead; `begun` tells of the calls of the sending end.
 template <class Ring, class In, class Meet>
 __device__ __forceinline__ void receive_all(In& rings, ep::Team& team, const Served& it, ep::i64* out,
                                             const ep::u32* begun, Meet meet) {

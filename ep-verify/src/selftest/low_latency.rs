@@ -51,9 +51,9 @@ const KINDS: [&str; 3] = ["counts and tokens", "rows", "sums"];
 pub enum Way {
     /// Once for each of their experts, by `low-latency-dispatch` and `low-latency-combine`.
     PerExpert,
-    /// Once for each rank, by [`ep_runtime::per_rank`],
+    /// Once for each rank, by [`ep_runtime::per_rank`], with the weights in the dispatch.
     PerRank,
-    /// where the weights come with the combine.
+    /// Once for each rank, with the weights in the combine.
     PerRankLate,
 }
 
@@ -82,9 +82,9 @@ pub struct LowLatencyCase {
     pub topk: usize,
     /// Experts of all ranks.
     pub experts: usize,
-    /// What travels,
+    /// What kind of values the rows of a dispatch hold.
     pub payload: Payload,
-    /// and how.
+    /// How rows travel.
     pub way: Way,
     /// How calls run.
     pub call: CallOptions,

@@ -115,7 +115,7 @@ impl Series<'_> {
         last.ok_or_else(|| CallError::Mismatch { what: "a series has a pair".to_string() })
     }
 
-    /// The same where one thread launches for all ranks.
+    /// All pairs of all local ranks, where one thread launches for all of them.
     fn together(&self) -> Result<Vec<Dispatched>, CallError> {
         let mut last = Vec::new();
         for pair in 0..self.count {

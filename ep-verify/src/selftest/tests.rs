@@ -239,8 +239,8 @@ fn timed_calls_are_made_and_compared_where_nothing_runs_by_itself() {
     assert!(text.contains("(rank 1 token 1) byte 0: 0x00"), "{text}");
 }
 
-/// The same in graphs: each of their calls leaves what it should, with other inputs than those that are
-/// timed, also where one thread launches for all ranks.
+/// Each call in a graph leaves what it should, with other inputs than those that are timed. The test also runs where
+/// one thread launches for all ranks.
 #[test]
 fn replayed_calls_are_made_and_compared() {
     for runs_alone in [false, true] {

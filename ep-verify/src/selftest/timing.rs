@@ -24,7 +24,7 @@ pub use times::Percentiles;
 pub enum Operation {
     /// Counts and rows; the host does not wait for counts.
     Dispatch,
-    /// The same, and the host knows the counts before the next call.
+    /// Counts and rows; the host waits for the counts before it makes the next call.
     DispatchCounted,
     /// The exchange of counts alone.
     Counts,

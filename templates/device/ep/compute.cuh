@@ -30,19 +30,22 @@ __device__ __forceinline__ i32 max(i32 a, i32 b) {
     return a > b ? a : b;
 }
 
-/// The same with 64 bits, as whole numbers of the language are meant.
+/// The least 64-bit multiple of `unit` that is not below `value`. Whole numbers of the language have 64 bits.
 __device__ __forceinline__ i64 align(i64 value, i64 unit) {
     return (value + unit - 1) / unit * unit;
 }
 
+/// Division of 64-bit numbers that rounds up.
 __device__ __forceinline__ i64 ceil(i64 value, i64 unit) {
     return (value + unit - 1) / unit;
 }
 
+/// The lesser 64-bit value.
 __device__ __forceinline__ i64 min(i64 a, i64 b) {
     return a < b ? a : b;
 }
 
+/// The greater 64-bit value.
 __device__ __forceinline__ i64 max(i64 a, i64 b) {
     return a > b ? a : b;
 }
@@ -172,7 +175,7 @@ struct Row {
         for (int k = 0; k < kCount; ++k) body(values[k]);
     }
 
-    /// The same for each value that is not among those before it.
+    /// `body(value)` for every value that is not among those before it; none in a lane without a row.
     template <class Body>
     __device__ __forceinline__ void for_each_once(Body body) const {
         if (!present) return;

@@ -149,7 +149,8 @@ __device__ __forceinline__ void leave_counted(const Group& group, const Call& ca
     if (thread == 0) close(group, call);
 }
 
-/// The same without anything else to do.
+/// Last step of a kernel that counts, for all threads: adds up what the blocks have counted. In the
+/// last block out, `sink(i, sum)` for every counter in one of its threads; then the call ends.
 template <class Counted, class Sink>
 __device__ __forceinline__ void leave_counted(const Group& group, const Call& call,
                                               CounterSmem<Counted>& own, Sink sink) {

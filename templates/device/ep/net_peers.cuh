@@ -48,10 +48,10 @@ protected:
         return kFar == 0 || peer / kNear == own() / kNear;
     }
 
-    /// The place of a near peer among those,
+    /// The place of a near peer among the near peers.
     static __device__ __forceinline__ int near_of(int peer) { return peer % kNear; }
 
-    /// and of a peer among those that are far from `at`.
+    /// The place of a peer among those that are far from `at`.
     static __device__ __forceinline__ int far_of(int peer, int at) {
         return peer < at ? peer : peer - kNear;
     }

@@ -214,12 +214,12 @@ __device__ __forceinline__ void add_relaxed_gpu(u32* at, u32 value) {
     asm volatile("red.relaxed.gpu.global.add.u32 [%0], %1;" ::"l"(at), "r"(value) : "memory");
 }
 
-/// The same for a sum of 64 bits.
+/// Adds to a sum of 64 bits that the next kernel reads; no order, no result.
 __device__ __forceinline__ void add_relaxed_gpu(i64* at, i64 value) {
     asm volatile("red.relaxed.gpu.global.add.u64 [%0], %1;" ::"l"(at), "l"(value) : "memory");
 }
 
-/// The same for a float: who adds first is open, and so is the last bit.
+/// Adds to a float that the next kernel reads; no result. Who adds first is open, and so is the last bit.
 __device__ __forceinline__ void add_relaxed_gpu(float* at, float value) {
     asm volatile("red.relaxed.gpu.global.add.f32 [%0], %1;" ::"l"(at), "f"(value) : "memory");
 }
@@ -517,7 +517,7 @@ __device__ __forceinline__ u8 round_e4m3(float value) {
 #endif
 }
 
-/// The same of two floats, the first one in the lower byte.
+/// Rounds two floats to e4m3 as `round_e4m3` does, and packs them, the first one in the lower byte.
 __device__ __forceinline__ u16 pack_e4m3(float low, float high) {
 #if __CUDA_ARCH__ >= 890
     u16 packed;

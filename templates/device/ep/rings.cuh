@@ -78,7 +78,8 @@ public:
         __syncwarp();
     }
 
-    /// The same of `count` messages for one ring, to which each message of another ring leads, in its order.
+    /// Takes the positions of `count` messages in `ring`, when the turns before have theirs. A turn here is a message
+    /// of another ring, which leads to these messages, and `turn` is its index in that ring.
     __device__ __forceinline__ void claim(int ring, u32 turn, int count) {
         __syncwarp();
 #pragma unroll

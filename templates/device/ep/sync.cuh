@@ -126,7 +126,7 @@ struct Team {
     /// Number of this warp among all warps of the role.
     __device__ __forceinline__ int index() const { return block * warps + warp; }
 
-    /// The same with neighbours on different blocks: where there is little to do, all blocks share it.
+    /// Number of this warp in the role, with neighbors on different blocks: all blocks share even a little work.
     __device__ __forceinline__ int spread() const { return warp * blocks + block; }
 
     /// How many warps the role has.

@@ -23,14 +23,14 @@ constexpr bool kPacked<bf16> = true;
 template <>
 constexpr bool kPacked<e4m3> = true;
 
-/// A value for each of them, or for those of several stretches of a row.
+/// Values of neighbors in a row, or of neighbors in each of several stretches of it.
 template <class T, int kCount = kWide, bool kIsPacked = kPacked<T>>
 struct alignas(kWide * sizeof(T) < 16 ? kWide * sizeof(T) : 16) Wide {
     T values[kCount];
 
     Wide() = default;
 
-    /// The same for all.
+    /// Gives every element `value`.
     __device__ __forceinline__ Wide(T value) {
 #pragma unroll
         for (int k = 0; k < kCount; ++k) values[k] = value;
@@ -812,7 +812,7 @@ __device__ __forceinline__ int slices_of(int warps, i64 rows) {
     return slices;
 }
 
-/// The same for the warps of a role.
+/// How many slices each of so many rows is cut into, as far as the role has warps for them: a power of two.
 template <int kMost>
 __device__ __forceinline__ int slices_of(const Team& team, i64 rows) {
     return slices_of<kMost>(team.count(), rows);

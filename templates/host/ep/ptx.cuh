@@ -63,12 +63,12 @@ __device__ __forceinline__ u64 clock_ns() {
     return emu_clock();
 }
 
-/// The kernels of a stream run one after another here, but what those before it did is not known to a kernel that may
-/// begin early until it says this,
+/// Lets the lane see what the kernels before this one in its stream did. The kernels of a stream run one after another
+/// here, but a kernel that may begin early sees nothing of the earlier ones until this call.
 __device__ __forceinline__ void after_last_kernel() {
     emu_last_kernel();
 }
-/// and whoever lets the next one in may wait for nobody any more.
+/// Lets the next kernel of the stream start. From then on, no lane of this block may wait for anybody.
 __device__ __forceinline__ void bring_next_kernel() {
     emu_next_kernel();
 }
@@ -343,7 +343,7 @@ __device__ __forceinline__ u8 round_e4m3(float value) {
     return static_cast<u8>(sign | ((rounded >> 20) - (120u << 3)));
 }
 
-/// The same of two floats, the first one in the lower byte.
+/// Rounds two floats to e4m3 as `round_e4m3` does, and packs them, the first one in the lower byte.
 __device__ __forceinline__ u16 pack_e4m3(float low, float high) {
     return static_cast<u16>(round_e4m3(low) | round_e4m3(high) << 8);
 }

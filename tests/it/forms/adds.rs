@@ -142,7 +142,8 @@ fn elements_of_an_inout_are_carried_from_turn_to_turn() {
     assert!(refused.contains("store best[row] = best[row] / (2 as f32) + message.x;"), "{refused}");
 }
 
-/// The same of a role that is one team.
+/// What a role that is one team makes of an element turn by turn, in the order of the sources: another order gives
+/// another value.
 #[test]
 fn a_team_carries_elements_of_an_inout() {
     let ir = accepted(

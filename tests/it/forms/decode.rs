@@ -254,7 +254,8 @@ fn back(shape: (i64, i64, i64, u64), run: &dyn Fn(Form) -> Form) -> Result<(), S
     back_as(words_of(shape.3), shape, run)
 }
 
-/// The same where so many tokens of all ranks travel as words.
+/// A dispatch and its combine with so many ranks, tokens and values in a row. `words` says how many tokens of all ranks
+/// travel as words.
 fn back_as(
     words: i64,
     (ranks, tokens, hidden, seed): (i64, i64, i64, u64),

@@ -80,7 +80,7 @@ fn rows_cross_nodes_and_come_back() {
     }
 }
 
-/// The same by kernels that speak to a network card themselves.
+/// Rows go to near ranks by stores. Kernels themselves send rows to far ranks through a network card.
 #[test]
 fn rows_cross_nodes_through_cards() {
     let over_cards = |mut drawn: Drawn| {

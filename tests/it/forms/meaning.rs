@@ -70,7 +70,8 @@ pub(crate) fn held(all: &[Pipeline], numbers: &[(&str, i64)], seed: u64) -> Resu
     held_by(all, numbers, seed, &|drawn| drawn, &|form| form)
 }
 
-/// The same of calls that `call` has changed, run as `run` says.
+/// Calls of the pipelines, one after the other with the tables of those before, leave what they mean. `call` changes
+/// each call, and `run` says how it runs.
 pub(super) fn held_by(
     all: &[Pipeline],
     numbers: &[(&str, i64)],
@@ -81,7 +82,9 @@ pub(super) fn held_by(
     held_behind(&[], all, numbers, seed, call, run)
 }
 
-/// The same with the tables of other pipelines, of which there is only what they mean.
+/// Calls of the pipelines in `all`, one after the other with the tables of those before, leave what they mean. The
+/// pipelines in `before` are not run: their tables hold what the declarations mean. `call` changes each call, and `run`
+/// says how it runs.
 pub(super) fn held_behind(
     before: &[Pipeline],
     all: &[Pipeline],

@@ -128,7 +128,8 @@ fn a_dead_link_is_named() {
     assert!(words.contains("waits for rank 0"), "{words}");
 }
 
-/// The same in every pipeline between nodes.
+/// In every pipeline between nodes, the error names both ranks of a dead link: the one that waits, and the one that it
+/// waits for.
 #[test]
 fn every_pipeline_names_a_dead_link() {
     if crate::host::programs().is_none() {
@@ -385,7 +386,7 @@ fn planted_bugs_are_found() {
     });
 }
 
-/// The same by kernels that speak to a network card themselves.
+/// Rows take two hops and come back, where kernels themselves send through a network card.
 #[test]
 fn rows_take_two_hops_through_cards() {
     let over_cards = |mut drawn: Drawn| {

@@ -12,7 +12,7 @@ use crate::usual;
 
 /// Every role statement by statement.
 const LOWERED: RuleSet = RuleSet::None;
-/// The same, rewritten by the rules over steps.
+/// Every role rewritten by the rules over steps: all rules but `OneLaunch`.
 const REWRITTEN: RuleSet = RuleSet::Without(RoleRule::OneLaunch);
 
 /// Some bugs show when one rank is far ahead of another.

@@ -68,7 +68,7 @@ pub(super) fn simpler(piece: &Piece) -> Vec<Piece> {
     all
 }
 
-/// The same for pieces whose messages have no fields to choose.
+/// A piece whose messages have no fields to choose, with less of something.
 fn simpler_local(piece: &Piece) -> Vec<Piece> {
     let mut all = Vec::new();
     match piece.clone() {
@@ -133,7 +133,7 @@ fn simpler_local(piece: &Piece) -> Vec<Piece> {
     all
 }
 
-/// The same for pieces that compute.
+/// A piece that computes, with less of something.
 fn simpler_number(piece: &Piece) -> Vec<Piece> {
     let mut all = Vec::new();
     match piece.clone() {

@@ -69,9 +69,9 @@ struct Staging<'a> {
     mover: String,
     /// Names for the records that the mover carries.
     records: Vec<String>,
-    /// Whether peers may be owed something at this point,
+    /// Whether peers may be owed something at this point.
     owes: bool,
-    /// and whether the last call was one after which they are told.
+    /// Whether the last call was one after which peers are told.
     tells: bool,
 }
 

@@ -43,7 +43,8 @@ fn blocks_without_a_stripe_are_said() {
     }
 }
 
-/// The same pipeline with another name and without the field: the lines that differ.
+/// Compares `TaggedDispatch` with `NvlDispatch` via a ring, which lacks one field. The snapshot has the lines that
+/// differ apart from the name.
 #[test]
 fn one_field_changes_what_it_must() {
     let own = said(OWN, "emit tagged-dispatch --ranks 4");

@@ -283,7 +283,7 @@ struct Card {
 
     __device__ __forceinline__ bool leads() const { return lane == 0; }
 
-    /// The same in all lanes.
+    /// Whether the card is to stop. All lanes get the same answer.
     __device__ __forceinline__ bool is_stopped() const {
         return __ballot_sync(kAllLanes, load_relaxed_gpu(&args.control->stop) != 0) != 0;
     }

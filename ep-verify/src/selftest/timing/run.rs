@@ -60,7 +60,7 @@ impl Run<'_> {
         Ok((Times::of(&self.usual.group, &ranks, Across::Slowest)?, self.verify(&left)?))
     }
 
-    /// The same calls where one thread has to launch for all ranks before it waits for any.
+    /// Each call without a clock, where one thread has to launch for all ranks before it waits for any.
     fn untimed(&self) -> Result<Findings, CallError> {
         let mut before = Vec::new();
         let count = self.repeats.warmup + self.repeats.iterations.max(1);

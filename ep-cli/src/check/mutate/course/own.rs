@@ -5,7 +5,7 @@ use crate::kernels::Kernels;
 /// Numbers and arms, by their names.
 type Values = &'static [(&'static str, &'static str)];
 
-/// The same in parts, which several problems share.
+/// The values of one problem, in parts that several problems share.
 type Set = &'static [Values];
 
 /// A problem of one pipeline.
@@ -48,7 +48,7 @@ const WITHIN_A_NODE: Own = Own {
 /// Rows of more than one block of scales, all fields, and several blocks for each role.
 const WIDE: Own = Own { name: "wide", more_blocks: 4, ..WITHIN_A_NODE };
 
-/// The same, statement by statement.
+/// Rows of more than one block of scales, all fields, and several blocks for each role, emitted statement by statement.
 const WIDE_PLAIN: Own = Own { name: "wide plain", kernels: Kernels::Plain, ..WIDE };
 
 /// With one row more than its outputs hold.
