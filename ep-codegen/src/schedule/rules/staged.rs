@@ -246,19 +246,19 @@ impl<'a> Staging<'a> {
         std::iter::once(&self.mover).chain(self.ends.iter().filter(tells).map(|end| &end.name))
     }
 
-    /// Whether peers may be owed something behind steps, if they are owed so before.
-    fn leaves_open(&self, steps: &[Step], owed: bool) -> bool {
-        steps.iter().fold(owed, |owed, step| {
-            if self.staged(step).is_some() {
-                return true;
-            }
-            let ended = match step.terms().into_iter().find_map(|call| self.end_call(call)) {
-                Some(EndCall::Tells { .. }) => return true,
+    /// Whether peers may be owed something behind steps, or where steps skip the rest of a turn, if they are owed so before.
+    fn leaves_open(&self, steps: &[Step], before: bool) -> bool {
+        let (mut owed, mut skipped) = (before, false);
+        for step in steps {
+            skipped |= owed && matches!(step, Step::SkipUnless(_));
+            owed = match step.terms().into_iter().find_map(|call| self.end_call(call)) {
+                Some(EndCall::Tells { .. }) => true,
                 Some(EndCall::Settles | EndCall::Ends { .. }) => false,
-                _ => owed,
+                _ => owed || self.staged(step).is_some(),
             };
-            ended || self.leaves_open(step.inner(), ended)
-        })
+            owed |= self.leaves_open(step.inner(), owed);
+        }
+        owed || skipped
     }
 
     /// What a call of an end has to do with rows that are on their way.
