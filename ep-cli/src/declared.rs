@@ -1,5 +1,5 @@
-//! Any pipeline, a user's too, held against its declaration: calls are drawn from it and interpreted, and
-//! its kernel has to leave the same.
+//! Compares any pipeline, a user's too, with its declaration. Calls are drawn from the declaration and
+//! interpreted, and the kernel has to leave the same results.
 
 use std::collections::BTreeMap;
 use std::iter;

@@ -1,5 +1,5 @@
-//! `epforge run`: one random problem, on the host or on GPUs, held against the oracle of the standard
-//! pipelines, or against the declaration of any other.
+//! `epforge run`: runs one random problem on the host or on GPUs. The results are compared with the oracle of
+//! the standard pipelines, or with the declaration of any other pipeline.
 
 mod cards;
 

@@ -569,7 +569,7 @@ impl Checker {
         self.actor_access(actor, self.actors[actor].epoch, range, true);
     }
 
-    /// What a kernel that runs beside that of `rank` does from here on, no word that it has raised tells of.
+    /// Begins an epoch of the kernel beside that of `rank`: words raised before publish nothing of that epoch.
     pub(crate) fn goes_on_beside(&mut self, rank: u32) {
         self.actors[self.writers + rank as usize].epoch += 1;
     }

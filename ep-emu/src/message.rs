@@ -7,7 +7,7 @@ const BREAK: char = '\u{3}';
 const WITHIN: char = '\u{4}';
 
 /// Numbers, or the parts of a failure: kind, seed, whether it drained, message, how many waits, those
-/// and what is left.
+/// waits, and the waits in `left`.
 pub(crate) fn encode(result: &Result<RunStats, Failure>) -> Vec<u8> {
     let mut parts = Vec::new();
     match result {

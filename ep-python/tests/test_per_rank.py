@@ -294,11 +294,11 @@ class Refused(unittest.TestCase):
         words = np.zeros(low.local_experts, np.int32)
         for wanted, call in (
             (
-                "dispatches per rank do not tell of rows while they run: words are for way `per-expert`",
+                "dispatches per rank do not report rows while they run: words are for way `per-expert`",
                 lambda: low.dispatch(x, ids, arrived_parts=words, rank=0),
             ),
             (
-                "dispatches per rank do not tell how long ranks were waited for: `waits` are for way `per-expert`",
+                "dispatches per rank do not report how long they waited for ranks: `waits` are for way `per-expert`",
                 lambda: low.dispatch(x, ids, waits=waits, rank=0),
             ),
             ("`topk_weights` do not come with the dispatch", lambda: low.dispatch(x, ids, weights, rank=0)),

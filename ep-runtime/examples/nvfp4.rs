@@ -97,7 +97,7 @@ pipeline! {
     }
 }
 
-/// A block of values, and what is left of them.
+/// A block of values, and the values that their codes stand for.
 const VALUES: [f32; 16] =
     [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.2, -0.5, -1.1, -1.5, -2.4, -3.0, -5.0, -6.0];
 const LEFT: [f32; 16] =

@@ -1,4 +1,4 @@
-//! Calls of any pipeline, held against what its declaration means.
+//! Compares calls of any pipeline with what its declaration means.
 //!
 //! Calls are drawn from the declaration and interpreted (`ep_runtime::meaning`). Their kernel gets the
 //! same inputs, in memory that is full of other bytes, and what it leaves is compared: the orders that
@@ -128,8 +128,9 @@ impl<'a> Declared<'a> {
         Ok(findings)
     }
 
-    /// Makes one of the calls, of which a rank says that its outputs hold a row less than come to it; held against the error that
-    /// this has to be, and that row against what it was. Nothing to do if no output has a bound, or no rows come.
+    /// Makes one call in which a rank says that its outputs hold one row less than come to it. Compares the error with
+    /// the expected one, and the row for which there is no room with what it was before the call. Does nothing if no
+    /// output has a bound or no rows come.
     pub fn check_short(
         &self,
         group: &Group,
@@ -410,7 +411,7 @@ impl Call<'_> {
         Ok(bound)
     }
 
-    /// What the words that a call raises tell of, of these outputs.
+    /// The words that a call raises, each with the memory of these outputs that it publishes.
     fn told(&self, rank: usize, outputs: &[(String, usize, Place, u64)]) -> Vec<ToldMemory> {
         let ranges = |holds: &dyn Fn(&str) -> bool| {
             let held = outputs.iter().filter(|(name, ..)| holds(name));

@@ -1,4 +1,4 @@
-//! Dispatch and combine on random inputs, held against the oracle, and timed.
+//! Runs dispatch and combine on random inputs, compares the results with the oracle, and times the calls.
 //!
 //! What `epforge selftest`, the benchmarks and the tests on GPUs run; it needs no test framework.
 

@@ -1,4 +1,4 @@
-//! Counters of every kind on the host: how they start, who adds to them, what is left for the next
+//! Counters of every kind on the host: how they start, who adds to them, and what remains for the next
 //! call.
 
 use std::sync::Arc;

@@ -98,7 +98,7 @@ fn a_rank_that_ends_is_named() {
     }
 }
 
-/// Warps that tell of their rows before they take others', of one token each and of several.
+/// Warps publish their rows before they take the rows of others, with one token each and with several.
 #[test]
 fn rows_may_be_told_of_early_at_length() {
     let early = |mut shape: Shape, tokens: usize| {

@@ -1,6 +1,6 @@
-//! Prints what each rule of the compiler gains: the text of a pipeline with all rules, without one of them
-//! and without any, each held against what its declaration means, then timed in turn. On as many GPUs as
-//! there are: `cargo run --release -p ep-benches --bin rules [TOKENS]`.
+//! Prints what each rule of the compiler gains. The text of a pipeline is made with all rules, without one of
+//! them and without any. The calls of each text are compared with what its declaration means, then timed in
+//! turn. Runs on as many GPUs as there are: `cargo run --release -p ep-benches --bin rules [TOKENS]`.
 
 use std::collections::BTreeMap;
 use std::error::Error;

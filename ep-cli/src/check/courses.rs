@@ -1,5 +1,5 @@
-//! `epforge check --courses`: what mutations are put to, without any. Calls of every arm, each way in which
-//! kernels are made, shapes that drawn ones seldom have, and the functions of the device library.
+//! `epforge check --courses`: runs the courses of mutations without any mutation. They are calls of every arm,
+//! each way in which kernels are made, shapes that drawn ones seldom have, and the functions of the device library.
 
 use std::io::Write;
 use std::sync::Arc;

@@ -52,9 +52,9 @@ impl Marked {
         Ok(Marked { programs: programs.marked(&coverage), coverage })
     }
 
-    /// Runs what comes to more than schedules of the standard shapes do: all that mutations are put to, which
-    /// are every arm, in every kind, and the functions of the library one by one; and some declarations that
-    /// nobody wrote.
+    /// Runs what reaches more lines than schedules of the standard shapes do: all courses that mutations run
+    /// on, and some random declarations. The courses are every arm, in every kind, and the functions of the
+    /// library one by one.
     pub(super) fn run_all(&self) -> Result<(), Failure> {
         let courses = courses(&self.programs)?;
         let judging = Judging { checker: false, budget: 0 };

@@ -1,5 +1,5 @@
-//! One schedule of one variant: a world of its own, and every call in it held against the oracle, or
-//! against the declaration.
+//! One schedule of one variant. It has a world of its own, and every call in it is compared with the oracle or
+//! with the declaration.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +26,7 @@ use crate::wire::Net;
 /// Longest run between two waits of the host.
 pub(super) const LIMIT: Duration = Duration::from_secs(300);
 
-/// Of so many schedules, one is held against the declarations as well.
+/// Of so many schedules, one is compared with the declarations as well.
 const OPINIONS: u64 = 4;
 
 /// Of so many schedules, in one the counters of rings wrap soon.
@@ -50,7 +50,7 @@ pub(super) struct Variant {
     pub(super) problem: Problem,
 }
 
-/// What calls are held against.
+/// What calls are compared with.
 pub(super) enum What {
     /// The oracle of the standard pipelines.
     Standard(Box<Standard>),

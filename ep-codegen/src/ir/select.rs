@@ -1,4 +1,4 @@
-//! Choosing one arm per axis: what is left of a pipeline when every guard is decided.
+//! Choosing one arm per axis: what remains of a pipeline when every guard is decided.
 
 use super::simple::simplify;
 use super::split::split;

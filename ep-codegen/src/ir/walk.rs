@@ -261,7 +261,7 @@ pub fn told_by_words<'a>(
     told
 }
 
-/// Adds what the words of a block tell of.
+/// Adds, for each word that a block raises, the tensors that the block's statements before it have written.
 fn tells<'a>(
     body: &'a [Stmt],
     there: &dyn Fn(&str) -> bool,

@@ -26,9 +26,9 @@ pub(super) struct Window {
 pub(super) struct Extent<'a> {
     pub(super) peers: i64,
     pub(super) stripes: i64,
-    /// The most warps of a rank that tell of rows in one launch; 0: stripes are told of.
+    /// The most warps of a rank that publish rows in one launch; 0: rows are published by stripe.
     pub(super) senders: i64,
-    /// Pieces of a row that are told of one by one in one launch; 0: a warp tells of all that it has sent.
+    /// Pieces of a row that are published one by one in one launch; 0: a warp publishes all its rows at once.
     pub(super) pieces: i64,
     /// Slices of the row of a slot, each with a flag.
     pub(super) slices: i64,

@@ -16,7 +16,7 @@ pub enum Bug {
     TokenNotWaited,
     /// A slot is given back before its row has been read.
     StageFreedEarly,
-    /// A warp waits for a peer without telling the others what it owes them.
+    /// A warp waits for a peer while its messages for others are pending.
     DebtKept,
     /// Bulk copies do not see what was written before.
     FenceLeftOut,

@@ -249,7 +249,7 @@ fn comma(content: ParseStream) -> Result<()> {
     sign::<Token![,]>(content, ",").map(|_| ()).map_err(|error| error.help(help))
 }
 
-/// Takes what is left, so that syn does not report it a second time.
+/// Takes the rest, so that syn does not report it a second time.
 pub(super) fn drain(content: ParseStream) {
     while !content.is_empty() {
         skip_tree(content);

@@ -84,7 +84,7 @@ impl Machine<'_> {
         }
     }
 
-    /// There is something new to be seen by a lane, which no write will tell of: its warp looks again.
+    /// Makes the warp of a lane look again: the lane can see something new, and no write will announce it.
     pub(crate) fn forget_looks(&mut self, lane: Idx) {
         self.wake_poller(lane);
         let first = lane - lane % 32;

@@ -1,4 +1,4 @@
-//! Stops, deaths and late starts at any step: what is left behind is judged.
+//! Stops, deaths and late starts at any step: the tests judge what they leave behind.
 
 use ep_emu::{Build, Failure, FailureKind, Faults, RunStats, Spec, World};
 

@@ -261,7 +261,7 @@ fn what_is_written_beside_is_read_behind_its_word() {
     }
 }
 
-/// A word that it raises tells of what it has written until then.
+/// A word publishes what the kernel that raises it has written until then.
 #[test]
 fn what_is_written_beside_in_turn_is_read_behind_its_own_word() {
     let run = |edits: &[(&str, &str)]| litmus("beside_in_turn", LANES, edits, 1, Rules::ALL);

@@ -247,11 +247,11 @@ class LowLatency(Caller):
         rank = group.rank(rank)
         if topk_weights is not None or waits is not None or self.weights_ahead:
             self._check_weights(topk_weights, self.weights_ahead, "dispatch")
-            self._refuse_per_rank(waits is not None, "do not tell how long ranks were waited for: `waits` are")
+            self._refuse_per_rank(waits is not None, "do not report how long they waited for ranks: `waits` are")
         words = arrived_rows is not None or arrived_parts is not None
         adding = NOTHING
         if words or statistics is not None or waits is not None:
-            self._refuse_per_rank(words, "do not tell of rows while they run: words are")
+            self._refuse_per_rank(words, "do not report rows while they run: words are")
             adding = (statistics, waits, arrived_rows, arrived_parts)
         how = checked((stream, sms, timeout, after, done))
         library, payload = library_of(x), payload or self.payload

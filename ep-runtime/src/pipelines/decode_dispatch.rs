@@ -34,7 +34,7 @@ pipeline! {
         table tokens_per_rank: i32[ranks], tokens_per_expert: i32[experts];
         table rank_prefix: i32[ranks + 1, ranks];
         table recv_src: i32[max_rows], send_row: i32[tokens, ranks];
-        // `early`: whether a warp tells of its rows before it takes those of others. `words`: so many tokens of all
+        // `early`: whether a warp publishes its rows before it takes those of others. `words`: so many tokens of all
         // ranks travel as words.
         tune {
             stages: 2 in [2, 3, 4, 6], piece: 7168 in [1024, 2048, 3584, 7168], early: 0 in [0, 1],

@@ -188,7 +188,7 @@ fn rows_come_through_a_bad_cable() {
     assert!(cable.lost() > 0, "the cable is a good one");
 }
 
-/// No network tells of a cut cable: both ends find out by themselves, in time, and name the other.
+/// No network reports a cut cable: each end finds out by itself, in time, and names the other end.
 #[test]
 fn a_cut_cable_is_an_error_at_both_ends() {
     let wire = Wire { delay: Duration::ZERO, loss: 0 };

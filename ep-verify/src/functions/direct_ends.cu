@@ -380,7 +380,7 @@ __device__ __forceinline__ void pull_once(const ep::Group& given, int warp, ep::
     ep::Team team(group, ep::Call{kCall, false, true}, 3, 0, 1, warp == 0 ? 0 : warp - 1, 2);
     ep::u32* row = reinterpret_cast<ep::u32*>(group.window + Rows::kRow);
     if (warp == 0) {
-        // It is the lane of the peer that tells of it; who waits for others has been told by them.
+        // Lane kOwn stores the row, as it is the lane that publishes it. Words of the other peers are set here.
         for (int i = 0; i < ep::kLanes && team.lane == kOwn; ++i) row[i] = 77;
         for (int peer = team.lane; peer < 20; peer += ep::kLanes) {
             auto* ready = reinterpret_cast<ep::PullReady*>(group.window + One::kReady) + peer;

@@ -6,7 +6,7 @@ use super::{Sheet, stamped};
 pub(super) const BEGIN: i64 = 4096;
 const FIRST: i64 = 5;
 
-/// Numbers that tell of all queues.
+/// Words of the descriptors of all queues.
 const WORDS: usize = 4 * 2 * 64;
 
 /// Words of a descriptor in the first turn of its slot.

@@ -1,6 +1,6 @@
-// Ends of rings that one warp has alone, among many ranks that it plays: what it tells of each ring and keeps of it, and what
-// it waits for in vain, or until another warp brings it. The host knows what each check leaves in `out`; see lone_rings.rs,
-// which has the checks in the same order.
+// Ends of rings that one warp has alone, among many ranks that it plays. The checks see what the warp tells each peer
+// and keeps of its ring, and what the warp waits for, in vain or until another warp brings it. The host knows what each
+// check leaves in `out`; see lone_rings.rs, which has the checks in the same order.
 #include <ep/rings.cuh>
 
 namespace lone_rings {

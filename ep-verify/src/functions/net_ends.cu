@@ -190,7 +190,7 @@ inline __device__ __noinline__ void sends_slots(const ep::Group& given, Own& own
 inline __device__ __noinline__ void takes_slots(const ep::Group& given, Own& own, int number, int late, ep::i64* out) {
     const ep::Group group = play(given, own, number, 20);
     tell_all(group, own, Slots::kCome, 0, Slots::kCounters, kCall);
-    // Nobody tells of the own slot.
+    // No peer announces this rank's own slot.
     if (ep::lane_index() == 0) word_at(group, 20, Slots::kCome, 20 % kNear) = 0;
     if (ep::lane_index() == 0 && late == 18) word_at(group, 20, Slots::kCome, 18 % kNear) = kCall - 1;
     if (ep::lane_index() == 0 && late == 32) counter_at(own, 32, 0, Slots::kCounters) = kCall - 1;

@@ -338,8 +338,8 @@ inline __device__ __noinline__ void card_is_told(const ep::Group& given, Memory&
     if (warp == 0) set_turn(given, 0);
 }
 
-/// The other warp says that the card is almost done, and then tells of so many entries that what the card had said before
-/// would pass for more. Room, or that all is done, comes last.
+/// The other warp reports that the card is almost done. Then it adds so many entries to `written` that an older report
+/// would pass for one of more entries. Last, it reports that there is room, or that all is done.
 inline __device__ __noinline__ void card_is_late(const ep::Group& given, Memory& memory, int warp, ep::i64* out) {
     constexpr ep::u32 kClaimed = 40000;
     constexpr int kRounds = 24;

@@ -1,7 +1,7 @@
 // Ends of rings between two nodes of two ranks: to all ranks, where two warps read each, and along a rail. The same
-// kernel runs where the processor empties queues and where a card does. The host knows what is left in `out`; see
-// net_rings.rs. All is one launch: a network that is modelled beside kernels in a process of their own forgets behind
-// it where it was.
+// kernel runs where the processor empties queues and where a card does. The host knows what the kernel leaves in `out`;
+// see net_rings.rs. All is one launch: a network that is modelled beside kernels in a process of their own forgets
+// behind it where it was.
 namespace net_rings {
 
 constexpr int kRanks = 4;

@@ -1,6 +1,6 @@
-// Slots that hold rows, between two nodes: those that a sender counts, several of a key, and those that say one by one that
-// they have come, and those of messages that are filled once for both far ranks; by queues that the processor empties, and by those that the card does. The host knows what is left in
-// `out`; see net_slot_rows.rs.
+// Slots that hold rows, between two nodes: slots that a sender counts, several of a key; slots that are announced one
+// by one; and slots of messages that are filled once for both far ranks. The processor empties the queues, or the card
+// does. The host knows what the kernel leaves in `out`; see net_slot_rows.rs.
 #include <ep/net_slot_rows.cuh>
 
 namespace net_slot_rows {

@@ -1,4 +1,4 @@
-// Slots that hold one record of each source, between two nodes. The host knows what is left in `out`; see net_slots.rs.
+// Slots that hold one record of each source, between two nodes. The host knows what remains in `out`; see net_slots.rs.
 #include <ep/net_slots.cuh>
 
 namespace net_slots {

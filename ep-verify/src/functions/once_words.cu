@@ -233,7 +233,7 @@ __device__ __forceinline__ void sends_to(const ep::Group& given, Bytes& bytes, c
         ep::Team team(group, call, 2, index / kWarps, kBlocks, index % kWarps, kWarps);
         send<S, R>(given, smem, team, sent, out);
     }
-    // Rows as words, and words that tell of others.
+    // Rows that are sent as words, and the words that publish other rows.
     for (int i = ep::lane_index(); i < S::kPeers * S::kFewTokens; i += ep::kLanes) {
         ep::WordPair* row = ep::OnceWords<S>::at(group.windows[i / S::kFewTokens], sent.call, S::kOwn, i % S::kFewTokens);
         out[4000 + i] = digest(reinterpret_cast<const ep::u64*>(row), S::kWordRowBytes / 8);

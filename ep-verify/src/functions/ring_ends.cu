@@ -211,7 +211,7 @@ __device__ __forceinline__ void send_all(Out& rings, ep::Team& team, const Serve
 }
 
 /// Every call of one end that receives. After each call, `meet` waits for others of this rank, whose calls do not
-/// overlap. Once, this end waits until the sending end has gone ahead; `begun` tells of the calls of the sending end.
+/// overlap. Once, this end waits until the sending end has gone ahead; `begun` is the number of the last call it began.
 template <class Ring, class In, class Meet>
 __device__ __forceinline__ void receive_all(In& rings, ep::Team& team, const Served& it, ep::i64* out,
                                             const ep::u32* begun, Meet meet) {

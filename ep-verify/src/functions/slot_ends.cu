@@ -339,7 +339,7 @@ __device__ __forceinline__ void parts(const ep::Group& given, ep::i64* out) {
     }
 }
 
-/// What came of a key, what is left of that, and what comes of it when it is asked for again.
+/// The count of a key, the word of `kAgreed` that keeps it, and the count when it is asked for again.
 template <class Slots>
 __device__ __forceinline__ void count(const ep::Group& group, const Own& own, ep::u32 epoch, int key,
                                       bool stopped, ep::i64* out) {

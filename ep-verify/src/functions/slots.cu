@@ -126,7 +126,7 @@ __device__ __forceinline__ void receive(ep::Team& team, int turn, ep::i64* out) 
     slots.release();
 }
 
-/// Takes slots that tell of themselves: when all have come, one by one, or a lane each.
+/// Takes slots that have a flag each: after a wait for all of them, after a wait for each, or with a slot per lane.
 template <class Slots>
 __device__ __forceinline__ void receive_told(ep::Team& team, int turn, ep::i64* out) {
     constexpr int kEach = Slots::kKeys / kRanks;

@@ -5,7 +5,7 @@ use super::by_hand::ByHand;
 use ep_runtime::pipeline;
 
 pipeline! {
-    /// Scales rows, and sends what is left of them after a relu.
+    /// Stores scaled rows, and sends rows after a relu.
     pub pipeline ReluPush {
         shape { ranks: 1..=64, hidden: 16..=32768 step 16 }
         size tokens;

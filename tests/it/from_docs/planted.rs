@@ -1,4 +1,4 @@
-//! Bugs in the text that the schedule makes: drawn calls, held against the declaration, find each of them.
+//! Bugs in the text that the schedule makes: comparing drawn calls with the declaration finds each of them.
 
 use std::sync::Arc;
 

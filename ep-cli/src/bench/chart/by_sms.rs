@@ -6,7 +6,7 @@ use super::{Group, PALE, circles, colour_of, find_or_add, polyline};
 use crate::results::Timed;
 use crate::svg::text;
 
-/// Sizes in pixels: a panel, and what is left around the part of it that is drawn in.
+/// Sizes in pixels: a panel, and the margins around the part of it that is drawn in.
 const PANEL: [f64; 2] = [330.0, 250.0];
 const LEFT: f64 = 44.0;
 const RIGHT: f64 = 14.0;

@@ -12,7 +12,7 @@ use super::{Group, PALE, circles, colour_of, find_or_add, polyline};
 use crate::results::Timed;
 use crate::svg::text;
 
-/// Sizes in pixels: a panel without its table, and what is left around the part of it that is drawn in.
+/// Sizes in pixels: a panel without its table, and the margins around the part of it that is drawn in.
 const PANEL: [f64; 2] = [480.0, 250.0];
 const LEFT: f64 = 164.0;
 const RIGHT: f64 = 14.0;

@@ -1,4 +1,4 @@
-//! The problems that mutations are put to: together they come to every line of the device library.
+//! The problems that mutations run on: together they reach every line of the device library.
 
 mod own;
 mod standard;
@@ -31,7 +31,7 @@ use crate::problem::Problem;
 use own::{OWN, Own};
 use standard::Standard;
 
-/// Ranks of a pipeline that only its declaration is held against, and the most rows of a size.
+/// Ranks of a pipeline that is compared only with its declaration, and the most rows of a size.
 const RANKS: u32 = 4;
 const ROWS: usize = 24;
 
@@ -50,7 +50,7 @@ pub(in crate::check) struct Course {
     is_sanitized: bool,
 }
 
-/// What calls are held against.
+/// What calls are compared with.
 enum What {
     /// The oracle of the standard pipelines.
     Standard(Box<Standard>),
@@ -325,7 +325,7 @@ impl Drawn {
         Ok(Drawn { subject, calls, ranks, rounds, more_blocks, short, arch })
     }
 
-    /// Its calls, held against the declaration; an error if that means nothing.
+    /// Makes its calls and compares them with the declaration; an error if the declaration itself is wrong.
     fn check(
         &self,
         backend: &Arc<HostBackend>,

@@ -18,7 +18,7 @@
 //! ```
 //!
 //! Printed texts are made by rule, and so are their reasons: one is about all lines of a form, in which `*` stands for
-//! anything. It counts if nothing finds the mutation, and is put to the courses as any other.
+//! anything. Such a reason counts if nothing finds the mutation, which runs on the courses like any other.
 
 use std::fs;
 use std::path::Path;

@@ -73,8 +73,8 @@ impl Report {
         out.flush()
     }
 
-    /// Says that courses come to a mutation and do not find it, before others are put to it: a run that is cut
-    /// off has told of it.
+    /// Reports a mutation that some courses reach and do not find, before it runs on other courses. If the
+    /// command is cut off, it has reported the mutation already.
     pub(super) fn left(&self, target: &Target, hunt: &Hunt, out: &mut dyn Write) -> io::Result<()> {
         match self.json {
             true => writeln!(out, "{}", object(target, Some(hunt), "left")),

@@ -69,8 +69,8 @@ struct Staging<'a> {
     mover: String,
     /// Names for the records that the mover carries.
     records: Vec<String>,
-    /// Whether peers may be owed something at this point.
-    owes: bool,
+    /// Whether peers may not know of some message yet at this point.
+    pending: bool,
     /// Whether the last call was one after which peers are told.
     tells: bool,
 }
@@ -164,7 +164,7 @@ impl<'a> Staging<'a> {
             with_meta: false,
             mover: String::new(),
             records: Vec::new(),
-            owes: false,
+            pending: false,
             tells: false,
         };
         field.optional_with.is_none().then_some(staging)
@@ -182,7 +182,7 @@ impl<'a> Staging<'a> {
     fn step(&mut self, mut step: Step, arrived: bool, out: &mut Vec<Step>) {
         if let Some(copy) = self.staged(&step) {
             out.extend(self.row(&copy));
-            self.owes = true;
+            self.pending = true;
             return;
         }
         if let Step::Do(call) = &step {
@@ -199,7 +199,7 @@ impl<'a> Staging<'a> {
             return;
         }
         let words = step.terms().into_iter().find_map(have_come);
-        if let Some(come) = words.filter(|_| self.owes) {
+        if let Some(come) = words.filter(|_| self.pending) {
             out.push(Step::If { condition: come.negated(), body: vec![self.settle()] });
         }
         if let Step::Take { next, body, .. } = &mut step
@@ -223,11 +223,11 @@ impl<'a> Staging<'a> {
             body = self.together(body);
         }
         // What one turn leaves open, the next one finds so.
-        self.owes |= is_loop && self.leaves_open(&body, false);
-        let before = self.owes;
+        self.pending |= is_loop && self.leaves_open(&body, false);
+        let before = self.pending;
         body = self.steps(body, arrived || inside == Some(End::In));
         // It may not be done at all.
-        self.owes |= before;
+        self.pending |= before;
         *inner = body;
         out.push(step);
     }
@@ -246,19 +246,19 @@ impl<'a> Staging<'a> {
         std::iter::once(&self.mover).chain(self.ends.iter().filter(tells).map(|end| &end.name))
     }
 
-    /// Whether peers may be owed something behind steps, or where steps skip the rest of a turn, if they are owed so before.
+    /// Whether a message may be pending behind steps, or where steps skip the rest of a turn, if one is `before`.
     fn leaves_open(&self, steps: &[Step], before: bool) -> bool {
-        let (mut owed, mut skipped) = (before, false);
+        let (mut pending, mut skipped) = (before, false);
         for step in steps {
-            skipped |= owed && matches!(step, Step::SkipUnless(_));
-            owed = match step.terms().into_iter().find_map(|call| self.end_call(call)) {
+            skipped |= pending && matches!(step, Step::SkipUnless(_));
+            pending = match step.terms().into_iter().find_map(|call| self.end_call(call)) {
                 Some(EndCall::Tells { .. }) => true,
                 Some(EndCall::Settles | EndCall::Ends { .. }) => false,
-                _ => owed || self.staged(step).is_some(),
+                _ => pending || self.staged(step).is_some(),
             };
-            owed |= self.leaves_open(step.inner(), owed);
+            pending |= self.leaves_open(step.inner(), pending);
         }
-        owed || skipped
+        pending || skipped
     }
 
     /// What a call of an end has to do with rows that are on their way.
@@ -292,7 +292,7 @@ impl<'a> Staging<'a> {
             EndCall::Free => return Some(end),
             EndCall::Tells { .. } | EndCall::Ends { .. } => return None,
         };
-        if self.owes {
+        if self.pending {
             let ready = Term::method(&object.name, ready, args.clone(), Elem::Bool);
             out.push(Step::If { condition: ready.negated(), body: vec![self.settle()] });
         }
@@ -301,10 +301,10 @@ impl<'a> Staging<'a> {
 
     /// Completes all rows, if any may be open.
     fn settle_once(&mut self, out: &mut Vec<Step>) {
-        if self.owes {
+        if self.pending {
             out.push(self.settle());
         }
-        self.owes = false;
+        self.pending = false;
     }
 
     fn method(&self, function: &Symbol) -> Option<(&Object, &'static str)> {
@@ -338,7 +338,7 @@ impl<'a> Staging<'a> {
         // so it tells its peer at once.
         let (object, is_indexed) = (object.name.clone(), object.kind.traits().is_indexed);
         self.tells = !arrived || is_indexed || what == "release_after";
-        self.owes = true;
+        self.pending = true;
         let begun = Term::method(&self.mover, "rows_begun", Vec::new(), Elem::I32);
         let args = args.first().cloned().into_iter().chain([begun]).collect();
         Term::method(&object, what, args, Elem::I32)

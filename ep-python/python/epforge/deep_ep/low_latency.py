@@ -318,7 +318,7 @@ def signals(
     """The words that a combine waits for; empty where it waits for none."""
     torch = require()
     if comp_signal is not None and src_signals is not None:
-        raise Mismatch("`comp_signal` tells of 64 rows and `src_signals` of an expert: give one of them")
+        raise Mismatch("`comp_signal` has a word for 64 rows and `src_signals` one for an expert: give one of them")
     if comp_signal is not None:
         if block_m != TILE:
             raise Mismatch(f"`comp_signal` has a word for {block_m} rows (`block_m`), and {TILE} can be waited for")

@@ -1,4 +1,4 @@
-//! The calls of a buffer between nodes, held against those of a buffer whose ranks are all on one node: a
+//! Compares the calls of a buffer between nodes with those of a buffer whose ranks are all on one node: a
 //! caller sees no difference. All values are small whole numbers, so that sums are exact in any order.
 
 use ep_runtime::args::Rows;

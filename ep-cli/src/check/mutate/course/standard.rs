@@ -1,4 +1,4 @@
-//! Courses of the standard dispatch and combine, held against the oracle.
+//! Courses of the standard dispatch and combine, which are compared with the oracle.
 
 use std::cell::RefCell;
 

@@ -66,7 +66,7 @@ impl<'a> RoleLowering<'a> {
         Ok(Term::name(format!("args.{name}_block_stride"), Elem::I64))
     }
 
-    /// What is left at the end of a stripe of what `stmt` does row by row.
+    /// A remark at the end of a stripe: the rest of what `stmt` does row by row follows.
     pub(super) fn ending(&self, stmt: &Stmt) -> Step {
         let text = stmt.at.text.as_str();
         let head = text.split([';', '{']).next().unwrap_or(text);
