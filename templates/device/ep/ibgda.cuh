@@ -196,13 +196,14 @@ private:
     __device__ __forceinline__ bool post(bool asks, u32 kind, int peer, u64 to, u64 from, u32 number) {
         if (team_.stopped || __ballot_sync(kAllLanes, asks) == 0) return !team_.stopped;
         has_posted_ = true;
-        team_.stopped = !post_all(team_.group, team_.epoch, team_.role, net_, queue_, asks, kind, peer, to, from, number);
+        team_.stopped =
+            !post_all(team_.group, team_.epoch, team_.role, net_, queue_, asks, kind, peer, to, from, number);
         return !team_.stopped;
     }
 
     /// Out of line, as `NetQueue::post_all`. False: the team is stopped.
-    static __device__ __noinline__ bool post_all(const Group& group, u32 epoch, int role, const Net* net, int queue, bool asks,
-                                                 u32 kind, int peer, u64 to, u64 from, u32 number) {
+    static __device__ __noinline__ bool post_all(const Group& group, u32 epoch, int role, const Net* net, int queue,
+                                                 bool asks, u32 kind, int peer, u64 to, u64 from, u32 number) {
         Team team(group, Call{epoch, false, false}, role);
         QueuePair* pair = asks ? pair_to(net, queue, peer) : nullptr;
         const u32 own = asks ? fetch_add_relaxed_gpu(&pair->claimed, 1) : 0;

@@ -103,7 +103,7 @@ public:
     /// team is stopped.
     __device__ __forceinline__ bool drain() {
         // M4: acquires what the proxy tells when it has read the sources for the last time.
-        const u32* done = has_posted_ ? &progress()->done : nullptr;
+        const u32* done = has_posted_ ? &net_->progress[queue_].done : nullptr;
         wait_counter(team_, site(queue_, Waiting::kDrained, posted_.end), done);
         return !team_.stopped;
     }
@@ -116,12 +116,10 @@ public:
 private:
     /// What a warp knows of a queue.
     struct Posted {
-        u32 end;      // the number behind its last descriptor
-        u32 taken;    // what the lane has seen of the proxy's number; 0: nothing yet
-        bool stopped; // whether the team is
+        u32 end;       // the number behind its last descriptor
+        u32 taken;     // what the lane has seen of the proxy's number; 0: nothing yet
+        bool stopped;  // whether the team is
     };
-
-    __device__ __forceinline__ NetProgress* progress() const { return net_->progress + queue_; }
 
     static __device__ __forceinline__ Site site(int queue, Waiting kind, u32 want) {
         return Site{queue, kind, -1, -1, want};
@@ -131,16 +129,17 @@ private:
     __device__ __forceinline__ bool post(bool asks, u32 kind, int peer, u64 to, u64 from, u32 number) {
         if (team_.stopped || __ballot_sync(kAllLanes, asks) == 0) return !team_.stopped;
         has_posted_ = true;
-        posted_ = post_all(team_.group, team_.epoch, team_.role, net_, queue_, posted_.taken, asks, kind, peer, to, from,
-                           number);
+        posted_ = post_all(team_.group, team_.epoch, team_.role, net_, queue_, posted_.taken, asks, kind, peer, to,
+                           from, number);
         team_.stopped = posted_.stopped;
         return !team_.stopped;
     }
 
     /// Writes the descriptors when there is room for them. Out of line, by value: the many places of a kernel that
     /// ask for something share one copy, and the caller's variables stay in registers.
-    static __device__ __noinline__ Posted post_all(const Group& group, u32 epoch, int role, const Net* net, int queue, u32 taken,
-                                                   bool asks, u32 kind, int peer, u64 to, u64 from, u32 number) {
+    static __device__ __noinline__ Posted post_all(const Group& group, u32 epoch, int role, const Net* net, int queue,
+                                                   u32 taken, bool asks, u32 kind, int peer, u64 to, u64 from,
+                                                   u32 number) {
         Team team(group, Call{epoch, false, false}, role);
         const u32 lanes = __ballot_sync(kAllLanes, asks);
         const u32 count = static_cast<u32>(__popc(lanes));
