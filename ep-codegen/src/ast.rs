@@ -15,17 +15,16 @@ use proc_macro2::TokenStream;
 use crate::ir;
 
 pub use body::{
-    BinaryOp, ChannelRef, Domain, Expr, ExprKind, FieldValue, For, Gather, Place, Stmt, StmtKind,
-    UNNAMED,
+    ChannelRef, Domain, Expr, ExprKind, FieldValue, For, Gather, Place, Stmt, StmtKind, UNNAMED,
 };
-pub use channel::{
-    Channel, ChannelOption, Field, Message, OptionValue, PeerSet, SlotAxis, Transport,
-};
+pub use channel::{Channel, ChannelOption, Field, Message, OptionValue, SlotAxis};
 pub use fragment::{
     Argument, Call, Fragment, FragmentBody, FragmentFile, ItemsUse, Origin, Param, ParamKind,
 };
 pub use place::{Excerpt, Ident, Span, TokenRange};
 pub use role::{Blocks, Role, Share};
+
+pub use crate::ir::{BinaryOp, PeerSet, TensorKind, Transport};
 
 /// A whole `pipeline! { .. }` block.
 #[derive(Debug, Clone, Default)]
@@ -221,19 +220,6 @@ pub struct Size {
     pub values: Option<Values>,
     /// The declaration.
     pub source: Excerpt,
-}
-
-/// Which word declared a list of tensors.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TensorKind {
-    /// `input`
-    Input,
-    /// `output`
-    Output,
-    /// `inout`
-    Inout,
-    /// `table`
-    Table,
 }
 
 /// `input a: .., b: ..;` and the like.

@@ -33,7 +33,6 @@ mod statements;
 mod tables;
 #[cfg(test)]
 mod tests;
-mod text;
 mod types;
 mod typing;
 mod values;

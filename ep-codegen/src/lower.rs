@@ -29,7 +29,7 @@ use std::collections::BTreeMap;
 
 use crate::ast;
 use crate::ir;
-use declared::{arg, axis, cuda_fn, share, transport};
+use declared::{arg, axis, cuda_fn, share};
 pub(crate) use declared::{tables_in, tables_of};
 use expr::next;
 pub(crate) use expr::scalar;
@@ -257,11 +257,11 @@ impl Lowering {
     }
 
     fn tensor(&mut self, tensor: &ast::Tensor, kind: ast::TensorKind, guard: &Guard) -> ir::Tensor {
-        let (kind, keyword) = match kind {
-            ast::TensorKind::Input => (ir::TensorKind::Input, "input"),
-            ast::TensorKind::Output => (ir::TensorKind::Output, "output"),
-            ast::TensorKind::Inout => (ir::TensorKind::Inout, "inout"),
-            ast::TensorKind::Table => (ir::TensorKind::Table, "table"),
+        let keyword = match kind {
+            ir::TensorKind::Input => "input",
+            ir::TensorKind::Output => "output",
+            ir::TensorKind::Inout => "inout",
+            ir::TensorKind::Table => "table",
         };
         let memory = match (&tensor.window, &tensor.host) {
             (Some(_), _) => ir::Memory::Window,
@@ -344,10 +344,10 @@ impl Lowering {
             name: channel.name.to_string(),
             kind: channel.kind.value,
             message: channel.message.to_string(),
-            over: channel.over.iter().map(|word| transport(word.value)).collect(),
+            over: channel.over.iter().map(|word| word.value).collect(),
             from: channel.from.iter().map(ToString::to_string).collect(),
             to: channel.to.to_string(),
-            per: channel.per.value.into(),
+            per: channel.per.value,
             parts_per: channel.parts_per.as_ref().map(ToString::to_string),
             slot_names: Vec::new(),
             slot: Vec::new(),
@@ -406,7 +406,7 @@ impl Lowering {
             (Some(binder), _) => {
                 let binder = binder.to_string();
                 let set = match &role.binder_set {
-                    Some(set) => set.value.into(),
+                    Some(set) => set.value,
                     None => self.set_of_binder(&body, &binder),
                 };
                 ir::Share::Peer { binder, set }
@@ -445,7 +445,7 @@ impl Lowering {
             };
             let by_binder = matches!(peer, Some(ir::Expr::Name { name, .. }) if name == binder);
             if by_binder && found.is_none() {
-                found = self.channel_named(channel).map(|channel| channel.per.clone());
+                found = self.channel_named(channel).map(|channel| channel.per);
             }
         });
         found.unwrap_or(ir::PeerSet::All)

@@ -1,7 +1,7 @@
 //! Statements and expressions.
 
 use super::{Call, Excerpt, Ident, Span, TokenRange, When};
-use crate::ir::WellKnown;
+use crate::ir::{BinaryOp, WellKnown};
 
 /// A statement.
 #[derive(Debug, Clone)]
@@ -338,35 +338,4 @@ pub enum ExprKind {
         /// Right side.
         right: Box<Expr>,
     },
-}
-
-/// Binary operators.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum BinaryOp {
-    /// `+`
-    Add,
-    /// `-`
-    Sub,
-    /// `*`
-    Mul,
-    /// `/`
-    Div,
-    /// `%`
-    Rem,
-    /// `==`
-    Eq,
-    /// `!=`
-    Ne,
-    /// `<`
-    Lt,
-    /// `<=`
-    Le,
-    /// `>`
-    Gt,
-    /// `>=`
-    Ge,
-    /// `&&`
-    And,
-    /// `||`
-    Or,
 }

@@ -1,7 +1,7 @@
 //! Messages and channels.
 
 use super::{Elem, Excerpt, Expr, Ident, Span, Word};
-use crate::ir::{self, ChannelKind};
+use crate::ir::{ChannelKind, PeerSet, Transport};
 
 /// `message Name { .. }`
 #[derive(Debug, Clone)]
@@ -27,41 +27,6 @@ pub struct Field {
     pub dims: Vec<Expr>,
     /// Optional tensor whose absence empties the field.
     pub with: Option<Ident>,
-}
-
-/// What carries a channel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Transport {
-    /// `nvlink`
-    Nvlink,
-    /// `rdma`
-    Rdma,
-    /// `ibgda`
-    Ibgda,
-}
-
-/// Which peers a channel joins.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PeerSet {
-    /// `all`
-    All,
-    /// `others`
-    Others,
-    /// `local`
-    Local,
-    /// `rail`
-    Rail,
-}
-
-impl From<PeerSet> for ir::PeerSet {
-    fn from(set: PeerSet) -> ir::PeerSet {
-        match set {
-            PeerSet::All => ir::PeerSet::All,
-            PeerSet::Others => ir::PeerSet::Others,
-            PeerSet::Local => ir::PeerSet::Local,
-            PeerSet::Rail => ir::PeerSet::Rail,
-        }
-    }
 }
 
 /// `channel name: kind<Message> over .. from .. to .. per .. { .. };`

@@ -1,10 +1,10 @@
 //! Places that two statements write without writing one element twice.
 
 use super::model::View;
-use super::text::with_names;
 use super::walk::{Counted, Meaning, Site, root};
 use crate::ast::{self, Expr, ExprKind, Place, StmtKind};
 use crate::ir::CONDITION;
+use crate::syntax::reprint::with_names;
 
 /// Whether two places of one tensor have no element in common, as far as can be read off: indices
 /// that differ as numbers, this rank against the others, or filters that exclude each other. Ranges

@@ -12,7 +12,7 @@ use crate::ast::{
 };
 use crate::diagnostics::{Diagnostics, channels as errors};
 use crate::ir::kind::{Network, Position, Traits};
-use crate::ir::{self, POLICIES, WellKnown};
+use crate::ir::{POLICIES, WellKnown, text};
 
 /// Rules that no choice of arms changes.
 pub(super) fn check_declarations(model: &Model<'_>, out: &mut Diagnostics) {
@@ -74,15 +74,6 @@ fn option_value(option: &ChannelOption, out: &mut Diagnostics) {
     }
 }
 
-fn set_name(set: PeerSet) -> &'static str {
-    match set {
-        PeerSet::All => "all",
-        PeerSet::Others => "others",
-        PeerSet::Local => "local",
-        PeerSet::Rail => "rail",
-    }
-}
-
 fn transports(channel: &Channel, out: &mut Diagnostics) {
     for (index, transport) in channel.over.iter().enumerate() {
         if channel.over[..index].iter().any(|first| first.value == transport.value) {
@@ -103,7 +94,7 @@ fn transports(channel: &Channel, out: &mut Diagnostics) {
             out.push(errors::local_over_network(network.span, channel.per.span));
         }
         (PeerSet::All | PeerSet::Others, Some(network)) if !nvlink => {
-            out.push(errors::node_over_network(network.span, set_name(channel.per.value)));
+            out.push(errors::node_over_network(network.span, text::peers(&channel.per.value)));
         }
         _ => {}
     }
@@ -135,7 +126,7 @@ pub(super) fn check_view(view: &View<'_>, out: &mut Diagnostics) {
 
 /// The number that gives a peer set its extent.
 pub(super) fn peers_number(set: PeerSet) -> &'static str {
-    ir::PeerSet::from(set).number().name()
+    set.number().name()
 }
 
 /// The numbers that give a peer set its extent are declared; nodes apart need a network.
@@ -144,7 +135,7 @@ fn peers(view: &View<'_>, channel: &Channel, out: &mut Diagnostics) {
     if !is_number(view, number) {
         out.push(errors::peers_without_number(
             channel.per.span,
-            set_name(channel.per.value),
+            text::peers(&channel.per.value),
             number,
         ));
     }
@@ -154,7 +145,7 @@ fn peers(view: &View<'_>, channel: &Channel, out: &mut Diagnostics) {
     });
     let everyone = matches!(channel.per.value, PeerSet::All | PeerSet::Others);
     if spans_nodes && everyone && !network {
-        out.push(errors::nodes_over_nvlink(channel.over[0].span, set_name(channel.per.value)));
+        out.push(errors::nodes_over_nvlink(channel.over[0].span, text::peers(&channel.per.value)));
     }
 }
 
@@ -342,11 +333,11 @@ fn peer_index(view: &View<'_>, site: &Site<'_>, out: &mut Diagnostics) {
         }
         [index, ..] => {
             let set = peers_of(&site.scope, index);
-            let word = set.map(set_name);
+            let word = set.as_ref().map(text::peers);
             if let (Some(set), Some(word)) = (set, word)
                 && !reaches(declared.per.value, set)
             {
-                let per = set_name(declared.per.value);
+                let per = text::peers(&declared.per.value);
                 out.push(errors::peer_not_in_set(
                     index.at,
                     word,

@@ -1,8 +1,8 @@
 //! The cast that makes a value fit the place it is stored to, for the help of an error.
 
-use super::text::text;
 use super::types::Scalar;
 use crate::ast::{Expr, ExprKind};
+use crate::syntax::reprint::expr as text;
 
 /// How `value` can be made to fit, if a cast does it.
 pub(super) fn conversion(to: &Scalar<'_>, from: &Scalar<'_>, value: &Expr) -> Option<String> {

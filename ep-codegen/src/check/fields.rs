@@ -1,7 +1,6 @@
 //! The types of fields: of messages and parts, of channels and stripes, and the parts of composite values.
 
 use super::names;
-use super::text::text;
 use super::types::{
     Extent, MESSAGE_NUMBERS, SLOT_NUMBERS, STRIPE_NUMBERS, Scalar, Type, Value, declared, scalar_of,
 };
@@ -9,6 +8,7 @@ use super::typing::Typing;
 use super::walk::{Meaning, Scope};
 use crate::ast::{Channel, Expr, ExprKind, Ident, OptionValue};
 use crate::diagnostics::types as errors;
+use crate::syntax::reprint::expr as text;
 
 impl<'a> Typing<'_, 'a> {
     /// The type of `base.field`.

@@ -7,9 +7,9 @@ use super::model::{Model, View};
 use super::names::{declared_tensors, is_number};
 use super::numbers::visit_names;
 use super::statements::reads;
-use super::text::text;
 use crate::ast::{Elem, File, Ident, Item, Pipeline, Tensor, TensorKind, Uses};
 use crate::diagnostics::{Diagnostics, handles as errors};
+use crate::syntax::reprint::expr as text;
 
 /// Handles that need each other. Some arms may read what other arms of the same pipeline record.
 pub(super) fn check_file(file: &File, out: &mut Diagnostics) {

@@ -6,12 +6,12 @@ use super::messages::header;
 use super::model::{Tensor, View};
 use super::names::is_known;
 use super::numbers::mentions;
-use super::text::{domain_text, text};
 use super::types::SLOT_NUMBERS;
 use super::walk::{self, Site, messages_of};
 use crate::ast::{Channel, Domain, Expr, ExprKind, For, Gather, Ident, StmtKind, TensorKind};
 use crate::diagnostics::{Diagnostics, message_order as errors};
 use crate::ir::ChannelKind;
+use crate::syntax::reprint::{domain as domain_text, expr as text};
 
 /// Checks the order of messages in one choice of arms.
 pub(super) fn check_view(view: &View<'_>, out: &mut Diagnostics) {

@@ -2,10 +2,10 @@
 
 use super::model::{Model, Placed, View};
 use super::ranges::range;
-use super::text::text;
 use super::typing::Typing;
 use crate::ast::{Arg, Elem, Expr, ExprKind, Ident, Item, ShapeEntry, Size, Tune};
 use crate::diagnostics::{Diagnostics, numbers as errors};
+use crate::syntax::reprint::expr as text;
 
 /// Rules that no choice of arms changes.
 pub(super) fn check_declarations(model: &Model<'_>, out: &mut Diagnostics) {

@@ -4,12 +4,12 @@ use super::model::{Role, View};
 use super::names::is_number;
 use super::numbers::visit_names;
 use super::ranges::{Range, range};
-use super::text::text;
 use super::typing::Typing;
 use super::walk;
 use crate::ast::{Blocks, Expr, ExprKind, Ident, OptionValue, ShapeEntry, Share};
 use crate::diagnostics::{Diagnostics, limits, roles as errors};
 use crate::ir::WellKnown;
+use crate::syntax::reprint::expr as text;
 
 /// Warps a block can have.
 const WARPS_MAX: i128 = 32;

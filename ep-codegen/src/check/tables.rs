@@ -8,12 +8,12 @@ use super::names::{declared_tensors, is_number, striped};
 use super::numbers::{mentions, visit_names};
 use super::ranges::range;
 use super::statements::reads;
-use super::text::text;
 use super::types::scalar_of;
 use super::walk::{Counted, Meaning, Site, exprs, root};
 use crate::ast::{self, Elem, Expr, ExprKind, Ident, Item, Place, StmtKind, TensorKind};
 use crate::diagnostics::{Diagnostics, tables as errors};
 use crate::ir::WellKnown;
+use crate::syntax::reprint::expr as text;
 
 /// Addresses that the parameters of a kernel hold, 4096 bytes: each copy of a tensor has one.
 const MOST_COPIES: i64 = 4096 / 8;

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use super::model::View;
-use super::text::{text, with_names};
 use crate::ast::{Channel, Elem, Expr, ExprKind, Ident, Part, ShapeEntry};
 use crate::ir::parts::Code;
+use crate::syntax::reprint::{expr as text, with_names};
 
 /// The type of an expression.
 #[derive(Debug, Clone)]

@@ -6,12 +6,12 @@
 use super::conversion::conversion;
 use super::model::{Tensor, View};
 use super::names::{self, Named};
-use super::text::text;
 use super::types::{Extent, Scalar, Type, Value, declared, scalar_named, scalar_of};
 use super::walk::{Counted, Meaning, Scope, index_binder};
 use crate::ast::{BinaryOp, Domain, Expr, ExprKind, Ident, PeerSet, TokenRange as At};
 use crate::diagnostics::{Diagnostics, types as errors};
 use crate::ir::WellKnown;
+use crate::syntax::reprint::expr as text;
 
 /// The type of `expr`, without reporting anything.
 pub(super) fn silent<'a>(view: &View<'a>, scope: &Scope<'a>, expr: &'a Expr) -> Type<'a> {
@@ -311,7 +311,7 @@ impl<'a> Typing<'_, 'a> {
             self.condition(scope, right);
             return Type::scalar(Scalar::Bool);
         }
-        let sign = super::text::sign(op);
+        let sign = crate::ir::text::operator(&op).0;
         let flags = matches!(op, Eq | Ne)
             && [left, right].iter().all(|side| {
                 let ty = silent(self.view, scope, side);

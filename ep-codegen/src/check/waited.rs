@@ -3,10 +3,11 @@
 
 use super::channels::peers_number;
 use super::model::{Tensor, View};
+use super::statements;
 use super::tables::written;
-use super::{statements, text::text};
 use crate::ast::{Channel, Elem, Ident, OptionValue, TensorKind};
 use crate::diagnostics::{Diagnostics, channels as errors};
+use crate::syntax::reprint::expr as text;
 
 /// Rules about the tensors that the channels of one choice of arms name.
 pub(super) fn check_view(view: &View<'_>, out: &mut Diagnostics) {

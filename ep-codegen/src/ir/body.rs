@@ -225,6 +225,7 @@ ir_types! {
     }
 
     /// Binary operators.
+    #[derive(Copy)]
     enum BinaryOp {
         /// `+`
         Add,

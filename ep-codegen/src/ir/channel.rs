@@ -31,6 +31,7 @@ ir_types! {
     }
 
     /// What carries a channel.
+    #[derive(Copy)]
     enum Transport {
         /// Peer pointers.
         Nvlink,
@@ -41,6 +42,7 @@ ir_types! {
     }
 
     /// Which peers a channel joins.
+    #[derive(Copy)]
     enum PeerSet {
         /// Every rank, this one included.
         All,

@@ -190,6 +190,7 @@ ir_types! {
     }
 
     /// What a tensor is to the pipeline.
+    #[derive(Copy)]
     enum TensorKind {
         /// Read only.
         Input,

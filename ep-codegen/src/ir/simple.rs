@@ -71,7 +71,7 @@ fn simple(ir: &Pipeline, whole: &mut Expr, is_number: bool) {
 /// The operation that gives the same with its sides exchanged.
 fn exchanged(op: &BinaryOp) -> Option<BinaryOp> {
     Some(match op {
-        BinaryOp::Add | BinaryOp::Mul | BinaryOp::Eq | BinaryOp::Ne => op.clone(),
+        BinaryOp::Add | BinaryOp::Mul | BinaryOp::Eq | BinaryOp::Ne => *op,
         BinaryOp::Lt => BinaryOp::Gt,
         BinaryOp::Le => BinaryOp::Ge,
         BinaryOp::Gt => BinaryOp::Lt,

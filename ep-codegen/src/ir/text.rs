@@ -219,7 +219,8 @@ pub(crate) fn transport(transport: &Transport) -> &'static str {
     }
 }
 
-fn peers(set: &PeerSet) -> &'static str {
+/// The word for a set of peers.
+pub(crate) fn peers(set: &PeerSet) -> &'static str {
     match set {
         PeerSet::All => "all",
         PeerSet::Others => "others",
@@ -437,7 +438,8 @@ fn inner(operand: &Expr, least: u8) -> String {
     if power < least { format!("({})", expr(operand)) } else { expr(operand) }
 }
 
-fn operator(op: &BinaryOp) -> (&'static str, u8) {
+/// The sign of an operator, and how tightly it binds.
+pub(crate) fn operator(op: &BinaryOp) -> (&'static str, u8) {
     match op {
         BinaryOp::Or => ("||", 1),
         BinaryOp::And => ("&&", 2),

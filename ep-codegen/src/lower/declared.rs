@@ -60,14 +60,6 @@ pub(super) fn share(mut names: Vec<String>) -> ir::Share {
     }
 }
 
-pub(super) fn transport(transport: ast::Transport) -> ir::Transport {
-    match transport {
-        ast::Transport::Nvlink => ir::Transport::Nvlink,
-        ast::Transport::Rdma => ir::Transport::Rdma,
-        ast::Transport::Ibgda => ir::Transport::Ibgda,
-    }
-}
-
 /// The tables that a `uses handle` brings: those it lists, or those of a pipeline in this block.
 pub(crate) fn tables_of<'a>(file: &'a ast::File, uses: &'a ast::Uses) -> Vec<&'a ast::Tensor> {
     if let Some(tables) = &uses.tables {

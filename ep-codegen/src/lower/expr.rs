@@ -56,7 +56,7 @@ impl Lowering {
                 _ => binary(ir::BinaryOp::Sub, ir::Expr::Int { value: 0 }, self.expr(value)),
             },
             ast::ExprKind::Binary { op, left, right, .. } => {
-                binary(operator(*op), self.expr(left), self.expr(right))
+                binary(*op, self.expr(left), self.expr(right))
             }
         }
     }
@@ -181,22 +181,4 @@ pub(crate) fn scalar(name: &str) -> Option<ir::Elem> {
         "ue8m0" => ir::Elem::Ue8m0,
         _ => return None,
     })
-}
-
-fn operator(op: ast::BinaryOp) -> ir::BinaryOp {
-    match op {
-        ast::BinaryOp::Add => ir::BinaryOp::Add,
-        ast::BinaryOp::Sub => ir::BinaryOp::Sub,
-        ast::BinaryOp::Mul => ir::BinaryOp::Mul,
-        ast::BinaryOp::Div => ir::BinaryOp::Div,
-        ast::BinaryOp::Rem => ir::BinaryOp::Rem,
-        ast::BinaryOp::Eq => ir::BinaryOp::Eq,
-        ast::BinaryOp::Ne => ir::BinaryOp::Ne,
-        ast::BinaryOp::Lt => ir::BinaryOp::Lt,
-        ast::BinaryOp::Le => ir::BinaryOp::Le,
-        ast::BinaryOp::Gt => ir::BinaryOp::Gt,
-        ast::BinaryOp::Ge => ir::BinaryOp::Ge,
-        ast::BinaryOp::And => ir::BinaryOp::And,
-        ast::BinaryOp::Or => ir::BinaryOp::Or,
-    }
 }

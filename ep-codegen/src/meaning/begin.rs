@@ -50,7 +50,7 @@ impl<'p> World<'p> {
         for rank in problem.ranks {
             let given = world.ir.tensors.iter().filter_map(|tensor| {
                 let copies = rank.tensors.get(&tensor.name)?;
-                Some((tensor.name.as_str(), Memory::given(tensor.kind.clone(), copies.clone())))
+                Some((tensor.name.as_str(), Memory::given(tensor.kind, copies.clone())))
             });
             let given = given.collect();
             world.ranks.push(given);
@@ -112,7 +112,7 @@ impl<'p> World<'p> {
                 let name = tensor.name.clone();
                 return Err(Fault::Missing { what: "tensor", name }.into());
             }
-            let memory = Memory::given(tensor.kind.clone(), copies);
+            let memory = Memory::given(tensor.kind, copies);
             self.ranks[rank].insert(&tensor.name, memory);
         }
         Ok(())
@@ -244,7 +244,7 @@ impl<'p> World<'p> {
             let extents = self.extents(rank, tensor)?;
             let parts: Parts = self.parts(&tensor.elem);
             let zero = zeroed.contains(&tensor.name.as_str());
-            let memory = Memory::made(tensor.kind.clone(), &extents, &parts, zero);
+            let memory = Memory::made(tensor.kind, &extents, &parts, zero);
             self.ranks[rank].insert(&tensor.name, memory);
         }
         Ok(())

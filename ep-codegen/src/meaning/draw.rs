@@ -169,7 +169,7 @@ impl<'a> Drawing<'a> {
         let ir = pipeline.select_as_declared(choice);
         let mut config = Config::new(pipeline, Arch::Sm90a);
         config.choice = choice.clone();
-        config.carrier = self.carrier.clone();
+        config.carrier = self.carrier;
         let numbers = self.shape(&ir, &mut config)?;
         for handle in &ir.uses {
             self.make_handle(&ir, handle)?;

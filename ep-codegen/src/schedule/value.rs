@@ -169,9 +169,9 @@ impl RoleLowering<'_> {
             BinaryOp::Add | BinaryOp::Sub | BinaryOp::Mul | BinaryOp::Div | BinaryOp::Rem
         );
         Ok(match is_test {
-            false => arithmetic(op.clone(), first, second),
-            true if first.is_whole() && second.is_whole() => first.test(op.clone(), second),
-            true => first.converted(&Elem::F32).test(op.clone(), second.converted(&Elem::F32)),
+            false => arithmetic(*op, first, second),
+            true if first.is_whole() && second.is_whole() => first.test(*op, second),
+            true => first.converted(&Elem::F32).test(*op, second.converted(&Elem::F32)),
         })
     }
 
@@ -189,7 +189,7 @@ impl RoleLowering<'_> {
         let mut ahead = Vec::new();
         let second = self.value(scope, right, i, &mut ahead)?;
         if ahead.is_empty() {
-            return Ok(first.test(op.clone(), second));
+            return Ok(first.test(*op, second));
         }
         let name = self.names.fresh("holds");
         out.push(Step::Variable { name: name.clone(), elem: Elem::Bool, value: first });

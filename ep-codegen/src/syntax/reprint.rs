@@ -2,10 +2,11 @@
 //! says after its parameters have been replaced.
 
 use crate::ast::{
-    Argument, BinaryOp, Call, ChannelRef, Domain, Expr, ExprKind, FieldValue, For, Ident, Place,
-    Stmt, StmtKind, When,
+    Argument, Call, ChannelRef, Domain, Expr, ExprKind, FieldValue, For, Ident, Place, Stmt,
+    StmtKind, When,
 };
 use crate::ir::CONDITION;
+use crate::ir::text::operator;
 
 /// A statement without its block. `condition` is that of the `if` whose parts come next, if it has an `else`.
 pub fn statement(stmt: &Stmt, condition: &mut String) -> String {
@@ -122,18 +123,32 @@ fn fields(values: &[FieldValue], rest: Option<&Ident>) -> String {
     if all.is_empty() { "{}".to_string() } else { format!("{{ {} }}", all.join(", ")) }
 }
 
-fn domain(domain: &Domain) -> String {
+/// A domain as its author could have typed it.
+pub fn domain(domain: &Domain) -> String {
+    domain_with(domain, &as_it_is)
+}
+
+fn domain_with(domain: &Domain, replace: Replace<'_>) -> String {
     match domain {
-        Domain::Expr(value) => expr(value),
-        Domain::Range { low, high } => format!("{}..{}", expr(low), expr(high)),
-        Domain::Once { .. } => String::new(),
+        Domain::Expr(value) => with_names(value, replace),
+        Domain::Range { low, high } => {
+            format!("{}..{}", with_names(low, replace), with_names(high, replace))
+        }
+        Domain::Once { .. } => "0..1".to_string(),
     }
+}
+
+/// Gives text for the names that are replaced.
+type Replace<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+fn as_it_is(_: &str) -> Option<String> {
+    None
 }
 
 /// How tightly the parts of an expression hold together; see `syntax::expr`.
 fn power(kind: &ExprKind) -> u8 {
     match kind {
-        ExprKind::Binary { op, .. } => sign(*op).1,
+        ExprKind::Binary { op, .. } => operator(op).1,
         ExprKind::Cast { .. } => 6,
         ExprKind::Not { .. } | ExprKind::Neg { .. } => 7,
         ExprKind::Int(value) if *value < 0 => 7,
@@ -142,58 +157,70 @@ fn power(kind: &ExprKind) -> u8 {
     }
 }
 
-fn sign(op: BinaryOp) -> (&'static str, u8) {
-    match op {
-        BinaryOp::Or => ("||", 1),
-        BinaryOp::And => ("&&", 2),
-        BinaryOp::Eq => ("==", 3),
-        BinaryOp::Ne => ("!=", 3),
-        BinaryOp::Lt => ("<", 3),
-        BinaryOp::Le => ("<=", 3),
-        BinaryOp::Gt => (">", 3),
-        BinaryOp::Ge => (">=", 3),
-        BinaryOp::Add => ("+", 4),
-        BinaryOp::Sub => ("-", 4),
-        BinaryOp::Mul => ("*", 5),
-        BinaryOp::Div => ("/", 5),
-        BinaryOp::Rem => ("%", 5),
-    }
-}
-
-/// An expression, in brackets if it holds less tightly than `least`.
-fn at_least(value: &Expr, least: u8) -> String {
-    let text = expr(value);
-    if power(&value.kind) < least { format!("({text})") } else { text }
-}
-
 /// An expression with the brackets that it needs.
 pub fn expr(value: &Expr) -> String {
+    with_names(value, &as_it_is)
+}
+
+/// An expression with every name for which `replace` gives text replaced by that text.
+pub fn with_names(value: &Expr, replace: Replace<'_>) -> String {
+    let sub = |value: &Expr| with_names(value, replace);
+    let list = |values: &[Expr]| values.iter().map(sub).collect::<Vec<_>>().join(", ");
+    // In brackets if it holds less tightly than `least`.
+    let at_least = |value: &Expr, least: u8| {
+        if power(&value.kind) < least { format!("({})", sub(value)) } else { sub(value) }
+    };
     match &value.kind {
         ExprKind::Int(value) => value.to_string(),
         ExprKind::Real(value) => format!("{value:?}"),
         ExprKind::Bool(value) => value.to_string(),
-        ExprKind::Name(name) => name.to_string(),
+        ExprKind::Name(name) => replace(&name.to_string()).unwrap_or_else(|| name.to_string()),
         ExprKind::Index { base, indices } => format!("{}[{}]", at_least(base, 8), list(indices)),
         ExprKind::Field { base, field } => format!("{}.{field}", at_least(base, 8)),
         ExprKind::Call { helper, args } => format!("{helper}({})", list(args)),
         ExprKind::Fold { helper, binder, domain, body } => {
-            format!("{helper}({binder} in {}: {})", self::domain(domain), expr(body))
+            format!("{helper}({binder} in {}: {})", domain_with(domain, replace), sub(body))
         }
         ExprKind::Cast { value, elem } => format!("{} as {elem}", at_least(value, 6)),
         ExprKind::Not { value } => format!("!{}", at_least(value, 7)),
         ExprKind::Neg { value } => format!("-{}", at_least(value, 7)),
         ExprKind::If { condition, yes, no } => {
             let rest = match no.kind {
-                ExprKind::If { .. } => expr(no),
-                _ => format!("{{ {} }}", expr(no)),
+                ExprKind::If { .. } => sub(no),
+                _ => format!("{{ {} }}", sub(no)),
             };
-            format!("if {} {{ {} }} else {rest}", expr(condition), expr(yes))
+            format!("if {} {{ {} }} else {rest}", sub(condition), sub(yes))
         }
         ExprKind::Binary { op, left, right, .. } => {
-            let (sign, power) = sign(*op);
+            let (sign, power) = operator(op);
             // A chain reads from the left; comparisons do not chain.
             let chained = if power == 3 { 4 } else { power };
             format!("{} {sign} {}", at_least(left, chained), at_least(right, power + 1))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::expr;
+    use crate::ast::Item;
+    use crate::syntax::parse;
+
+    #[test]
+    fn brackets_stand_only_where_they_must() {
+        for written in [
+            "a + b * c",
+            "(a + b) * c",
+            "a - (b - c)",
+            "!(a && b) || c",
+            "-a as i32",
+            "x[i, j].f",
+            "if a { b } else { c } + 1",
+        ] {
+            let block = format!("pipeline P {{ size s = {written}; }}");
+            let (file, _) = parse(block.parse().expect("the test's brackets are balanced"));
+            let Item::Size(size) = &file.pipelines[0].items[0] else { panic!("not a size") };
+            assert_eq!(expr(size.value.as_ref().expect("the size has a value")), written);
         }
     }
 }

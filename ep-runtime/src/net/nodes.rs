@@ -312,7 +312,7 @@ mod modelled {
         }
 
         fn carrier(&self) -> Transport {
-            self.carrier.clone()
+            self.carrier
         }
 
         fn gather(&self, _: &str, value: u64) -> Result<Vec<u64>, CallError> {

@@ -221,7 +221,7 @@ fn rows_cross_once_for_each_rank_and_come_back_as_sums() {
     for (seed, shape) in usual::some((0..).zip(shapes), 3) {
         for carrier in [Transport::Rdma, Transport::Ibgda] {
             let over = |mut drawn: Drawn| {
-                drawn.config.carrier = (shape.0 > 1).then(|| carrier.clone());
+                drawn.config.carrier = (shape.0 > 1).then_some(carrier);
                 drawn
             };
             let held = per_rank(shape, seed, &over, &|form| form);

@@ -50,7 +50,7 @@ fn a_row_is_filled_once_for_all_far_ranks() {
     for (seed, shape) in usual::some((0..).zip(shapes), 2) {
         for carrier in [Transport::Rdma, Transport::Ibgda] {
             let over = |mut drawn: Drawn| {
-                drawn.config.carrier = Some(carrier.clone());
+                drawn.config.carrier = Some(carrier);
                 drawn
             };
             let held = judged(&dispatches(), shape, seed, &over, &|form| form);

@@ -268,7 +268,7 @@ impl Eight<'_> {
             },
             Node::Binary(op, left, right) if is_float(&term.elem) && is_sum_or_quotient(op) => {
                 let (left, right) = (self.value(left)?, self.value(right)?);
-                same(Node::Binary(op.clone(), Box::new(left), Box::new(right)))
+                same(Node::Binary(*op, Box::new(left), Box::new(right)))
             }
             _ => None,
         }

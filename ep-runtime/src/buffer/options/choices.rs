@@ -80,7 +80,7 @@ impl BufferOptions {
         // Every call says them, and a kernel has to run with the least of each.
         let args = ir.select(&config.choice).args.into_iter().filter(|arg| arg.low != arg.default);
         config.args.extend(args.map(|arg| (arg.name, arg.low)));
-        config.carrier = self.carrier.clone();
+        config.carrier = self.carrier;
         Ok(config)
     }
 
