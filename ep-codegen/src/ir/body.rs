@@ -256,6 +256,13 @@ ir_types! {
     }
 }
 
+impl Expr {
+    /// `left op right`
+    pub fn of_two(op: BinaryOp, left: Expr, right: Expr) -> Expr {
+        Expr::Binary { op, left: Box::new(left), right: Box::new(right) }
+    }
+}
+
 impl BinaryOp {
     /// Whether the operation gives a number, and not a `bool`.
     pub fn is_arithmetic(&self) -> bool {

@@ -188,12 +188,10 @@ fn end(role: &Role, stmt: &Stmt) -> End {
 }
 
 fn reads_header(stmt: &Stmt, channel: &Channel) -> bool {
-    let mut found = false;
-    walk::exprs(stmt, &mut |expr| {
-        found |= matches!(expr, Expr::OfChannel { channel: name, field, .. }
-            if *name == channel.name && channel.header.contains(field));
-    });
-    found
+    walk::any_in(stmt, &mut |expr| {
+        matches!(expr, Expr::OfChannel { channel: name, field, .. }
+            if *name == channel.name && channel.header.contains(field))
+    })
 }
 
 fn credit_rule(selected: &Pipeline, channel: &Channel) -> Option<CreditRule> {
@@ -256,8 +254,7 @@ fn table_use(selected: &Pipeline, table: &str, from_handle: &Option<String>) -> 
             if walk::target(stmt).is_some_and(|place| place.tensor == table) {
                 uses.recorded.push(end(role, stmt));
             }
-            let mut read = false;
-            walk::exprs(stmt, &mut |expr| read |= element(expr));
+            let read = walk::any_in(stmt, &mut |expr| element(expr));
             if read {
                 uses.read.push(end(role, stmt));
             }

@@ -144,6 +144,14 @@ impl Fold {
     }
 }
 
+/// Whether a fold over the parts of a gather is in an expression.
+pub fn folds_parts(whole: &Expr) -> bool {
+    walk::any_expr(
+        whole,
+        &mut |part| matches!(part, Expr::Call { helper, args } if Fold::of_parts(helper, args).is_some()),
+    )
+}
+
 /// The call that stands for a slot index of several axes (`at [expert, token]`, `rows[e, s]`).
 pub const SLOT: &str = "slot";
 

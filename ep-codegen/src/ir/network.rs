@@ -33,10 +33,9 @@ pub fn uses_network(selected: &Pipeline, channel: &Channel) -> bool {
 pub fn readers<'a>(selected: &'a Pipeline, channel: &Channel) -> Option<&'a PeerSet> {
     let role = selected.roles.iter().find(|role| role.name == channel.to)?;
     let Share::Peer { set, .. } = &role.share else { return None };
-    let mut takes_all = false;
-    walk::stmts(&role.body, &mut |stmt| {
-        takes_all |= matches!(&stmt.action, Action::Receive { channel: of, peer: None, .. }
-            if *of == channel.name);
+    let takes_all = walk::any_stmt(&role.body, &mut |stmt| {
+        matches!(&stmt.action, Action::Receive { channel: of, peer: None, .. }
+            if *of == channel.name)
     });
     takes_all.then_some(set)
 }

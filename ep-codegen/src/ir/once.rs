@@ -40,8 +40,7 @@ pub fn message_index<'a>(selected: &'a Pipeline, channel: &Channel) -> Option<Me
     };
     let is_written =
         |tensor: &&str| inner.iter().any(|(_, stmt)| walk::writes(walk::nested(stmt), tensor));
-    let mut awaits = false;
-    walk::stmts(&role.body, &mut |stmt| awaits |= walk::awaited(stmt).is_some());
+    let awaits = walk::any_stmt(&role.body, &mut |stmt| walk::awaited(stmt).is_some());
     (!awaits && !read.tensors.iter().any(is_written)).then_some(MessageIndex { name, count })
 }
 

@@ -11,18 +11,15 @@ pub fn is_made_of(part: &Expr, name: &str) -> bool {
 
 /// Whether a name stands in an expression.
 pub fn mentions(whole: &Expr, name: &str) -> bool {
-    let mut found = false;
-    walk::expr(whole, &mut |part| found |= is_made_of(part, name));
-    found
+    walk::any_expr(whole, &mut |part| is_made_of(part, name))
 }
 
 /// Whether a fold in `whole` gives a name that stands in `value` another meaning.
 pub fn hides(whole: &Expr, value: &Expr) -> bool {
-    let mut found = false;
-    walk::expr(whole, &mut |part| {
-        found |= matches!(part, Expr::Fold { binder, .. } if mentions(value, binder));
-    });
-    found
+    walk::any_expr(
+        whole,
+        &mut |part| matches!(part, Expr::Fold { binder, .. } if mentions(value, binder)),
+    )
 }
 
 /// Puts `value` in place of every use of `name` in `whole`. The caller knows that no fold in `whole` has a binder of

@@ -15,6 +15,27 @@ pub fn stmts<'a>(body: &'a [Stmt], see: &mut dyn FnMut(&'a Stmt)) {
     }
 }
 
+/// Whether `holds` for any statement of `body`.
+pub fn any_stmt<'a>(body: &'a [Stmt], holds: &mut dyn FnMut(&'a Stmt) -> bool) -> bool {
+    let mut found = false;
+    stmts(body, &mut |stmt| found = found || holds(stmt));
+    found
+}
+
+/// Whether `holds` for any part of the expressions of `stmt`, without those of its block.
+pub fn any_in<'a>(stmt: &'a Stmt, holds: &mut dyn FnMut(&'a Expr) -> bool) -> bool {
+    let mut found = false;
+    exprs(stmt, &mut |part| found = found || holds(part));
+    found
+}
+
+/// Whether `holds` for any part of an expression.
+pub fn any_expr<'a>(whole: &'a Expr, holds: &mut dyn FnMut(&'a Expr) -> bool) -> bool {
+    let mut found = false;
+    expr(whole, &mut |part| found = found || holds(part));
+    found
+}
+
 /// The block of a statement; empty for a statement without one.
 pub fn nested(stmt: &Stmt) -> &[Stmt] {
     match &stmt.action {

@@ -1,6 +1,5 @@
 //! Statements.
 
-use super::expr::binary;
 use super::{Lowering, Named, condition};
 use crate::ast;
 use crate::ir::{self, WellKnown, helpers};
@@ -107,7 +106,8 @@ impl Lowering {
             let position = head.position.as_ref().map(|position| self.expr(position));
             let conditions = others.unwrap_or_else(|| head.filter.iter().collect());
             let conditions = conditions.into_iter().map(|condition| self.expr(condition));
-            let filter = conditions.reduce(|left, right| binary(ir::BinaryOp::And, left, right));
+            let filter =
+                conditions.reduce(|left, right| ir::Expr::of_two(ir::BinaryOp::And, left, right));
             match &head.gather {
                 Some(gather) => self.gather(binder, domain, gather, &head.body),
                 None => {

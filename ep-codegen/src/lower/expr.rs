@@ -53,10 +53,14 @@ impl Lowering {
             },
             ast::ExprKind::Neg { value } => match value.kind {
                 ast::ExprKind::Int(value) => ir::Expr::Int { value: value.wrapping_neg() },
-                _ => binary(ir::BinaryOp::Sub, ir::Expr::Int { value: 0 }, self.expr(value)),
+                _ => ir::Expr::of_two(
+                    ir::BinaryOp::Sub,
+                    ir::Expr::Int { value: 0 },
+                    self.expr(value),
+                ),
             },
             ast::ExprKind::Binary { op, left, right, .. } => {
-                binary(*op, self.expr(left), self.expr(right))
+                ir::Expr::of_two(*op, self.expr(left), self.expr(right))
             }
         }
     }
@@ -115,20 +119,20 @@ impl Lowering {
         let stripes = || self.name(WellKnown::Stripes.name().to_string(), Vec::new());
         let size = self.striped.as_ref().map(|(size, _)| size.clone()).unwrap_or_default();
         let rows = || self.name(size.clone(), Vec::new());
-        let each = || binary(ir::BinaryOp::Div, rows(), stripes());
+        let each = || ir::Expr::of_two(ir::BinaryOp::Div, rows(), stripes());
         // So many stripes have one row more.
-        let longer = || binary(ir::BinaryOp::Rem, rows(), stripes());
+        let longer = || ir::Expr::of_two(ir::BinaryOp::Rem, rows(), stripes());
         match field {
             "first" => {
                 let args = vec![stripe(), longer()];
                 let more = ir::Expr::Call { helper: "min".to_string(), args };
-                let before = binary(ir::BinaryOp::Mul, stripe(), each());
-                binary(ir::BinaryOp::Add, before, more)
+                let before = ir::Expr::of_two(ir::BinaryOp::Mul, stripe(), each());
+                ir::Expr::of_two(ir::BinaryOp::Add, before, more)
             }
             _ => {
-                let is_longer = binary(ir::BinaryOp::Lt, stripe(), longer());
+                let is_longer = ir::Expr::of_two(ir::BinaryOp::Lt, stripe(), longer());
                 let more = ir::Expr::Cast { value: Box::new(is_longer), elem: ir::Elem::I32 };
-                binary(ir::BinaryOp::Add, each(), more)
+                ir::Expr::of_two(ir::BinaryOp::Add, each(), more)
             }
         }
     }
@@ -155,15 +159,11 @@ impl Lowering {
     }
 }
 
-pub(super) fn binary(op: ir::BinaryOp, left: ir::Expr, right: ir::Expr) -> ir::Expr {
-    ir::Expr::Binary { op, left: Box::new(left), right: Box::new(right) }
-}
-
 /// One more than a number.
 pub(super) fn next(number: ir::Expr) -> ir::Expr {
     match number {
         ir::Expr::Int { value } => ir::Expr::Int { value: value.saturating_add(1) },
-        other => binary(ir::BinaryOp::Add, other, ir::Expr::Int { value: 1 }),
+        other => ir::Expr::of_two(ir::BinaryOp::Add, other, ir::Expr::Int { value: 1 }),
     }
 }
 

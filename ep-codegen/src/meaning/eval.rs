@@ -11,7 +11,7 @@ use super::open::Touched;
 use super::value::{Message, Value, Written, binary, cast, form};
 use super::world::World;
 use super::wrong::{Fault, Found, Stop};
-use crate::ir::helpers::{SLOT, taken_of_part};
+use crate::ir::helpers::{SLOT, folds_parts, taken_of_part};
 use crate::ir::{BinaryOp, Channel, Expr, Fold, NameKind, walk};
 
 /// One instance of a role: what its warps share has one value.
@@ -147,40 +147,35 @@ impl<'p> Eval<'_, 'p> {
     /// That what `whole` is made of is there, whatever of it counts in the end.
     fn needs(&self, whole: &Expr) -> Found<()> {
         let mut added: Vec<&str> = Vec::new();
-        let mut absent = false;
-        walk::expr(whole, &mut |part| {
-            absent |= match part {
-                Expr::Binary { op: BinaryOp::Add, left, right } if self.is_of_parts(left) => {
-                    if let Expr::Element { tensor, .. } = &**right {
-                        added.push(tensor);
-                    }
-                    false
+        let absent = walk::any_expr(whole, &mut |part| match part {
+            Expr::Binary { op: BinaryOp::Add, left, right } if self.is_of_parts(left) => {
+                if let Expr::Element { tensor, .. } = &**right {
+                    added.push(tensor);
                 }
-                Expr::Element { tensor, .. } if added.contains(&tensor.as_str()) => false,
-                Expr::Element { tensor: name, .. }
-                | Expr::Field { of: name, .. }
-                | Expr::Name { name, kind: NameKind::Binder }
-                    if self.bound(name).is_none() =>
-                {
-                    let declared = self.world.ir.tensors.iter().find(|it| it.name == *name);
-                    declared.is_some_and(|tensor| tensor.optional)
-                        && self.world.memory(self.actor.rank, name).is_err()
+                false
+            }
+            Expr::Element { tensor, .. } if added.contains(&tensor.as_str()) => false,
+            Expr::Element { tensor: name, .. }
+            | Expr::Field { of: name, .. }
+            | Expr::Name { name, kind: NameKind::Binder }
+                if self.bound(name).is_none() =>
+            {
+                let declared = self.world.ir.tensors.iter().find(|it| it.name == *name);
+                declared.is_some_and(|tensor| tensor.optional)
+                    && self.world.memory(self.actor.rank, name).is_err()
+            }
+            Expr::Field { of, field, .. } => match self.bound(of) {
+                Some(Bound::Arrived(arrived)) => {
+                    let known = arrived.message.fields.iter().find(|(name, ..)| name == field);
+                    known.is_some_and(|(_, value, _)| value.is_none())
                 }
-                Expr::Field { of, field, .. } => match self.bound(of) {
-                    Some(Bound::Arrived(arrived)) => {
-                        let known = arrived.message.fields.iter().find(|(name, ..)| name == field);
-                        known.is_some_and(|(_, value, _)| value.is_none())
-                    }
-                    Some(Bound::Gathered { channel, .. }) => {
-                        self.comes_with_nothing(channel, of, part)
-                    }
-                    bound => matches!(bound, Some(Bound::Absent)),
-                },
-                Expr::Element { tensor: name, .. } | Expr::Name { name, .. } => {
-                    matches!(self.bound(name), Some(Bound::Absent))
-                }
-                _ => false,
-            };
+                Some(Bound::Gathered { channel, .. }) => self.comes_with_nothing(channel, of, part),
+                bound => matches!(bound, Some(Bound::Absent)),
+            },
+            Expr::Element { tensor: name, .. } | Expr::Name { name, .. } => {
+                matches!(self.bound(name), Some(Bound::Absent))
+            }
+            _ => false,
         });
         if absent { Err(Stop::Absent) } else { Ok(()) }
     }
@@ -452,16 +447,6 @@ fn under(name: &str, value: &Value, places: &[i64]) -> Found<Value> {
     }
     let inner: usize = row.extents[places.len()..].iter().product();
     Ok(Value::of(row.under(places.len(), start * inner)))
-}
-
-/// Whether a fold over gathered parts is in `expr`.
-fn folds_parts(expr: &Expr) -> bool {
-    let mut found = false;
-    walk::expr(expr, &mut |part| {
-        found |=
-            matches!(part, Expr::Call { helper, args } if Fold::of_parts(helper, args).is_some());
-    });
-    found
 }
 
 /// The word that a bind says has been awaited.

@@ -349,20 +349,16 @@ pub(super) fn there<T>(found: Found<T>) -> Found<Option<T>> {
 /// Whether a block records positions of a channel: these are recorded for everything that a condition
 /// leaves out too.
 fn records_position(body: &[Stmt]) -> bool {
-    let mut found = false;
-    walk::stmts(body, &mut |stmt| found |= is_position(stmt));
-    found
+    walk::any_stmt(body, &mut |stmt| is_position(stmt))
 }
 
 /// Whether a block records positions of this channel.
 pub(super) fn records_position_of(body: &[Stmt], channel: &str) -> bool {
-    let mut found = false;
-    walk::stmts(body, &mut |stmt| {
-        found |= is_position(stmt)
+    walk::any_stmt(body, &mut |stmt| {
+        is_position(stmt)
             && matches!(&stmt.action, Action::Record { value: Expr::OfChannel { channel: of, .. }, .. }
-                if of == channel);
-    });
-    found
+                if of == channel)
+    })
 }
 
 /// `record table[..] = channel[..].position;`

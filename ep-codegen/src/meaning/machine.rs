@@ -317,9 +317,7 @@ impl<'p> Instance<'p> {
 }
 
 fn mentions(body: &[Stmt], wanted: &dyn Fn(&Stmt) -> bool) -> bool {
-    let mut found = false;
-    walk::stmts(body, &mut |stmt| found |= wanted(stmt));
-    found
+    walk::any_stmt(body, &mut |stmt| wanted(stmt))
 }
 
 fn fills_channel(stmt: &Stmt, name: &str) -> bool {

@@ -94,15 +94,13 @@ fn check_served(ir: &Pipeline, channel: &Channel, refuse: &mut dyn FnMut(&Source
 }
 
 /// Whether the peer is the number of a loop over all other ranks.
-fn is_other(role: &Role, peer: &Expr) -> bool {
+pub(super) fn is_other(role: &Role, peer: &Expr) -> bool {
     let Expr::Name { name, .. } = peer else { return false };
-    let mut found = false;
-    walk::stmts(&role.body, &mut |stmt| {
-        found |= matches!(&stmt.action, Action::For {
+    walk::any_stmt(&role.body, &mut |stmt| {
+        matches!(&stmt.action, Action::For {
             binder, domain: Domain::Peers { set: PeerSet::Others }, ..
-        } if binder == name);
-    });
-    found
+        } if binder == name)
+    })
 }
 
 fn check_role(ir: &Pipeline, role: &Role, refuse: &mut dyn FnMut(&Source, Why)) {
@@ -119,10 +117,8 @@ fn check_role(ir: &Pipeline, role: &Role, refuse: &mut dyn FnMut(&Source, Why)) 
     if role.blocks == Blocks::Other && gap {
         refuse(&role.at, Limit::OtherBehindGap.into());
     }
-    let mut counts = false;
-    walk::stmts(&role.body, &mut |stmt| {
-        counts |= matches!(stmt.action, Action::Count { .. });
-    });
+    let counts =
+        walk::any_stmt(&role.body, &mut |stmt| matches!(stmt.action, Action::Count { .. }));
     if role.blocks == Blocks::Last && counts {
         refuse(&role.at, Limit::CountOnLast.into());
     }

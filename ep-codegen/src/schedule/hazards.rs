@@ -24,11 +24,10 @@ pub(super) fn reread(role: &Role) -> Vec<String> {
 
 /// Whether a value is made of elements of a tensor.
 pub(super) fn reads(value: &Expr, tensor: &str) -> bool {
-    let mut found = false;
-    walk::expr(value, &mut |part| {
-        found |= matches!(part, Expr::Element { tensor: own, .. } if own == tensor);
-    });
-    found
+    walk::any_expr(
+        value,
+        &mut |part| matches!(part, Expr::Element { tensor: own, .. } if own == tensor),
+    )
 }
 
 /// The elements that a role reads.

@@ -214,12 +214,10 @@ impl RoleLowering<'_> {
                 && channel.from.contains(&self.role.name)
         };
         let takes = |stmt: &Stmt| {
-            let mut found = false;
-            walk::stmts(std::slice::from_ref(stmt), &mut |inner| {
-                found |= matches!(&inner.action, Action::Receive { channel, .. }
-                    if self.ir.channels.iter().filter(both).any(|own| own.name == *channel));
-            });
-            found
+            walk::any_stmt(std::slice::from_ref(stmt), &mut |inner| {
+                matches!(&inner.action, Action::Receive { channel, .. }
+                    if self.ir.channels.iter().filter(both).any(|own| own.name == *channel))
+            })
         };
         body.iter().position(takes).unwrap_or(body.len())
     }

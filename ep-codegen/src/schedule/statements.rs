@@ -15,8 +15,8 @@ use super::scope::{Meaning, Scope, position_of};
 use super::step::{Step, Takers};
 use super::term::Term;
 use super::{Lowered, RoleLowering};
-use crate::ir::helpers::taken_of_part;
-use crate::ir::{Action, BinaryOp, CONDITION, Elem, Expr, Fold, NameKind, Stmt, Tensor, walk};
+use crate::ir::helpers::{folds_parts, taken_of_part};
+use crate::ir::{Action, BinaryOp, CONDITION, Elem, Expr, NameKind, Stmt, Tensor, walk};
 
 /// The name of what says that the `else` of an `if` runs; see [`CONDITION`].
 pub(super) const OTHERWISE: &str = "else";
@@ -282,22 +282,10 @@ fn against_null(tensor: &Tensor, op: BinaryOp) -> Term {
 
 /// Whether a block records the position of a push.
 pub(super) fn records_position(body: &[Stmt]) -> bool {
-    let mut found = false;
-    walk::stmts(body, &mut |stmt| {
-        found |= matches!(&stmt.action, Action::Record { value: Expr::OfChannel { field, .. }, .. }
-            if field == "position");
-    });
-    found
-}
-
-/// Whether a value folds parts.
-fn folds_parts(value: &Expr) -> bool {
-    let mut found = false;
-    walk::expr(value, &mut |part| {
-        found |=
-            matches!(part, Expr::Call { helper, args } if Fold::of_parts(helper, args).is_some());
-    });
-    found
+    walk::any_stmt(body, &mut |stmt| {
+        matches!(&stmt.action, Action::Record { value: Expr::OfChannel { field, .. }, .. }
+            if field == "position")
+    })
 }
 
 /// Whether the parts of a gather are read for each element of a value, be it by a name for a row.

@@ -319,7 +319,5 @@ impl Planner<'_> {
 
 /// Whether the role fills messages.
 fn pushes(role: &Role) -> bool {
-    let mut found = false;
-    walk::stmts(&role.body, &mut |stmt| found |= matches!(stmt.action, Action::Push { .. }));
-    found
+    walk::any_stmt(&role.body, &mut |stmt| matches!(stmt.action, Action::Push { .. }))
 }

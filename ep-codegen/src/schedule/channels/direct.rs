@@ -219,8 +219,7 @@ impl<'a> RoleLowering<'a> {
             }
             _ => false,
         };
-        let mut adds = false;
-        walk::stmts(body, &mut |inner| adds |= matches!(inner.action, Action::Add { .. }));
+        let adds = walk::any_stmt(body, &mut |inner| matches!(inner.action, Action::Add { .. }));
         let rest: Vec<Stmt> = body.iter().filter(|inner| !is_row(inner)).cloned().collect();
         !adds && !rest.is_empty() && self.fits_lanes(scope, binder, None, &rest)
     }

@@ -4,9 +4,8 @@
 use super::End;
 use crate::ir::network::{over_network, readers};
 use crate::ir::slots::places;
-use crate::ir::{
-    Action, BinaryOp, Channel, Domain, Elem, Expr, NameKind, PeerSet, Share, Stmt, walk,
-};
+use crate::ir::{Action, BinaryOp, Channel, Elem, Expr, NameKind, PeerSet, Share, Stmt, walk};
+use crate::schedule::declaration::is_other;
 use crate::schedule::library::ep;
 use crate::schedule::limit::Limit;
 use crate::schedule::scope::Scope;
@@ -114,7 +113,7 @@ impl RoleLowering<'_> {
             return Ok(Term::call(ep::one_peer, vec![peer], Elem::I32));
         }
         let others =
-            !whole && !indices.is_empty() && indices.iter().all(|index| self.is_other(index));
+            !whole && !indices.is_empty() && indices.iter().all(|index| is_other(self.role, index));
         Ok(match others || channel.per == PeerSet::Others {
             true => Term::call(ep::other_peers, vec![count, self.me()], Elem::I32),
             false => Term::call(ep::all_peers, vec![count], Elem::I32),
@@ -170,18 +169,6 @@ impl RoleLowering<'_> {
     fn closes_alone(&self, channel: &Channel) -> bool {
         let senders = self.ir.roles.iter().filter(|role| channel.from.contains(&role.name));
         channel.kind.traits().ends_when_closed && senders.count() == 1
-    }
-
-    /// Whether the index is the number of a loop over all other ranks.
-    fn is_other(&self, index: &Expr) -> bool {
-        let Expr::Name { name, .. } = index else { return false };
-        let mut found = false;
-        walk::stmts(&self.role.body, &mut |stmt| {
-            found |= matches!(&stmt.action, Action::For {
-                binder, domain: Domain::Peers { set: PeerSet::Others }, ..
-            } if binder == name);
-        });
-        found
     }
 }
 

@@ -64,7 +64,7 @@ impl Cut<'_, '_> {
         let (binder, turn) = self.rows_of_each(stmt, channel, self.served().as_ref())?;
         let range = Domain::Range { low: own_name(BEGIN), high: own_name(END) };
         let whole = match turn {
-            Expr::Int { value: 1 } => binary(BinaryOp::Sub, own_name(END), own_name(BEGIN)),
+            Expr::Int { value: 1 } => Expr::of_two(BinaryOp::Sub, own_name(END), own_name(BEGIN)),
             turn => sum(binder, range, turn),
         };
         self.is_known(stmt, &whole).then_some(whole)
@@ -97,7 +97,7 @@ impl Cut<'_, '_> {
             let me = Expr::Name { name: "me".to_string(), kind: NameKind::Me };
             return Some((
                 binder,
-                filtered(Some(&binary(BinaryOp::Ne, own_name(binder), me)), turn),
+                filtered(Some(&Expr::of_two(BinaryOp::Ne, own_name(binder), me)), turn),
             ));
         }
         Some((binder, turn))
@@ -172,7 +172,7 @@ impl Cut<'_, '_> {
             settle(&mut own, &lets)?;
             all = Some(match all {
                 None => own,
-                Some(before) => binary(BinaryOp::Add, before, own),
+                Some(before) => Expr::of_two(BinaryOp::Add, before, own),
             });
         }
         all
@@ -190,7 +190,7 @@ impl Cut<'_, '_> {
                 if known.is_some_and(|known| is_same(index, known)) {
                     return Some(Expr::Int { value: 1 });
                 }
-                let here = binary(BinaryOp::Eq, index.clone(), own_name(PEER));
+                let here = Expr::of_two(BinaryOp::Eq, index.clone(), own_name(PEER));
                 Some(Expr::Cast { value: Box::new(here), elem: Elem::I32 })
             }
             Action::For { domain: Domain::Once, filter, body, .. } => {
@@ -239,7 +239,7 @@ impl Cut<'_, '_> {
             Domain::Peers { set: PeerSet::All } if own && all => Some(None),
             Domain::Peers { set: PeerSet::Others } if own && all => {
                 let me = Expr::Name { name: "me".to_string(), kind: NameKind::Me };
-                Some(Some(binary(BinaryOp::Ne, own_name(PEER), me)))
+                Some(Some(Expr::of_two(BinaryOp::Ne, own_name(PEER), me)))
             }
             _ => None,
         }
@@ -262,10 +262,6 @@ fn names_of(stmt: &Stmt) -> Option<String> {
         Action::Let { name, .. } => Some(name.clone()),
         _ => None,
     }
-}
-
-fn binary(op: BinaryOp, left: Expr, right: Expr) -> Expr {
-    Expr::Binary { op, left: Box::new(left), right: Box::new(right) }
 }
 
 fn sum(binder: &str, domain: Domain, body: Expr) -> Expr {

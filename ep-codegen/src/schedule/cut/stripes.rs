@@ -76,9 +76,8 @@ impl<'p> Cut<'p, '_> {
 
     /// Why one warp does a statement for a whole stripe.
     fn whole(self, stmt: &Stmt) -> Option<&'static str> {
-        let mut counts = false;
-        walk::stmts(std::slice::from_ref(stmt), &mut |inner| {
-            counts |= matches!(inner.action, Action::Count { .. } | Action::Raise { .. });
+        let counts = walk::any_stmt(std::slice::from_ref(stmt), &mut |inner| {
+            matches!(inner.action, Action::Count { .. } | Action::Raise { .. })
         });
         let unknown = |it: &Channel| walk::pushes_to(stmt, it) && self.count(stmt, it).is_none();
         match &stmt.action {

@@ -173,7 +173,7 @@ fn is_still(role: &RoleLowering<'_>, term: &Term, is_known: &dyn Fn(&str) -> boo
 }
 
 /// Whether a term reads memory.
-fn reads(term: &Term) -> bool {
+pub(super) fn reads(term: &Term) -> bool {
     matches!(term.node, Node::Index(..)) || term.inner().into_iter().any(reads)
 }
 

@@ -5,6 +5,7 @@
 
 use super::chosen::{all_still, is_still};
 use super::declares;
+use super::flags::reads;
 use super::sums::only_looks;
 use crate::ir::{BinaryOp, Elem};
 use crate::schedule::RoleLowering;
@@ -187,9 +188,4 @@ impl Numbers<'_, '_> {
             _ => term.inner().into_iter().for_each(|inner| self.find(inner, found)),
         }
     }
-}
-
-/// Whether a term reads an element of a tensor.
-fn reads(term: &Term) -> bool {
-    matches!(term.node, Node::Index(..)) || term.inner().into_iter().any(reads)
 }

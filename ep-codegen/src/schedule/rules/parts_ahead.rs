@@ -16,12 +16,11 @@ use crate::schedule::term::{Node, Term};
 /// Whether a warp may find out where the parts of its next unit are before it is done with a unit: nothing that the unit
 /// writes or waits for says where they are.
 pub(super) fn may_look(role: &RoleLowering<'_>) -> bool {
-    let mut waits = false;
-    walk::stmts(&role.role.body, &mut |stmt| {
-        waits |= matches!(
+    let waits = walk::any_stmt(&role.role.body, &mut |stmt| {
+        matches!(
             stmt.action,
             Action::Receive { .. } | Action::Await { .. } | Action::AwaitWord { .. }
-        );
+        )
     });
     !waits && role.reread.is_empty()
 }

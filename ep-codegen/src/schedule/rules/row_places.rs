@@ -20,10 +20,8 @@ use crate::schedule::{RoleLowering, RoleRule};
 /// The steps of a role with such rows staged; `None`: it copies none.
 pub(super) fn rewrite(role: &mut RoleLowering<'_>, steps: &[Step]) -> Option<(Vec<Step>, Staged)> {
     // A word is raised behind what its warp has stored, and the mover stores later.
-    let mut raises = false;
-    walk::stmts(&role.role.body, &mut |stmt| {
-        raises |= matches!(stmt.action, Action::Raise { .. });
-    });
+    let raises =
+        walk::any_stmt(&role.role.body, &mut |stmt| matches!(stmt.action, Action::Raise { .. }));
     if raises || !role.ends().is_empty() || is_shared(role, steps) {
         return None;
     }

@@ -117,9 +117,8 @@ impl<'a> Staging<'a> {
     /// The first channel of a role that carries rows, if none of its ends stands in the way.
     fn of(role: &mut RoleLowering<'a>, steps: &[Step]) -> Option<Staging<'a>> {
         // A word is raised behind what its warp has stored, and the mover stores later.
-        let mut stays = false;
-        walk::stmts(&role.role.body, &mut |stmt| {
-            stays |= matches!(stmt.action, Action::Gather { .. } | Action::Raise { .. });
+        let stays = walk::any_stmt(&role.role.body, &mut |stmt| {
+            matches!(stmt.action, Action::Gather { .. } | Action::Raise { .. })
         });
         let passes = |(channel, end): &(&Channel, End)| {
             let kind = channel.kind.traits();

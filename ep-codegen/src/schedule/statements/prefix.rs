@@ -29,8 +29,7 @@ impl<'a> RoleLowering<'a> {
             domain,
             Some(Domain::Dim { .. } | Domain::Peers { set: PeerSet::All | PeerSet::Others })
         );
-        let mut found = false;
-        walk::stmts(body, &mut |stmt| found |= self.is_scanned(stmt));
+        let found = walk::any_stmt(body, &mut |stmt| self.is_scanned(stmt));
         is_short && found && self.rules.has(RoleRule::Sums)
     }
 

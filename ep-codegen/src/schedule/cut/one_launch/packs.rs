@@ -233,8 +233,7 @@ impl<'s> Facts<'s> {
 
     /// Nothing awaits slots here.
     fn refuse_slots(&self, stmt: &Stmt, whole: &Expr) -> Checked {
-        let mut found = false;
-        walk::expr(whole, &mut |part| found |= matches!(part, Expr::OfChannel { .. }));
+        let found = walk::any_expr(whole, &mut |part| matches!(part, Expr::OfChannel { .. }));
         if found { Err(self.no_form(stmt)) } else { Ok(()) }
     }
 
