@@ -18,8 +18,8 @@
 
 namespace ep {
 
-/// How many tokens before this one list the value of each lane; warp. Only the first `kWidth` lanes have values. `row(token,
-/// present)`: the `kWidth` values that a token lists, of 32 bits each.
+/// How many tokens before this one list the value of each lane; warp. Only the first `kWidth` lanes have values.
+/// `row(token, present)`: the `kWidth` values that a token lists, of 32 bits each.
 template <int kWidth, class Row>
 __device__ __forceinline__ i32 listed_before(int token, i64 value, Row row) {
     constexpr int kAsked = kWidth < kLanes ? kWidth : kLanes;
@@ -249,7 +249,7 @@ public:
     /// Calls for each part of a row of this warp, when it has come, `take(message)` if it is the first one, and
     /// `each(row, source, record, choice, ahead, used, once)` in all lanes for every 32 choices: lanes that are `used`
     /// have a choice of the row, and `ahead` rows of the ranks before go to the list `list(row, source, record, choice)`;
-    /// the others have choice 0. What is to be done `once` for a row is so in one warp. `count(source, list)`: the word that holds how
+    /// the others have choice 0. `once` holds in one warp for each row. `count(source, list)`: the word that holds how
     /// many rows of a source go to a list.
     template <int kWidth, class Take, class List, class Count, class Each>
     __device__ __forceinline__ void for_places(Take take, List list, Count count, Each each) {
