@@ -100,7 +100,7 @@ fn a_rank_that_ends_is_named() {
 
 /// Warps publish their rows before they take the rows of others, with one token each and with several.
 #[test]
-fn rows_may_be_told_of_early_at_length() {
+fn rows_may_be_published_early_at_length() {
     let early = |mut shape: Shape, tokens: usize| {
         shape.options.tunes.decode_dispatch.early = Some(1);
         shape.options.tokens = tokens;

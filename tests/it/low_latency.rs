@@ -289,7 +289,7 @@ fn a_rank_comes_back_from_between_two_phases() {
 
 /// Counters of a network go on: kernels that use one are prepared anew.
 #[test]
-fn over_a_network_kernels_are_prepared_anew_for_who_comes_back() {
+fn over_a_network_kernels_are_prepared_again_for_a_rank_that_rejoins() {
     let Some(programs) = crate::host::programs() else { return };
     let options = HostOptions { build: Build::Checked, ..HostOptions::new(RANKS) };
     let backend = HostBackend::new(programs, options).expect("there is a host");

@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn every_rank_that_is_short_of_room_is_heard_at_length() {
+    fn the_too_small_error_works_for_every_channel_kind_at_length() {
         let Ok(programs) = Programs::find() else { return };
         let all = courses(&programs).unwrap_or_else(|_| panic!("every course has a plan"));
         let unheard = "== nobody looks at the room\nin ep/places.cuh\n\

@@ -249,7 +249,7 @@ in ep/sync.cuh
     }
 
     #[test]
-    fn whoever_is_named_for_a_fault_waits_for_it() {
+    fn the_rank_named_for_a_fault_waits_for_it() {
         let wait = |rank, peer| StuckWait {
             rank,
             pipeline: "P".to_owned(),
@@ -293,7 +293,7 @@ in ep/sync.cuh
     }
 
     #[test]
-    fn records_are_held_against_what_lanes_wait_for() {
+    fn records_are_compared_with_what_lanes_wait_for() {
         let Ok(programs) = Programs::find() else { return };
         assert_eq!(judged(&programs), Ok(false));
         for mutant in Mutant::parse(LIST).unwrap() {

@@ -79,7 +79,7 @@ fn said(entries: &[AnyPipeline], line: &str) -> Option<(u8, String)> {
 }
 
 #[test]
-fn any_pipeline_is_held_against_its_declaration() {
+fn any_pipeline_is_compared_with_its_declaration() {
     let line = "run layout --ranks 3 --tokens 9 --set parts=2 --seed 4";
     let Some((code, text)) = said(&[LAYOUT], line) else { return };
     assert!(code == 0 && text.starts_with("layout on the host: parts 2, ranks 3"), "{text}");
@@ -255,7 +255,7 @@ fn pipelines_of_files_run() {
 /// A file of a `cuda fn` stands beside the declaration. What the macro warns about is said, and what is wrong has its
 /// place.
 #[test]
-fn files_are_told_of_with_line_and_column() {
+fn errors_in_files_have_line_and_column() {
     file("half.cuh", "__device__ inline float half(float v) { return 0.5f * v; }");
     let declaration = |function: &str, body: &str| {
         format!(

@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn all_processes_begin_again_when_a_rank_comes_back() {
+    fn all_processes_clear_their_counters_when_a_rank_rejoins() {
         let back = ("back".to_string(), [0, 7]);
         // The process of the rank itself has left nobody out.
         let who = |rank: usize| if rank == 1 { vec![] } else { vec![1] };

@@ -32,7 +32,7 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
     files.filter(|path| path.extension().is_some_and(|kind| kind == "entry")).collect()
 }
 
-fn assert_made_anew(folder: &Path, entry: &Path) {
+fn assert_rebuilt(folder: &Path, entry: &Path) {
     let warnings = compile(folder).unwrap();
     let path = entry.canonicalize().unwrap();
     let damaged = |warning: &CacheWarning| matches!(warning, CacheWarning::Damaged { path: found, .. } if *found == path);
@@ -41,7 +41,7 @@ fn assert_made_anew(folder: &Path, entry: &Path) {
 }
 
 #[test]
-fn a_library_that_was_cut_or_changed_is_made_anew() {
+fn a_truncated_or_changed_library_is_rebuilt() {
     let Some(folder) = folder() else { return };
     let folder = &folder.path().join("cache");
     assert_eq!(compile(folder).unwrap(), []);
@@ -54,7 +54,7 @@ fn a_library_that_was_cut_or_changed_is_made_anew() {
     changed[good.len() / 2] ^= 1;
     for bytes in [&good[..good.len() / 2], &good[..0], &changed] {
         fs::write(&library, bytes).unwrap();
-        assert_made_anew(folder, &library);
+        assert_rebuilt(folder, &library);
     }
 }
 

@@ -300,7 +300,7 @@ fn entries_of_a_read_only_folder_are_read() {
 }
 
 #[test]
-fn damaged_entries_are_made_anew() {
+fn damaged_entries_are_rebuilt() {
     let folder = Folder::new("damaged");
     let cache = open(folder.path());
     let file = entry_file(folder.path());

@@ -91,7 +91,7 @@ fn a_kernel_waits_for_what_it_is_given() {
 
 /// Messages of a ring are counted as their rows are stored, by the warp that stores them.
 #[test]
-fn rows_of_a_ring_are_told_of_where_they_are_stored() {
+fn rows_of_a_ring_are_published_where_they_are_stored() {
     let ring = |tells: &str| {
         format!(
             "shape {{ ranks: 1..=8, hidden: 16..=64 step 16, stripes: 1..=1, most: 1..=99 }}
@@ -160,9 +160,9 @@ fn rows_in_slots_are_sent_before_a_wait() {
     assert!(before[asked..].contains("ep::settle(mover, rows);"), "{text}");
 }
 
-/// A token that several warps would add up is told of once: its sum is one warp's then.
+/// A token that several warps would add up raises its words once: one warp adds it up then.
 #[test]
-fn a_sum_is_told_of_once() {
+fn a_sum_raises_its_words_once() {
     let told = GATHER
         .replace("output o:", "inout told: i32[2]; output o:")
         .replace("store o[", "raise told[0]; raise told[1]; store o[");
@@ -176,7 +176,7 @@ fn a_sum_is_told_of_once() {
 /// Messages that come in any order are counted where they lie: what each place adds is as fixed as anything, unless
 /// what a message holds decides it.
 #[test]
-fn messages_in_any_order_are_told_of_in_order() {
+fn messages_in_any_order_are_counted_in_order() {
     let ir = of("
         shape { ranks: 1..=64, most: 1..=40 }
         size tokens in 0..=most;

@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_are_still_put_to_is_named_and_not_counted() {
+    fn mutations_that_still_run_are_named_and_not_counted() {
         let hunt = Hunt { runs: 4, is_reached: true, ..Hunt::default() };
         let left = "  LEFT      ep/rings.cuh:7 negated: `a` becomes `!(a)` (4 runs so far)\n";
         let tell = |report: &mut Report, out: &mut dyn Write| {

@@ -489,7 +489,7 @@ fn the_kernel_leaves_what_entries_ask_for() {
 
 /// The kernels that wrote the entries may have ended, while ranks of other processes wait for them.
 #[test]
-fn a_card_that_is_stopped_carries_out_what_it_has_been_told_of() {
+fn a_stopped_card_carries_out_the_entries_it_knows() {
     let options = ResidentOptions { bytes_per_us: 10, ..ResidentOptions::default() };
     let mut filled = Filled::new(9, &options);
     for end in filled.ends() {
