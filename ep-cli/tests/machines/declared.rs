@@ -252,8 +252,7 @@ fn pipelines_of_files_run() {
     assert!(code == 2 && text.contains("takes no pipelines"), "{text}");
 }
 
-/// A file of a `cuda fn` stands beside the declaration. What the macro warns about is said, and what is wrong has its
-/// place.
+/// The file of a `cuda fn` lies beside the declaration. Warnings and errors name the line and the column.
 #[test]
 fn errors_in_files_have_line_and_column() {
     file("half.cuh", "__device__ inline float half(float v) { return 0.5f * v; }");
