@@ -205,7 +205,7 @@ impl Options {
         if self.every_fault { all.get(turn).copied() } else { self.fault }
     }
 
-    /// What goes wrong in a variant in the schedule of this seed. Faults of inputs are for standard pipelines only.
+    /// The fault that this seed injects into a variant, if any. Faults of inputs are for standard pipelines only.
     fn fault_in(&self, variant: &Variant, seed: u64) -> Option<Fault> {
         let is_there =
             |fault: &Fault| matches!(variant.what, What::Standard(_)) || !fault.is_of_inputs();

@@ -81,7 +81,7 @@ impl Asked {
         Ok(Asked::entry(find(entries, name)?))
     }
 
-    /// What a pipeline is compared with: the oracle if it is a standard one, its declaration otherwise.
+    /// The reference for results: the oracle for a standard pipeline, the declaration for any other.
     pub(crate) fn entry(entry: &AnyPipeline) -> Asked {
         let all = [Reach::Counts, Reach::Dispatch, Reach::Combine];
         let last = |reach: &Reach| reach.pipelines().last().map(|last| BuiltIn::entry(*last));

@@ -8,7 +8,7 @@ pub(crate) fn did_you_mean<'a>(name: &str, known: impl IntoIterator<Item = &'a s
     nearest(name, known).map_or_else(String::new, |near| format!("; did you mean `{near}`?"))
 }
 
-/// What `did_you_mean` says about a name or value that a plan refuses, or nothing for any other error.
+/// Suggests a name or value, as `did_you_mean` does, for one that a plan refuses; empty for any other error.
 pub(crate) fn for_plan(error: &PlanError) -> String {
     match error {
         PlanError::UnknownName { name, known, .. } => {

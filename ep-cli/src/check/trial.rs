@@ -50,7 +50,7 @@ pub(super) struct Variant {
     pub(super) problem: Problem,
 }
 
-/// What calls are compared with.
+/// The reference for the results of calls.
 pub(super) enum What {
     /// The oracle of the standard pipelines.
     Standard(Box<Standard>),

@@ -221,9 +221,9 @@ pub struct Lambda {
     pub says: Vec<Source>,
     /// Its parameters.
     pub params: Vec<Param>,
-    /// What the function does.
+    /// The steps of the function.
     pub body: Vec<Step>,
-    /// What the function gives, if it gives anything.
+    /// The value that the function returns, if any.
     pub gives: Option<Term>,
 }
 

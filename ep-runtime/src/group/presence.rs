@@ -215,8 +215,8 @@ mod tests {
     use crate::join::{Member, Store, UniqueId};
     use crate::memory::Window;
 
-    /// Takes rank 1 back in, in three processes that each leave out the ranks of `out` first. Gives what each says,
-    /// and what remains of a word of a pipeline that can do without a rank, and of one that cannot.
+    /// Takes rank 1 back in, in three processes that each leave out the ranks of `out` first. Returns each
+    /// process's report, a word of a pipeline that can do without a rank, and a word of one that cannot.
     fn returned(out: impl Fn(usize) -> Vec<usize> + Sync) -> Vec<(String, [u8; 2])> {
         let id = UniqueId::local().unwrap();
         let one = |rank: usize| {

@@ -1,6 +1,6 @@
-// Ends of rings that one warp has alone, among many ranks that it plays. The checks see what the warp tells each peer
-// and keeps of its ring, and what the warp waits for, in vain or until another warp brings it. The host knows what each
-// check leaves in `out`; see lone_rings.rs, which has the checks in the same order.
+// Ends of rings that one warp has alone; the warp plays many ranks. The checks dump what the warp publishes to each peer
+// and stores about its ring, and which waits end or time out. lone_rings.rs computes the expected `out` of each check, in
+// the same order.
 #include <ep/rings.cuh>
 
 namespace lone_rings {

@@ -20,8 +20,8 @@ const MOST: usize = 2;
 const WORDS: usize = 4;
 const FAR: usize = 2;
 
-/// What two readers find, of keys that are counted, of those that are not, and of messages that are filled once, and
-/// the words that the ends leave.
+/// Two readers take counted keys, uncounted keys, and messages that are filled once. Then the words of the ends are
+/// dumped.
 fn all() -> Vec<i64> {
     let mut sheet = Sheet::new();
     let (notes, keys) = (1 + MOST * WORDS, RANKS * KEYS);

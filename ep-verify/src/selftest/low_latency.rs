@@ -82,7 +82,7 @@ pub struct LowLatencyCase {
     pub topk: usize,
     /// Experts of all ranks.
     pub experts: usize,
-    /// What kind of values the rows of a dispatch hold.
+    /// The element type of the rows of a dispatch.
     pub payload: Payload,
     /// How rows travel.
     pub way: Way,

@@ -50,7 +50,7 @@ pub(in crate::check) struct Course {
     is_sanitized: bool,
 }
 
-/// What calls are compared with.
+/// The reference for the results of calls.
 enum What {
     /// The oracle of the standard pipelines.
     Standard(Box<Standard>),

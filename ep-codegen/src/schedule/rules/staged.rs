@@ -260,7 +260,7 @@ impl<'a> Staging<'a> {
         pending || skipped
     }
 
-    /// What a call of an end has to do with rows that are on their way.
+    /// How a call of an end treats rows that are still in flight.
     fn end_call(&self, call: &Term) -> Option<EndCall> {
         let Node::Call(function, _) = &call.node else { return None };
         let (object, method) = self.method(function)?;
